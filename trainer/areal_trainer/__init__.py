@@ -1,0 +1,1 @@
+"""The trainer: FSDP2 under torchrun, fed once by the replay ledger, publishing weight versions."""
