@@ -1,0 +1,59 @@
+"""A role's gRPC server: authentication, health, reflection, waits and progress come with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from areal.errors import InfraError
+from areal.net import options
+from areal.net.auth import BearerInterceptor
+from areal.net.operations import ProgressService, WaitsService
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.v1 import operations_pb2_grpc as operations_grpc
+
+Register = Callable[[Any, grpc.aio.Server], None]
+
+
+class GrpcServer:
+    """Serves what was added, on loopback unless told otherwise. Not ready until `set_ready(True)`."""
+
+    def __init__(self, role: str, token: str, *, waits: WaitRegistry, progress: ProgressCounter) -> None:
+        self._server = grpc.aio.server(options=options.SERVER, interceptors=[BearerInterceptor(token)])
+        self._health = health.aio.HealthServicer()
+        self._names = ["areal.v1.Waits", "areal.v1.Progress"]
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        operations_grpc.add_WaitsServicer_to_server(WaitsService(role, waits), self._server)
+        operations_grpc.add_ProgressServicer_to_server(ProgressService(role, progress), self._server)
+
+    def add(self, register: Register, servicer: Any, service_name: str) -> None:
+        """Add a servicer with its generated `add_…_to_server`; `service_name` is the full name, `areal.v1.Rollout`."""
+        register(servicer, self._server)
+        self._names.append(service_name)
+
+    async def start(self, port: int, host: str = "127.0.0.1") -> int:
+        """Listen and serve; returns the port. Raises InfraError when the port is taken."""
+        reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME, health.SERVICE_NAME], self._server)
+        try:
+            bound = self._server.add_insecure_port(f"{host}:{port}")
+        except RuntimeError as error:
+            raise InfraError(f"can't listen on {host}:{port}: {error}", fix="stop what uses this port") from error
+        await self.set_ready(False)
+        await self._server.start()
+        return int(bound)
+
+    async def set_ready(self, ready: bool) -> None:
+        """Answer health checks of the server and of each service."""
+        status = health_pb2.HealthCheckResponse.SERVING if ready else health_pb2.HealthCheckResponse.NOT_SERVING
+        for name in ["", *self._names]:
+            await self._health.set(name, status)
+
+    async def stop(self, grace_s: float = 2.0) -> None:
+        """Answer NOT_SERVING, let running calls end for `grace_s`, then stop."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_s)

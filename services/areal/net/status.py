@@ -1,0 +1,70 @@
+"""Errors over the wire: an `ArealError` becomes a gRPC status with a `Fault` attached, and an `ArealError` again."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, NoReturn
+
+import grpc
+
+from areal.errors import ArealError, BugError, FencedError, InfraError, Kind, by_kind
+from areal.v1 import common_pb2 as common
+
+FAULT_KEY = "areal-fault-bin"  # trailing metadata; `-bin` lets it hold bytes
+
+_CODES = {
+    Kind.INFRA: grpc.StatusCode.UNAVAILABLE,
+    Kind.DATA: grpc.StatusCode.INVALID_ARGUMENT,
+    Kind.CONFIG: grpc.StatusCode.FAILED_PRECONDITION,
+    Kind.BUG: grpc.StatusCode.INTERNAL,
+}
+_TO_WIRE = {
+    Kind.INFRA: common.FAULT_KIND_INFRA,
+    Kind.DATA: common.FAULT_KIND_DATA,
+    Kind.CONFIG: common.FAULT_KIND_CONFIG,
+    Kind.BUG: common.FAULT_KIND_BUG,
+}
+_FROM_WIRE = {wire: kind for kind, wire in _TO_WIRE.items()}
+
+
+def fault(error: BaseException, *, with_traceback: bool = False) -> common.Fault:
+    """The wire form of any exception. One without an owner is a bug of ours."""
+    trace = "".join(traceback.format_exception(error))[-8_000:] if with_traceback else ""
+    if isinstance(error, ArealError):
+        return common.Fault(kind=_TO_WIRE[error.kind], message=error.message, fix=error.fix, traceback=trace)
+    return common.Fault(kind=common.FAULT_KIND_BUG, message=f"{type(error).__name__}: {error}", traceback=trace)
+
+
+def from_fault(wire: common.Fault) -> ArealError:
+    """The exception that a `Fault` stands for. Unknown kinds are bugs: unknown is loud."""
+    kind = _FROM_WIRE.get(wire.kind, Kind.BUG)
+    return by_kind(kind, wire.message, fix=wire.fix)
+
+
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: ArealError) -> NoReturn:
+    """End the current call with `error`. A fenced caller gets ABORTED, which no client retries by itself."""
+    code = grpc.StatusCode.ABORTED if isinstance(error, FencedError) else _CODES[error.kind]
+    await context.abort(code, error.message, ((FAULT_KEY, fault(error).SerializeToString()),))
+    raise error
+
+
+def raise_as(error: grpc.RpcError) -> NoReturn:
+    """Raise the `ArealError` behind a failed call."""
+    code = error.code() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else grpc.StatusCode.UNKNOWN
+    details = (error.details() if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else str(error)) or code.name
+    trailing = (error.trailing_metadata() or ()) if isinstance(error, grpc.Call | grpc.aio.AioRpcError) else ()
+    for key, value in trailing:
+        if key == FAULT_KEY:
+            wire = common.Fault.FromString(value if isinstance(value, bytes) else value.encode())
+            if code is grpc.StatusCode.ABORTED:
+                raise FencedError(wire.message, fix=wire.fix) from error
+            raise from_fault(wire) from error
+    transient = (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.DEADLINE_EXCEEDED,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    )
+    if code in transient:
+        raise InfraError(f"{code.name}: {details}") from error
+    raise BugError(f"{code.name}: {details}") from error

@@ -1,0 +1,90 @@
+"""Every metric that this project serves, declared once: name, type, labels, help.
+
+Dashboards and alerts are checked against this list, and a role can't serve a metric that is not in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Type(StrEnum):
+    """Prometheus metric types in use."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric. Labels `namespace`, `rljob` and `role` are added to all."""
+
+    name: str
+    type: Type
+    help: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
+
+_ALL = [
+    # trainer
+    Metric("areal_trainer_steps_total", Type.COUNTER, "Batches consumed, skipped updates included"),
+    Metric("areal_trainer_skipped_steps_total", Type.COUNTER, "Updates skipped because they were not finite"),
+    Metric("areal_trainer_step_duration_seconds", Type.HISTOGRAM, "Time of a step by phase", ("phase",), _SECONDS),
+    Metric("areal_trainer_policy_version", Type.GAUGE, "Version that the trainer holds"),
+    Metric("areal_trainer_tokens_total", Type.COUNTER, "Tokens trained"),
+    Metric("areal_trainer_grad_norm", Type.GAUGE, "Gradient norm before clipping"),
+    Metric("areal_trainer_reward_mean", Type.GAUGE, "Mean reward of the last batch"),
+    Metric("areal_trainer_kl", Type.GAUGE, "Approximate KL between the proximal and the current policy"),
+    Metric("areal_trainer_clip_ratio", Type.GAUGE, "Share of tokens whose ratio was clipped"),
+    Metric("areal_trainer_staleness_steps", Type.HISTOGRAM, "Staleness of consumed groups", (), _STEPS),
+    Metric("areal_trainer_data_wait_seconds_total", Type.COUNTER, "Time spent waiting for groups"),
+    # controller
+    Metric("areal_rollouts_inflight", Type.GAUGE, "Groups being generated"),
+    Metric("areal_rollout_capacity", Type.GAUGE, "Groups that may be generated at once"),
+    Metric("areal_groups_total", Type.COUNTER, "Groups closed, by outcome", ("outcome",)),
+    Metric("areal_tombstones_total", Type.COUNTER, "Groups that ended untrained, by reason", ("reason",)),
+    Metric("areal_gate_room_groups", Type.GAUGE, "Groups that the gate would admit now"),
+    Metric("areal_staleness_violations_total", Type.COUNTER, "Groups refused at take for their age: must stay 0"),
+    Metric("areal_rollout_duration_seconds", Type.HISTOGRAM, "From first lease to closing", (), _SECONDS),
+    Metric("areal_rollout_queue_wait_seconds", Type.HISTOGRAM, "From closing to being taken", (), _SECONDS),
+    Metric("areal_evaluation_score", Type.GAUGE, "Mean score of the newest finished evaluation"),
+    Metric("areal_evaluation_version", Type.GAUGE, "Policy version of the newest finished evaluation"),
+    # generation
+    Metric("areal_generation_policy_version", Type.GAUGE, "Version that this server samples from"),
+    Metric("areal_generation_interruptions_total", Type.COUNTER, "Running requests interrupted by a swap"),
+    Metric("areal_generation_tokens_total", Type.COUNTER, "Tokens generated"),
+    Metric("areal_generation_running", Type.GAUGE, "Requests in the engine"),
+    # weights
+    Metric(
+        "areal_weight_sync_duration_seconds", Type.HISTOGRAM, "Time of a weight sync", ("mode", "stage"), _SECONDS
+    ),
+    Metric("areal_weight_sync_failures_total", Type.COUNTER, "Refused weight versions", ("reason",)),
+    Metric("areal_weight_bytes", Type.GAUGE, "Bytes of the newest version"),
+    # replay
+    Metric("areal_replay_ready_groups", Type.GAUGE, "Closed groups that no trainer took yet"),
+    Metric("areal_replay_partial_groups", Type.GAUGE, "Groups with some samples"),
+    Metric("areal_replay_bytes", Type.GAUGE, "Bytes reserved or held"),
+    Metric("areal_replay_budget_bytes", Type.GAUGE, "Byte budget"),
+    Metric("areal_replay_duplicates_refused_total", Type.COUNTER, "Samples that were in the ledger already"),
+    Metric("areal_replay_resent_total", Type.COUNTER, "Samples sent again after the ledger lost data"),
+    # reward
+    Metric("areal_reward_requests_total", Type.COUNTER, "Scored items by verdict", ("verifier", "verdict")),
+    Metric("areal_reward_duration_seconds", Type.HISTOGRAM, "Time of an item", ("verifier",), _SECONDS),
+    Metric("areal_reward_inflight", Type.GAUGE, "Items being scored"),
+    Metric("areal_reward_capacity", Type.GAUGE, "Items that can be scored at once"),
+    # worker
+    Metric("areal_worker_episodes_total", Type.COUNTER, "Episodes by outcome", ("outcome",)),
+    Metric("areal_worker_groups_held", Type.GAUGE, "Groups that this worker holds"),
+    # checkpoint
+    Metric("areal_checkpoint_last_success_timestamp_seconds", Type.GAUGE, "When the newest checkpoint was written"),
+    Metric("areal_checkpoint_duration_seconds", Type.HISTOGRAM, "Time of a checkpoint", (), _SECONDS),
+    Metric("areal_checkpoint_bytes", Type.GAUGE, "Bytes of the newest checkpoint"),
+]
+
+CATALOG: dict[str, Metric] = {metric.name: metric for metric in _ALL}

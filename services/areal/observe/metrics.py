@@ -1,0 +1,63 @@
+"""Prometheus metrics of one role. Names come from the catalogue; a name that is not there is an error at start."""
+
+from __future__ import annotations
+
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client.process_collector import ProcessCollector
+
+from areal.errors import BugError
+from areal.observe.catalog import CATALOG, Metric, Type
+
+_COMMON = ("namespace", "rljob", "role")
+
+
+class RoleMetrics:
+    """A registry with the labels that all of a role's metrics share."""
+
+    def __init__(self, role: str, job: str, namespace: str | None = None) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._common = {"namespace": namespace or os.environ.get("AREAL_NAMESPACE", "local"), "rljob": job, "role": role}
+        self._made: dict[str, Counter | Gauge | Histogram] = {}
+
+    def counter(self, name: str, **labels: str) -> Counter:
+        """The counter `name` with these labels; made at first use."""
+        metric = self._labelled(name, Type.COUNTER, labels)
+        assert isinstance(metric, Counter)
+        return metric
+
+    def gauge(self, name: str, **labels: str) -> Gauge:
+        """The gauge `name` with these labels; made at first use."""
+        metric = self._labelled(name, Type.GAUGE, labels)
+        assert isinstance(metric, Gauge)
+        return metric
+
+    def histogram(self, name: str, **labels: str) -> Histogram:
+        """The histogram `name` with these labels; made at first use."""
+        metric = self._labelled(name, Type.HISTOGRAM, labels)
+        assert isinstance(metric, Histogram)
+        return metric
+
+    def serve(self, port: int, host: str = "127.0.0.1") -> int:
+        """Serve `/metrics` from a thread of its own and return the port (0 picks a free one)."""
+        server, _thread = start_http_server(port, addr=host, registry=self.registry)
+        return int(server.server_port)
+
+    def _labelled(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+        declared = CATALOG.get(name)
+        if declared is None or declared.type is not kind or set(declared.labels) != set(labels):
+            raise BugError(f"metric {name} ({kind}, labels {sorted(labels)}) is not declared so in the catalogue")
+        family = self._made.get(name)
+        if family is None:
+            family = self._made[name] = self._family(declared)
+        return family.labels(**self._common, **labels)
+
+    def _family(self, metric: Metric) -> Counter | Gauge | Histogram:
+        names = (*_COMMON, *metric.labels)
+        if metric.type is Type.COUNTER:
+            return Counter(metric.name, metric.help, names, registry=self.registry)
+        if metric.type is Type.GAUGE:
+            return Gauge(metric.name, metric.help, names, registry=self.registry)
+        return Histogram(metric.name, metric.help, names, buckets=metric.buckets, registry=self.registry)

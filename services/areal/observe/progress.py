@@ -1,0 +1,35 @@
+"""A role's progress: a counter that grows only when work is done, and what the role is doing now."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+
+class ProgressCounter:
+    """Safe from any thread. `policy_id` and `doing` are plain words for `areal status` and the logs."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._value = 0
+        self._changed = clock()
+        self.policy_id = ""
+        self.doing = "starting"
+
+    def advance(self, n: int = 1) -> None:
+        """`n` more units of work are done."""
+        if n:
+            with self._lock:
+                self._value += n
+                self._changed = self._clock()
+
+    @property
+    def value(self) -> int:
+        """Units of work done since this process started."""
+        return self._value
+
+    def since_s(self, now: float | None = None) -> float:
+        """Seconds since the last progress."""
+        return (self._clock() if now is None else now) - self._changed
