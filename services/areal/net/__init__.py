@@ -1,1 +1,4 @@
-"""Everything about gRPC: channels, servers, authentication, errors over the wire, heartbeats. The only room that configures it."""
+"""Everything about gRPC: channels, servers, authentication, errors over the wire, heartbeats.
+
+The only room that configures it.
+"""

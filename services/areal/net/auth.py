@@ -1,20 +1,20 @@
 """Bearer tokens on every gRPC call.
 
-Owns how a token travels (the `authorization` header) and how a server refuses a call without it. Health checks are open,
-because a kubelet has no token; everything else is closed.
+Owns how a token travels (the `authorization` header) and how a server refuses a call without it. Health checks are
+open, because a kubelet has no token; everything else is closed.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 
 OPEN_PREFIXES = ("/grpc.health.v1.Health/",)  # a probe can't carry a secret
 
-Continuation = Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]]
+Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any] | None]]"
 
 
 def header(token: str) -> tuple[str, str]:
@@ -39,7 +39,7 @@ class BearerInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails
-    ) -> grpc.RpcMethodHandler[Any, Any]:
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
         metadata = {str(key): str(value) for key, value in handler_call_details.invocation_metadata or ()}
         handler = await continuation(handler_call_details)
         if handler is None or allowed(handler_call_details.method, metadata, self._token):

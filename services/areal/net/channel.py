@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,23 +35,27 @@ def _with_token(details: Any, token: str) -> _CallDetails:
 
 
 class _SyncToken(
-    grpc.UnaryUnaryClientInterceptor,  # type: ignore[type-arg]
-    grpc.UnaryStreamClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamUnaryClientInterceptor,  # type: ignore[type-arg]
-    grpc.StreamStreamClientInterceptor,  # type: ignore[type-arg]
+    grpc.UnaryUnaryClientInterceptor,
+    grpc.UnaryStreamClientInterceptor,
+    grpc.StreamUnaryClientInterceptor,
+    grpc.StreamStreamClientInterceptor,
 ):
     """Adds the bearer header to every synchronous call."""
 
     def __init__(self, token: str) -> None:
         self._token = token
 
-    def _call(self, continuation: Callable[[Any, Any], Any], details: Any, request: Any) -> Any:
-        return continuation(_with_token(details, self._token), request)
+    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(_with_token(client_call_details, self._token), request)
 
-    intercept_unary_unary = _call
-    intercept_unary_stream = _call
-    intercept_stream_unary = _call
-    intercept_stream_stream = _call
+    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return continuation(_with_token(client_call_details, self._token), request)
+
+    def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return continuation(_with_token(client_call_details, self._token), request_iterator)
+
+    def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
+        return continuation(_with_token(client_call_details, self._token), request_iterator)
 
 
 def _aio_details(details: grpc.aio.ClientCallDetails, token: str) -> grpc.aio.ClientCallDetails:
@@ -63,7 +66,7 @@ def _aio_details(details: grpc.aio.ClientCallDetails, token: str) -> grpc.aio.Cl
     )
 
 
-class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -71,7 +74,7 @@ class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-ar
         return await continuation(_aio_details(client_call_details, self._token), request)
 
 
-class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
+class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -79,7 +82,7 @@ class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):  # type: ignore[type-
         return await continuation(_aio_details(client_call_details, self._token), request)
 
 
-class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):  # type: ignore[type-arg]
+class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
     def __init__(self, token: str) -> None:
         self._token = token
 
@@ -87,7 +90,7 @@ class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):  # type: ignore[type-
         return await continuation(_aio_details(client_call_details, self._token), request_iterator)
 
 
-class _StreamStream(grpc.aio.StreamStreamClientInterceptor):  # type: ignore[type-arg]
+class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
     def __init__(self, token: str) -> None:
         self._token = token
 

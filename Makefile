@@ -1,0 +1,55 @@
+# The front door. `make quickstart` trains a model to a rising reward; `make test` proves everything; `make check` is fast.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PY := .venv/bin/python
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: help setup quickstart test check format proto docs bench chaos clean
+
+help:  ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup:  ## Install what is missing: uv, .venv, Redis
+	@tools/setup
+
+quickstart: setup  ## Set up everything, make the small model, train it to a rising reward (a few minutes on 2 cores)
+	@$(PY) examples/digits_data.py data/digits
+	@$(PY) -m areal_trainer.init_model --out models/digits-1m --sft data/digits/sft.jsonl --validation data/digits/validation.jsonl
+	@.venv/bin/areal run examples/quickstart.yaml --fresh
+
+check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
+	@tools/tier static 1.5 $(MAKE) --no-print-directory static
+	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real" --ignore=tests/sim
+
+.PHONY: static
+static:
+	.venv/bin/ruff format --check .
+	.venv/bin/ruff check .
+	tools/proto --check
+	.venv/bin/lint-imports
+	.venv/bin/mypy services trainer
+
+test: check  ## Set up and pass all tests
+	@tools/tier simulation 4 $(PY) -m pytest -q tests/sim
+	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim
+	@tools/tier system 14 $(PY) -m pytest -q tests -m system
+
+format:  ## Format the code and fix what lint can fix
+	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
+
+proto:  ## Regenerate the gRPC code from protos/
+	tools/proto
+
+docs:  ## Regenerate the generated pages of docs/
+	$(PY) -m areal.spec.reference docs/rljob.md
+
+bench:  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
+	@for file in bench/bench_*.py; do $(PY) $$file || exit 1; done
+
+chaos:  ## The long crash schedules and many simulation seeds
+	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
+	AREAL_CHAOS=long $(PY) -m pytest -q tests/system -m system
+
+clean:  ## Remove runs, data and models made here (not the environment)
+	rm -rf runs data models

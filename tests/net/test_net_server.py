@@ -1,0 +1,130 @@
+"""A real server on loopback: who may call, what health says, what an error looks like on the other side."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from areal.errors import ConfigError, FencedError, InfraError
+from areal.net import channel, status
+from areal.net.server import GrpcServer
+from areal.net.thread import LoopThread
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.v1 import operations_pb2 as operations
+from areal.v1 import operations_pb2_grpc as operations_grpc
+
+pytestmark = pytest.mark.component
+TOKEN = "a-token-for-this-test"
+
+
+class Trainer(operations_grpc.TrainerControlServicer):
+    """Refuses in the two ways that callers tell apart."""
+
+    async def GetTrainerStatus(self, request, context):
+        await status.abort(context, ConfigError("maxSteps is 0", fix="set algorithm.maxSteps"))
+
+    async def RequestCheckpoint(self, request, context):
+        await status.abort(context, FencedError("fence 3 is older than 4"))
+
+
+@pytest.fixture
+async def server():
+    waits = WaitRegistry("trainer")
+    progress = ProgressCounter()
+    server = GrpcServer("trainer", TOKEN, waits=waits, progress=progress)
+    server.add(operations_grpc.add_TrainerControlServicer_to_server, Trainer(), "areal.v1.TrainerControl")
+    port = await server.start(0)
+    yield server, f"127.0.0.1:{port}", waits, progress
+    await server.stop(0)
+
+
+async def test_a_call_without_the_token_is_refused(server):
+    _, address, _, _ = server
+    async with channel.connect(address, "another") as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=5)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_health_needs_no_token_and_follows_readiness(server):
+    served, address, _, _ = server
+    async with grpc.aio.insecure_channel(address) as peer:
+        stub = health_pb2_grpc.HealthStub(peer)
+        before = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        await served.set_ready(True)
+        after = await stub.Check(health_pb2.HealthCheckRequest(service="areal.v1.TrainerControl"), timeout=5)
+    assert before.status == health_pb2.HealthCheckResponse.NOT_SERVING
+    assert after.status == health_pb2.HealthCheckResponse.SERVING
+
+
+async def test_every_server_lists_its_waits_and_progress(server):
+    _, address, waits, progress = server
+    progress.advance(3)
+    async with channel.connect(address, TOKEN) as peer:
+        with waits.waiting("groups", "64 groups for step 3", deadline_s=60):
+            listed = await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=5)
+        told = await operations_grpc.ProgressStub(peer).GetProgress(operations.GetProgressRequest(), timeout=5)
+    assert [(wait.name, wait.owner, wait.waits_for) for wait in listed.waits] == [
+        ("groups", "trainer", "64 groups for step 3")
+    ]
+    assert told.progress == 3
+
+
+async def test_an_error_keeps_its_kind_message_and_fix(server):
+    _, address, _, _ = server
+    async with channel.connect(address, TOKEN) as peer:
+        stub = operations_grpc.TrainerControlStub(peer)
+        with pytest.raises(ConfigError) as config:
+            try:
+                await stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5)
+            except grpc.RpcError as error:
+                status.raise_as(error)
+        with pytest.raises(FencedError):
+            try:
+                await stub.RequestCheckpoint(operations.RequestCheckpointRequest(), timeout=5)
+            except grpc.RpcError as error:
+                status.raise_as(error)
+    assert (config.value.message, config.value.fix) == ("maxSteps is 0", "set algorithm.maxSteps")
+
+
+async def test_the_blocking_channel_carries_the_token_too(server):
+    _, address, _, _ = server
+
+    def call() -> str:
+        with channel.connect_sync(address, TOKEN) as peer:
+            return operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=5).role
+
+    assert await asyncio.to_thread(call) == "trainer"
+
+
+async def test_an_absent_server_is_an_infra_error():
+    with pytest.raises(InfraError):
+        async with channel.connect("127.0.0.1:1", TOKEN) as peer:
+            try:
+                await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=1)
+            except grpc.RpcError as error:
+                status.raise_as(error)
+
+
+async def test_a_taken_port_is_named():
+    first = GrpcServer("a", TOKEN, waits=WaitRegistry("a"), progress=ProgressCounter())
+    port = await first.start(0)
+    second = GrpcServer("b", TOKEN, waits=WaitRegistry("b"), progress=ProgressCounter())
+    with pytest.raises(InfraError, match=str(port)):
+        await second.start(port)
+    await first.stop(0)
+
+
+def test_a_loop_thread_runs_coroutines_for_a_blocking_caller():
+    thread = LoopThread()
+
+    async def answer() -> int:
+        await asyncio.sleep(0)
+        return 42
+
+    assert thread.call(answer(), timeout_s=5) == 42
+    thread.stop()
