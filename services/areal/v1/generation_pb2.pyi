@@ -103,7 +103,6 @@ class GenerateStart(_message.Message):
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
-    SAMPLED_BEFORE_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """unique for each attempt at each server"""
     token_ids: _builtins.bytes
@@ -115,8 +114,6 @@ class GenerateStart(_message.Message):
     """group name, for the prefix cache"""
     traceparent: _builtins.str
     adapter: _builtins.str
-    sampled_before: _builtins.int
-    """tokens already sampled in this turn, so that seeded sampling goes on where it stopped"""
     @_builtins.property
     def sampling(self) -> _common_pb2.Sampling: ...
     @_builtins.property
@@ -136,11 +133,10 @@ class GenerateStart(_message.Message):
         traceparent: _builtins.str = ...,
         adapter: _builtins.str = ...,
         attachments: _abc.Iterable[_common_pb2.Attachment] | None = ...,
-        sampled_before: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "affinity", b"affinity", "attachments", b"attachments", "floor", b"floor", "key", b"key", "max_staleness", b"max_staleness", "request_id", b"request_id", "sampled_before", b"sampled_before", "sampling", b"sampling", "token_ids", b"token_ids", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "affinity", b"affinity", "attachments", b"attachments", "floor", b"floor", "key", b"key", "max_staleness", b"max_staleness", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
