@@ -61,9 +61,7 @@ _ALL = [
     Metric("areal_generation_tokens_total", Type.COUNTER, "Tokens generated"),
     Metric("areal_generation_running", Type.GAUGE, "Requests in the engine"),
     # weights
-    Metric(
-        "areal_weight_sync_duration_seconds", Type.HISTOGRAM, "Time of a weight sync", ("mode", "stage"), _SECONDS
-    ),
+    Metric("areal_weight_sync_duration_seconds", Type.HISTOGRAM, "Time of a weight sync", ("mode", "stage"), _SECONDS),
     Metric("areal_weight_sync_failures_total", Type.COUNTER, "Refused weight versions", ("reason",)),
     Metric("areal_weight_bytes", Type.GAUGE, "Bytes of the newest version"),
     # replay

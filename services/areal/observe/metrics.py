@@ -19,7 +19,11 @@ class RoleMetrics:
     def __init__(self, role: str, job: str, namespace: str | None = None) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._common = {"namespace": namespace or os.environ.get("AREAL_NAMESPACE", "local"), "rljob": job, "role": role}
+        self._common = {
+            "namespace": namespace or os.environ.get("AREAL_NAMESPACE", "local"),
+            "rljob": job,
+            "role": role,
+        }
         self._made: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, **labels: str) -> Counter:
