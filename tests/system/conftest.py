@@ -1,0 +1,34 @@
+"""Whole jobs, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.job_run import ROOT, JobRun
+
+SMALL = [  # a job of the quickstart's shape that ends in seconds
+    "algorithm.batchSize=16",
+    "algorithm.maxSteps=24",
+    "rollout.maxConcurrentRollouts=48",
+    "evaluation.intervalSteps=12",
+    "evaluation.rows=50",
+    "checkpoint.intervalSteps=4",
+]
+
+
+@pytest.fixture
+def start_job(digits: Path, tmp_path: Path) -> Iterator[Callable[..., JobRun]]:
+    """Starts `areal run` on the quickstart's file, made small; ends whatever is left at the end of the test."""
+    runs: list[JobRun] = []
+
+    def start(*overrides: str, job: str = "examples/quickstart.yaml", resume: JobRun | None = None) -> JobRun:
+        run_dir = resume.run_dir if resume else tmp_path / f"run-{len(runs)}"
+        run = JobRun(ROOT / job, run_dir, [*SMALL, *overrides], resume=resume is not None)
+        runs.append(run)
+        return run.start()
+
+    yield start
+    for run in runs:
+        run.stop()

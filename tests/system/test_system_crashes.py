@@ -1,0 +1,48 @@
+"""Each role is killed once in the middle of a run: the run ends well, nothing is lost, nothing is trained twice."""
+
+from __future__ import annotations
+
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+HEALED = ("infra", "deadline", "poison")  # reasons that a fault which healed must not leave behind
+
+VICTIMS = {
+    "redis": ("redis-server",),
+    "controller": ("areal-role", "controller"),
+    "worker": ("areal-role", "worker"),
+    "agent": ("areal-role", "generation"),
+    "engine": ("areal.engine.main",),
+    "reward": ("areal-role", "reward-custom"),
+    "trainer": ("areal_trainer.main", "--job"),
+}
+
+
+@pytest.mark.parametrize("role", VICTIMS)
+def test_a_run_survives_the_death_of(role, start_job):
+    run = start_job()
+    run.wait_for("step 7", lambda: run.step() >= 7, timeout_s=120)
+    victim = run.processes(*VICTIMS[role])[-1]  # of torchrun and its rank, the rank
+    victim.kill()
+    assert run.finish(timeout_s=180) == 0, run.output[-4000:]
+
+    audit = run.audit()
+    assert audit["trained"] == 24 * 16
+    assert (audit["lost"], audit["duplicated"]) == (0, 0)
+    assert not {reason: n for reason, n in audit["tombstoned"].items() if reason in HEALED and n}
+    summary = run.summary()
+    assert summary["status"] == "Complete"
+    assert sum(summary["restarts"].values()) >= 1, "nothing was restarted: was anything killed?"
+
+
+def test_an_audit_finds_a_planted_duplicate(start_job):
+    run = start_job("algorithm.maxSteps=3")
+    assert run.finish(timeout_s=120) == 0, run.output[-4000:]
+    assert run.audit()["duplicated"] == 0
+    evidence = next(path for path in sorted((run.run_dir / "evidence").iterdir()) if path.stat().st_size)
+    lines = evidence.read_text().splitlines(keepends=True)
+    trained = next(line for line in lines if "trained" in line)
+    evidence.write_text("".join([*lines, trained]))
+    with pytest.raises(AssertionError, match="duplicated"):
+        run.audit()

@@ -1,0 +1,91 @@
+"""Whole runs: what they leave behind, Ctrl-C and resume, no orphans, the fleet, the other engine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import psutil
+import pytest
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
+
+
+def test_a_run_leaves_everything_that_was_promised(start_job):
+    run = start_job()
+    assert run.finish(timeout_s=180) == 0, run.output[-4000:]
+    for name in ("metrics.jsonl", "evaluations.jsonl", "summary.json", "report.html", "resolved.json"):
+        assert (run.run_dir / name).stat().st_size > 0, name
+    for folder in ("logs", "tensorboard", "trajectories", "weights", "checkpoints", "evidence"):
+        assert any((run.run_dir / folder).iterdir()), folder
+    assert (run.run_dir / "model" / "config.json").exists()
+    summary = run.summary()
+    assert summary["status"] == "Complete"
+    assert summary["steps"] == 24
+    assert summary["groups"]["trained"] == 24 * 16
+    assert (summary["groups"]["lost"], summary["groups"]["duplicated"]) == (0, 0)
+    assert summary["staleness"]["max"] <= 2
+    assert 0 < summary["heldOut"]["first"] < 1
+    versions = [json.loads(line)["version"] for line in (run.run_dir / "evaluations.jsonl").read_text().splitlines()]
+    assert (versions[0], versions[-1]) == (0, 24)
+
+
+def test_eta_zero_trains_every_token_on_its_own_version(start_job):
+    run = start_job("algorithm.maxStaleness=0", "algorithm.maxSteps=6")
+    assert run.finish(timeout_s=180) == 0, run.output[-4000:]
+    assert run.summary()["staleness"] == {"mean": 0, "max": 0}
+
+
+def test_ctrl_c_stops_cleanly_and_resume_goes_on(start_job):
+    run = start_job()
+    run.wait_for("step 6", lambda: run.step() >= 6, timeout_s=120)
+    run.process.send_signal(signal.SIGINT)
+    assert run.finish(timeout_s=60) == 143, run.output[-4000:]
+    stopped_at = run.step()
+    assert stopped_at < 24
+    again = start_job(resume=run)
+    assert again.finish(timeout_s=180) == 0, again.output[-4000:]
+    audit = again.audit()
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (24 * 16, 0, 0)
+
+
+def test_killing_the_supervisor_leaves_no_process(start_job):
+    run = start_job()
+    run.wait_for("step 2", lambda: run.step() >= 2, timeout_s=120)
+    family = psutil.Process(run.process.pid).children(recursive=True)
+    assert len(family) >= 6
+    run.process.kill()
+    run.process.wait(10)
+    deadline = time.monotonic() + 10
+    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family):
+        alive = [child for child in family if child.is_running()]
+        assert time.monotonic() < deadline, [child.cmdline() for child in alive]
+        time.sleep(0.1)
+
+
+def test_a_fleet_of_two_engines_and_two_workers_survives_the_loss_of_an_engine(start_job):
+    run = start_job("generation.replicas=2", "rollout.workers=2", "algorithm.maxSteps=16")
+    run.wait_for("step 5", lambda: run.step() >= 5, timeout_s=150)
+    run.processes("areal.engine.main")[-1].kill()
+    assert run.finish(timeout_s=240) == 0, run.output[-4000:]
+    audit = run.audit()
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (16 * 16, 0, 0)
+    assert not any(audit["tombstoned"].get(reason) for reason in ("infra", "deadline", "poison"))
+
+
+@pytest.mark.sglang_real
+def test_stock_sglang_trains_for_some_steps(start_job):
+    run = start_job("generation.engine.type=sglang", "algorithm.maxSteps=6", "evaluation.intervalSteps=6")
+    assert run.finish(timeout_s=400) == 0, run.output[-4000:]
+    summary = run.summary()
+    assert summary["steps"] == 6
+    assert summary["staleness"]["max"] <= 2
+    assert (summary["groups"]["lost"], summary["groups"]["duplicated"]) == (0, 0)
+
+
+def test_other_examples_run_to_the_end(start_job):
+    for job in ("examples/custom_reward.yaml", "examples/multi_turn.yaml", "examples/own_loop.yaml"):
+        run = start_job("algorithm.maxSteps=3", "evaluation.intervalSteps=3", job=job)
+        assert run.finish(timeout_s=120) == 0, f"{job}:\n{run.output[-4000:]}"
+        assert run.summary()["steps"] == 3, job
