@@ -1,0 +1,46 @@
+"""JSON lines: one object a line, blank lines skipped, text kept exactly as it was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+
+from areal.data.source import JsonlSource
+from areal.errors import DataError
+
+_BOM = b"\xef\xbb\xbf"
+
+
+def read(source: JsonlSource) -> Iterator[tuple[str, dict[str, Any], bytes | None]]:
+    """Yields the rows of the file with `file:line` as their place."""
+    try:
+        file = source.path.open("rb")
+    except OSError as error:
+        raise DataError(
+            f"cannot read the dataset file {source.path}: {error.strerror}",
+            fix="check dataset.*.jsonl in the job, or make the file",
+        ) from None
+    with file:
+        for number, line in enumerate(file, start=1):
+            text = (line.removeprefix(_BOM) if number == 1 else line).strip()
+            if not text:
+                continue
+            place = f"{source.path}:{number}"
+            try:
+                row = orjson.loads(text)
+            except orjson.JSONDecodeError as error:
+                raise DataError(f"{place}: not JSON: {error}", fix=_hint(number, text)) from None
+            if not isinstance(row, dict):
+                raise DataError(
+                    f"{place}: a row is a JSON object, not {type(row).__name__}",
+                    fix=_hint(number, text),
+                )
+            yield place, row, text
+
+
+def _hint(number: int, text: bytes) -> str:
+    if number == 1 and text.startswith(b"["):
+        return "this looks like one JSON array; write one object a line (jq -c '.[]' file.json > file.jsonl)"
+    return 'write one JSON object a line, such as {"prompt": "…", "answer": "…"}'

@@ -1,0 +1,40 @@
+"""reasoning-gym tasks: generated questions with answers that can be verified.
+
+A row is the library's own entry (question, answer, metadata), so its `score_answer` takes it as it is, and `prompt`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from areal.data.source import ReasoningGymSource, describe
+from areal.errors import ConfigError, DataError
+
+
+def read(source: ReasoningGymSource) -> Iterator[tuple[str, dict[str, Any], bytes | None]]:
+    """Yields `size` generated rows; the same ones for the same task, config, seed and library version."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of a dependency
+            import reasoning_gym
+            from reasoning_gym.factory import DATASETS
+    except ImportError:
+        raise ConfigError(
+            "this dataset needs the package `reasoning-gym`", fix="install it: pip install 'areal[data]'"
+        ) from None
+    if source.task not in DATASETS:
+        near = get_close_matches(source.task, DATASETS, n=3)
+        raise DataError(
+            f'reasoning-gym has no task "{source.task}"',
+            fix=f"did you mean {' or '.join(near)}?" if near else "choose one of the tasks in reasoning-gym's gallery",
+        )
+    what = describe(source)
+    try:
+        generated = reasoning_gym.create_dataset(source.task, size=source.size, seed=source.seed, **source.config)
+    except (TypeError, ValueError, AssertionError) as error:
+        raise DataError(f"{what}: {error}", fix="correct reasoningGym.config in the job") from None
+    for number, entry in enumerate(generated):
+        yield f"{what}, row {number}", {"prompt": entry["question"], **entry}, None

@@ -1,0 +1,108 @@
+"""A prepared dataset on disk: `rows.jsonl`, `index.bin` and `meta.json` in one directory.
+
+Owns the format. Rows are read through a memory map, so a snapshot of any size opens at once and costs no memory.
+A snapshot never changes after it is written; `digest` names its rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from areal.errors import DataError
+
+ROWS = "rows.jsonl"
+INDEX = "index.bin"  # little-endian u64 offsets into rows.jsonl: count + 1 of them, the last is the file's size
+META = "meta.json"
+FORMAT = 1
+_REMAKE = "run `areal prepare` again"
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What `meta.json` says of a snapshot."""
+
+    count: int
+    size_bytes: int  # of rows.jsonl
+    digest: str  # sha256 of rows.jsonl
+    columns: dict[str, str]  # name → JSON type or "mixed"; "?" at its end: missing or null in some rows
+    source: str  # in words
+    fingerprint: str | None  # of the source; see `source.fingerprint`
+    format: int = FORMAT
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(asdict(self), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+def read_meta(directory: Path) -> Meta | None:
+    """The snapshot's description; None when the directory holds none (or one that another version wrote)."""
+    try:
+        fields = orjson.loads((directory / META).read_bytes())
+        meta = Meta(**fields)
+    except (OSError, orjson.JSONDecodeError, TypeError):
+        return None
+    return meta if meta.format == FORMAT else None
+
+
+class Snapshot:
+    """Read access to a prepared dataset.
+
+    Raises:
+        DataError: when the directory holds no snapshot or a damaged one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        meta = read_meta(directory)
+        if meta is None:
+            raise DataError(f"{directory} holds no prepared dataset", fix=_REMAKE)
+        self.directory = directory
+        self.meta = meta
+        try:
+            self._offsets = np.fromfile(directory / INDEX, dtype="<u8")
+            with (directory / ROWS).open("rb") as file:
+                self._rows = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise DataError(f"the prepared dataset {directory} is damaged: {error}", fix=_REMAKE) from None
+        size = len(self._rows)
+        if len(self._offsets) != meta.count + 1 or size != meta.size_bytes or int(self._offsets[-1]) != size:
+            raise DataError(f"the prepared dataset {directory} is damaged: its files disagree in size", fix=_REMAKE)
+
+    def __len__(self) -> int:
+        return self.meta.count
+
+    @property
+    def digest(self) -> str:
+        """Names the rows and their order."""
+        return self.meta.digest
+
+    @property
+    def columns(self) -> dict[str, str]:
+        return self.meta.columns
+
+    def row_json(self, index: int) -> bytes:
+        """The row as JSON text, without a line end."""
+        if not 0 <= index < self.meta.count:
+            raise IndexError(f"row {index} of a dataset with {self.meta.count} rows")
+        return self._rows[int(self._offsets[index]) : int(self._offsets[index + 1]) - 1]
+
+    def row(self, index: int) -> dict[str, Any]:
+        row: dict[str, Any] = orjson.loads(self.row_json(index))
+        return row
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return (self.row(index) for index in range(len(self)))
+
+    def verify(self) -> None:
+        """Reads everything and compares it with the digest."""
+        if hashlib.sha256(self._rows).hexdigest() != self.meta.digest:
+            raise DataError(f"the rows of the prepared dataset {self.directory} were changed", fix=_REMAKE)
+
+    def close(self) -> None:
+        self._rows.close()

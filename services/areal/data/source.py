@@ -1,0 +1,166 @@
+"""What a dataset can be made of: plain values, one class a kind of source.
+
+A source names data and reads nothing. `adapters.read_rows` turns one into rows; `fingerprint` tells, where that is
+possible without reading rows, whether they are the same as last time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal.errors import ConfigError, DataError
+
+_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class JsonlSource:
+    """A file with one JSON object a line."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class HuggingFaceSource:
+    """A Hugging Face dataset: a hub name, a folder that `save_to_disk` wrote, or a folder or file of data files.
+
+    `columns` renames: `{"prompt": "question"}` makes the column `prompt` from `question`.
+    """
+
+    path: str
+    name: str | None = None
+    split: str = "train"
+    revision: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ReasoningGymSource:
+    """`size` generated items of one reasoning-gym task."""
+
+    task: str
+    size: int
+    seed: int = 0
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RecipeSource:
+    """The rows that `dataset(split)` of a recipe yields."""
+
+    path: Path
+    split: str
+
+
+Source = JsonlSource | HuggingFaceSource | ReasoningGymSource | RecipeSource
+
+
+def describe(source: Source) -> str:
+    """The source in one line, for messages."""
+    match source:
+        case JsonlSource(path):
+            return str(path)
+        case HuggingFaceSource(path=path, name=name, split=split):
+            return f"Hugging Face dataset {path}{f' ({name})' if name else ''}, split {split}"
+        case ReasoningGymSource(task=task, size=size, seed=seed):
+            return f"reasoning-gym task {task} (size {size}, seed {seed})"
+        case RecipeSource(path, split):
+            return f"dataset({split!r}) of {path}"
+
+
+def fingerprint(source: Source) -> str | None:
+    """A digest that changes whenever the rows may have changed; None when only reading the rows can tell.
+
+    A recipe may read anything, and a Hugging Face dataset may move under its name: their rows are always read again.
+    """
+    match source:
+        case JsonlSource(path):
+            return "jsonl:" + _file_digest(path)
+        case ReasoningGymSource(task, size, seed, config):
+            described = [task, size, seed, dict(config), _package_version("reasoning-gym")]
+            text = orjson.dumps(described, option=orjson.OPT_SORT_KEYS, default=repr)
+            return "reasoning-gym:" + hashlib.sha256(text).hexdigest()
+        case HuggingFaceSource() | RecipeSource():
+            return None
+
+
+def source_from_spec(spec: Any, *, base_dir: Path, recipe: Path | None, split: str, seed: int = 0) -> Source:
+    """The source that one entry of the job's `dataset` names (exactly one of its four kinds).
+
+    Args:
+        spec: `dataset.train` or `dataset.evaluation`, with attributes jsonl, hugging_face, reasoning_gym, recipe.
+        base_dir: what relative paths are relative to.
+        recipe: the job's recipe file, for `recipe: …`.
+        split: the name asked of a recipe that is not told one ("train" or "evaluation").
+        seed: for generated data that names no seed of its own.
+    """
+    if (jsonl := _get(spec, "jsonl")) is not None:
+        return JsonlSource(base_dir / Path(_get(jsonl, "path") if not isinstance(jsonl, str | Path) else jsonl))
+    if (hub := _get(spec, "hugging_face")) is not None:
+        if isinstance(hub, str):
+            return HuggingFaceSource(_local_or_hub(hub, base_dir), split="train" if split == "train" else "test")
+        return HuggingFaceSource(
+            path=_local_or_hub(str(_get(hub, "path")), base_dir),
+            name=_get(hub, "name"),
+            split=_get(hub, "split") or ("train" if split == "train" else "test"),
+            revision=_get(hub, "revision"),
+            columns=_get(hub, "columns") or {},
+        )
+    if (gym := _get(spec, "reasoning_gym")) is not None:
+        if isinstance(gym, str):
+            return ReasoningGymSource(gym, size=1000, seed=seed)
+        chosen = _get(gym, "seed")
+        return ReasoningGymSource(
+            task=str(_get(gym, "task") or _get(gym, "name")),
+            size=int(_get(gym, "size") or 1000),
+            seed=seed if chosen is None else int(chosen),
+            config=_get(gym, "config") or {},
+        )
+    if (asked := _get(spec, "recipe")) is not None and asked is not False:
+        if recipe is None:
+            raise ConfigError("dataset names the recipe, but the job has none", fix="set recipe.file in the job")
+        own = asked if isinstance(asked, str) else _get(asked, "split")
+        return RecipeSource(recipe, own or split)
+    raise ConfigError(
+        "this dataset names no source", fix="give one of jsonl, huggingFace, reasoningGym or recipe under dataset"
+    )
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def _local_or_hub(path: str, base_dir: Path) -> str:
+    """A path that exists beside the job is local; anything else is a name on the hub."""
+    local = base_dir / path
+    return str(local) if local.exists() else path
+
+
+def _package_version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "absent"
+
+
+def _file_digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                digest.update(chunk)
+    except FileNotFoundError:
+        raise DataError(
+            f"no such dataset file: {path}", fix="check dataset.*.jsonl in the job, or make the file"
+        ) from None
+    except OSError as error:
+        raise DataError(f"cannot read the dataset file {path}: {error.strerror}", fix="check the path") from None
+    return digest.hexdigest()
