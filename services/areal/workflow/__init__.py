@@ -1,0 +1,22 @@
+"""What a recipe imports: workflows, episodes, generation requests. Imports quickly, and never torch."""
+
+from areal.workflow.base import Engine, Prompt, RolloutWorkflow
+from areal.workflow.episode import Episode, Sequence, Transcript
+from areal.workflow.generation import GenerationRequest, GenerationResult, Sampling, TokenSpan
+from areal.workflow.multi_turn import MultiTurnWorkflow
+from areal.workflow.rlvr import RLVRWorkflow
+
+__all__ = [
+    "Engine",
+    "Episode",
+    "GenerationRequest",
+    "GenerationResult",
+    "MultiTurnWorkflow",
+    "Prompt",
+    "RLVRWorkflow",
+    "RolloutWorkflow",
+    "Sampling",
+    "Sequence",
+    "TokenSpan",
+    "Transcript",
+]

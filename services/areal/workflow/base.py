@@ -1,0 +1,66 @@
+"""The contract between a recipe's workflow and the worker that runs it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from areal.workflow.episode import Episode
+from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling
+from areal.workflow.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A dataset row as the model reads it."""
+
+    text: str
+    ids: Ids
+
+
+class Engine(Protocol):
+    """What an episode may use. One is made for each episode, so calls need no ids: seeds, floors and group affinity are
+    taken care of. Its methods are safe to call concurrently."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The model's tokenizer."""
+
+    @property
+    def sampling(self) -> Sampling:
+        """The job's sampling; greedy when this episode is an evaluation."""
+
+    def prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """The row's `messages`, `prompt` or `question`, tokenised (once a group)."""
+
+    async def agenerate(self, request: GenerationRequest) -> GenerationResult:
+        """Sample a continuation. Survives weight swaps and lost servers: tokens once sampled stay."""
+
+    async def score(
+        self,
+        *,
+        prompt: str,
+        completion: str,
+        prompt_ids: Sequence[int] | Ids,
+        completion_ids: Sequence[int] | Ids,
+        row: Mapping[str, Any],
+    ) -> float:
+        """The reward of a completion, by the job's verifier. Raises InfraError rather than answer a false 0."""
+
+
+class RolloutWorkflow(ABC):
+    """How one sample is made. A recipe derives from this; the job names the class by `name` or by its class name.
+
+    One instance serves all episodes of a worker, many at once: keep the state of an episode in local variables.
+    """
+
+    name: ClassVar[str] = ""
+
+    def __init__(self, *, max_turns: int | None = None) -> None:
+        self.max_turns = max_turns
+
+    @abstractmethod
+    async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
+        """Make sample i of group g; called once for each. None rejects it. Never block: use `asyncio.to_thread`."""

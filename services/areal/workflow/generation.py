@@ -1,0 +1,91 @@
+"""What a workflow asks an engine for, and what it gets back. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Ids: TypeAlias = "npt.NDArray[np.int32]"
+Logprobs: TypeAlias = "npt.NDArray[np.float32]"
+Mask: TypeAlias = "npt.NDArray[np.uint8]"
+
+
+def version_of(policy_id: str) -> int:
+    """The version in a PolicyId such as `43.f7`."""
+    return int(policy_id.partition(".")[0])
+
+
+def as_ids(ids: Sequence[int] | Ids) -> Ids:
+    """Token ids as a contiguous little-endian int32 array `[tokens]`."""
+    return np.ascontiguousarray(ids, dtype="<i4")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How tokens are drawn. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
+
+    temperature: float = 1.0
+    max_new_tokens: int = 256
+    top_p: float = 1.0
+    top_k: int = 0
+    min_new_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+    def greedy(self) -> Sampling:
+        """The same with temperature 0 and no truncation, as evaluation uses it."""
+        return replace(self, temperature=0.0, top_p=1.0, top_k=0)
+
+
+@dataclass(frozen=True)
+class TokenSpan:
+    """Tokens `[start, end)` were made by one policy on one server."""
+
+    start: int
+    end: int
+    policy_id: str
+    server_id: str
+
+    def shifted(self, by: int) -> TokenSpan:
+        """The same tokens, counted from `by` tokens earlier."""
+        return TokenSpan(self.start + by, self.end + by, self.policy_id, self.server_id)
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """Continue `input_ids`. Without `sampling`, the job's own is taken."""
+
+    input_ids: Sequence[int] | Ids
+    sampling: Sampling | None = None
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """New tokens with the log-probability and the policy of each. Spans count from the first new token.
+
+    `finish_reason` is `stop` (an end token, included in `output_ids`, or a stop string) or `length`.
+    """
+
+    output_ids: Ids  # [tokens]
+    logprobs: Logprobs  # [tokens]
+    spans: tuple[TokenSpan, ...] = field(default=())
+    finish_reason: str = "stop"
+    matched: str = ""
+
+    @property
+    def truncated(self) -> bool:
+        """Whether the budget ended it, not the model."""
+        return self.finish_reason != "stop"
+
+    @property
+    def versions(self) -> Ids:
+        """The policy version of each new token `[tokens]`."""
+        versions = np.full(len(self.output_ids), -1, dtype="<i4")
+        for span in self.spans:
+            versions[span.start : span.end] = version_of(span.policy_id)
+        return versions

@@ -1,0 +1,182 @@
+"""A model's tokenizer without transformers: `tokenizer.json`, the chat template, and the ids that end an answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from areal.errors import DataError
+from areal.workflow.generation import Ids, as_ids
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as FastTokenizer
+
+_TURN_MARK = "\u2402areal-turn\u2403"  # stands for an answer while the template of a turn is worked out
+
+
+class Tokenizer:
+    """Encodes, decodes and renders chats. Make it with `from_dir`."""
+
+    def __init__(
+        self,
+        fast: FastTokenizer,
+        *,
+        eos_ids: Sequence[int],
+        vocab_size: int,
+        chat_template: str | None,
+        special: Mapping[str, str],
+        digest: str,
+    ) -> None:
+        self._fast = fast
+        self._template_text = chat_template
+        self._special = dict(special)
+        self._compiled: Any = None
+        self.eos_ids = frozenset(int(token) for token in eos_ids)
+        self.vocab_size = vocab_size  # of the model: ids below it are valid
+        self.digest = digest  # of tokenizer.json and the chat template
+
+    @classmethod
+    def from_dir(cls, path: Path | str, *, model_dir: Path | str | None = None) -> Tokenizer:
+        """Read a Hugging Face directory; `model_dir` holds config.json when it is another one. Raises DataError."""
+        import tokenizers
+
+        directory = Path(path)
+        model = Path(model_dir) if model_dir is not None else directory
+        file = directory / "tokenizer.json"
+        if not file.is_file():
+            raise DataError(
+                f"{directory} holds no tokenizer.json", fix="save a fast tokenizer there, or name model.tokenizer"
+            )
+        try:
+            fast = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises bare Exception
+            raise DataError(f"{file} is no tokenizer: {error}", fix="save the tokenizer again") from error
+        config = _read_json(model / "config.json")
+        settings = _read_json(directory / "tokenizer_config.json")
+        template = _chat_template(directory, settings)
+        special = {
+            key: text
+            for key in ("bos_token", "eos_token", "pad_token", "unk_token")
+            if (text := _token_text(settings.get(key)))
+        }
+        eos = _as_list(config.get("eos_token_id")) + _as_list(
+            _read_json(model / "generation_config.json").get("eos_token_id")
+        )
+        if "eos_token" in special and (known := fast.token_to_id(special["eos_token"])) is not None:
+            eos.append(known)
+        size = fast.get_vocab_size(with_added_tokens=True)
+        vocab_size = int(config.get("vocab_size", size))
+        if vocab_size < size:
+            raise DataError(
+                f"the tokenizer in {directory} has {size} tokens but the model in {model} only {vocab_size}",
+                fix="use the tokenizer that the model was trained with",
+            )
+        digest = hashlib.sha256(file.read_bytes() + (template or "").encode()).hexdigest()
+        return cls(fast, eos_ids=eos, vocab_size=vocab_size, chat_template=template, special=special, digest=digest)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether chats can be rendered."""
+        return self._template_text is not None
+
+    def encode(self, text: str, *, special: bool = True) -> Ids:
+        """Token ids `[tokens]`; with `special`, also the ones that the tokenizer puts around a text."""
+        return as_ids(self._fast.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, ids: Sequence[int] | Ids, *, skip_special: bool = True) -> str:
+        """The text of token ids."""
+        plain = ids if isinstance(ids, list) else [int(token) for token in ids]
+        return str(self._fast.decode(plain, skip_special_tokens=skip_special))
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True) -> str:
+        """The text of a chat by the model's template. Raises DataError when it has none or refuses these messages."""
+        if self._template_text is None:
+            raise DataError("this tokenizer has no chat template", fix="set rollout.chatTemplate: false")
+        from jinja2 import TemplateError
+
+        try:
+            template = self._compiled = self._compiled or _compile(self._template_text)
+            return str(
+                template.render(
+                    messages=[dict(message) for message in messages],
+                    add_generation_prompt=generation_prompt,
+                    **self._special,
+                )
+            )
+        except TemplateError as error:
+            raise DataError(f"the chat template refused the messages: {error}", fix="correct the row's messages") from (
+                error
+            )
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> Ids:
+        """Token ids of a chat, ready for the model's answer."""
+        return self.encode(self.render_chat(messages), special=False)
+
+    def encode_turn(self, text: str) -> Ids:
+        """Token ids that follow a model's answer (its end token included) when a user says `text`: by the chat template
+        where there is one, otherwise the text between two line ends."""
+        if self._template_text is None:
+            return self.encode(f"\n{text}\n", special=False)
+        chat = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": _TURN_MARK},
+            {"role": "user", "content": text},
+        ]
+        _, _, tail = self.render_chat(chat).partition(_TURN_MARK)
+        for token in self.eos_ids:  # the answer has sampled its end token already
+            end = self._fast.id_to_token(token)
+            if end and tail.startswith(end):
+                tail = tail[len(end) :]
+                break
+        return self.encode(tail, special=False)
+
+
+def _compile(text: str) -> Any:
+    """Compile a chat template as Hugging Face does: sandboxed, with the functions that templates expect."""
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.globals["raise_exception"] = refuse
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(text)
+
+
+def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:
+    file = directory / "chat_template.jinja"
+    if file.is_file():
+        return file.read_text()
+    found = settings.get("chat_template")
+    if isinstance(found, list):
+        found = next((entry.get("template") for entry in found if entry.get("name") == "default"), None)
+    return found if isinstance(found, str) else None
+
+
+def _token_text(value: Any) -> str:
+    """Tokenizer settings hold special tokens as texts or as objects with a `content`."""
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value or "")
+
+
+def _as_list(value: Any) -> list[int]:
+    if value is None:
+        return []
+    return [int(item) for item in value] if isinstance(value, list) else [int(value)]
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        loaded = json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}", fix="restore the file") from error
+    return loaded if isinstance(loaded, dict) else {}
