@@ -1,7 +1,7 @@
 """What one episode returns: token sequences with their rewards.
 
-Owns the rule of token truth on the workflow's side: a trained token (mask 1) has the log-probability and the policy that
-an engine reported for it, and nothing else is trained.
+Owns the rule of token truth on the workflow's side: a trained token (mask 1) has the log-probability and the policy
+that an engine reported for it, and nothing else is trained.
 """
 
 from __future__ import annotations

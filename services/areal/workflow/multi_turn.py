@@ -1,7 +1,7 @@
 """Several tries at one prompt: after a wrong answer the model reads feedback and tries again.
 
-Token-exact: the input of turn k+1 is every id so far, as sampled, followed by the ids of the feedback. Nothing is decoded and
-encoded again, so what is trained is what was sampled.
+Token-exact: the input of turn k+1 is every id so far, as sampled, followed by the ids of the feedback. Nothing is
+decoded and encoded again, so what is trained is what was sampled.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from areal.workflow.generation import GenerationRequest
 class MultiTurnWorkflow(RolloutWorkflow):
     """Retry with feedback until the reward is positive or `max_turns` answers were given.
 
-    The reward is multiplied by `turn_discount` for each turn before the last one. A recipe changes the three attributes by
-    deriving from this class.
+    The reward is multiplied by `turn_discount` for each turn before the last one. A recipe changes the three attributes
+    by deriving from this class.
     """
 
     name = "multi-turn"
@@ -28,7 +28,6 @@ class MultiTurnWorkflow(RolloutWorkflow):
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
         """One sequence: prompt, answer, feedback, answer, …"""
         prompt = engine.prompt(row)
-        feedback_ids = engine.tokenizer.encode_turn(self.feedback)
         transcript = Transcript(prompt.ids)
         discount = 1.0
         turn = 1
@@ -43,8 +42,9 @@ class MultiTurnWorkflow(RolloutWorkflow):
                 completion_ids=result.output_ids,
                 row=row,
             )
-            if reward > 0 or turn >= (self.max_turns or self.default_max_turns) or result.truncated:
+            no_room = not len(result.output_ids)  # the sample's token budget is used up
+            if reward > 0 or turn >= (self.max_turns or self.default_max_turns) or no_room:
                 return Episode([transcript.sequence(reward * discount)])
-            transcript.given(feedback_ids)
+            transcript.given(engine.tokenizer.encode_turn(self.feedback, after_end=not result.truncated))
             discount *= self.turn_discount
             turn += 1

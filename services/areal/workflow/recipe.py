@@ -1,7 +1,7 @@
 """Loading a recipe: the user's Python file with a reward, workflows, a dataset, or a training loop.
 
-Promises that a wrong file is one DataError that names the line and the fix. Runs user code in this process: only workers, the
-custom reward's pool, `areal prepare` and the trainer load recipes.
+Promises that a wrong file is one DataError that names the line and the fix. Runs user code in this process: only
+workers, the custom reward's pool, `areal prepare` and the trainer load recipes.
 """
 
 from __future__ import annotations

@@ -116,9 +116,9 @@ class Tokenizer:
         """Token ids of a chat, ready for the model's answer."""
         return self.encode(self.render_chat(messages), special=False)
 
-    def encode_turn(self, text: str) -> Ids:
-        """Token ids that follow a model's answer (its end token included) when a user says `text`: by the chat template
-        where there is one, otherwise the text between two line ends."""
+    def encode_turn(self, text: str, *, after_end: bool = True) -> Ids:
+        """Token ids that follow a model's answer when a user says `text`: by the chat template where there is one,
+        otherwise the text between two line ends. `after_end` says that the answer holds its end token already."""
         if self._template_text is None:
             return self.encode(f"\n{text}\n", special=False)
         chat = [
@@ -127,11 +127,8 @@ class Tokenizer:
             {"role": "user", "content": text},
         ]
         _, _, tail = self.render_chat(chat).partition(_TURN_MARK)
-        for token in self.eos_ids:  # the answer has sampled its end token already
-            end = self._fast.id_to_token(token)
-            if end and tail.startswith(end):
-                tail = tail[len(end) :]
-                break
+        ends = [self._fast.id_to_token(token) for token in self.eos_ids] if after_end else []
+        tail = next((tail[len(end) :] for end in ends if end and tail.startswith(end)), tail)
         return self.encode(tail, special=False)
 
 
