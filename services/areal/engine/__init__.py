@@ -1,0 +1,1 @@
+"""The embedded engine: a small continuous-batching generator behind SGLang's HTTP subset."""

@@ -1,0 +1,85 @@
+"""What may be asked of the scheduler's thread. Each command is handled between two steps, never within one."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from areal.engine.request import GenerateRequest
+from areal.engine.weights import Weights
+
+PauseMode: TypeAlias = Literal["abort", "retract", "in_place"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a command did what was asked, and in words why not."""
+
+    success: bool = True
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Add:
+    """New requests. Those whose rid is taken end at once, with status 400."""
+
+    requests: list[GenerateRequest]
+
+
+@dataclass(frozen=True)
+class Abort:
+    """End one request with what it made, or all (`rid` None)."""
+
+    rid: str | None
+
+
+@dataclass(frozen=True)
+class Pause:
+    """Stop stepping: end running requests, put them back into the queue, or freeze them."""
+
+    mode: PauseMode
+    done: Future[Answer] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Continue:
+    """Step again."""
+
+    done: Future[Answer] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Load:
+    """Use other weights from the next step on. Without a pause it waits until the requests before it have ended."""
+
+    weights: Weights
+    path: str
+    version: str | None
+    flush_cache: bool
+    abort_all: bool
+    done: Future[Answer] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class SetVersion:
+    """Rename the weights in use."""
+
+    version: str
+    abort_all: bool
+    done: Future[Answer] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Flush:
+    """Give back cache memory; refused while requests hold some."""
+
+    done: Future[Answer] = field(default_factory=Future)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End the thread. Running requests end with what they made."""
+
+
+Command: TypeAlias = Add | Abort | Pause | Continue | Load | SetVersion | Flush | Stop

@@ -1,0 +1,128 @@
+"""What the engine must know of a model, read from a Hugging Face directory.
+
+Owns which architectures and which of their options the forward pass implements. Whatever it does not implement is
+refused here, so that the engine never samples from a model it computes wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal.errors import DataError
+
+ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
+
+
+@dataclass(frozen=True)
+class Llama3Rope:
+    """Frequency scaling of Llama 3.1 and later."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes and constants of a decoder-only model."""
+
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    rms_eps: float
+    rope_theta: float
+    llama3_rope: Llama3Rope | None
+    tied_embeddings: bool
+    eos_token_ids: tuple[int, ...]
+
+    @classmethod
+    def from_dir(cls, path: Path) -> ModelConfig:
+        """Read `config.json` and `generation_config.json`. Raises DataError naming what is unsupported."""
+        raw = _read_json(path / "config.json")
+        if raw is None:
+            raise DataError(f"{path} has no config.json", fix="give the directory of a Hugging Face model")
+        architecture = (raw.get("architectures") or ["unknown"])[0]
+        if architecture not in ARCHITECTURES:
+            raise DataError(
+                f"the embedded engine does not know the architecture {architecture} of {path}",
+                fix=f"use one of {', '.join(ARCHITECTURES)}, or generation.engine.type: sglang",
+            )
+        unsupported = [name for name in ("use_sliding_window", "mlp_bias") if raw.get(name)]
+        if raw.get("hidden_act", "silu") != "silu":
+            unsupported.append(f"hidden_act {raw['hidden_act']}")
+        if unsupported:
+            raise DataError(
+                f"the embedded engine does not implement {', '.join(unsupported)} of {path}",
+                fix="use generation.engine.type: sglang for this model",
+            )
+        heads = int(raw["num_attention_heads"])
+        theta, llama3 = _rope(raw, path)
+        return cls(
+            architecture=architecture,
+            layers=int(raw["num_hidden_layers"]),
+            hidden=int(raw["hidden_size"]),
+            heads=heads,
+            kv_heads=int(raw.get("num_key_value_heads") or heads),
+            head_dim=int(raw.get("head_dim") or int(raw["hidden_size"]) // heads),
+            vocab=int(raw["vocab_size"]),
+            context=int(raw["max_position_embeddings"]),
+            rms_eps=float(raw["rms_norm_eps"]),
+            rope_theta=theta,
+            llama3_rope=llama3,
+            tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            eos_token_ids=_eos(raw, _read_json(path / "generation_config.json") or {}),
+        )
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise DataError(f"{path} is not JSON: {error}", fix="write the model again") from error
+    if not isinstance(value, dict):
+        raise DataError(f"{path} is not a JSON object", fix="write the model again")
+    return value
+
+
+def _rope(raw: dict[str, Any], path: Path) -> tuple[float, Llama3Rope | None]:
+    """Rotary base and scaling; newer files nest both in `rope_parameters`."""
+    nested = raw.get("rope_parameters") or {}
+    scaling = raw.get("rope_scaling") or nested
+    theta = float(nested.get("rope_theta") or raw.get("rope_theta") or 10_000.0)
+    kind = scaling.get("rope_type") or scaling.get("type") or "default"
+    if kind == "default":
+        return theta, None
+    if kind == "llama3":
+        return theta, Llama3Rope(
+            factor=float(scaling["factor"]),
+            low_freq_factor=float(scaling["low_freq_factor"]),
+            high_freq_factor=float(scaling["high_freq_factor"]),
+            original_context=int(scaling["original_max_position_embeddings"]),
+        )
+    raise DataError(
+        f"the embedded engine does not implement rope type {kind} of {path}",
+        fix="use generation.engine.type: sglang for this model",
+    )
+
+
+def _eos(config: dict[str, Any], generation: dict[str, Any]) -> tuple[int, ...]:
+    """Ids that end a generation: of the model and of its generation defaults together, as SGLang has it."""
+    ids: set[int] = set()
+    for source in (config, generation):
+        value = source.get("eos_token_id")
+        if isinstance(value, int):
+            ids.add(value)
+        elif isinstance(value, list):
+            ids.update(int(item) for item in value)
+    return tuple(sorted(ids))

@@ -1,0 +1,224 @@
+"""Requests and results of the engine as values, and the reading of `/generate` bodies into them.
+
+Owns validation: whatever passes here can be computed, so the scheduler never meets an id outside the vocabulary, an
+empty prompt or an unknown option. Everything refused is a `BadRequest`, which the HTTP face answers with 400.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Options of SGLang that the engine accepts at these values only: at others they would silently change the distribution.
+_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (None, 1),
+    "frequency_penalty": (None, 0, 0.0),
+    "presence_penalty": (None, 0, 0.0),
+    "repetition_penalty": (None, 1, 1.0),
+    "logit_bias": (None, {}),
+    "json_schema": (None,),
+    "regex": (None,),
+    "ebnf": (None,),
+    "structural_tag": (None,),
+    "stop_regex": (None, []),
+    "custom_params": (None, {}),
+}
+# These change only the text or are hints; reading them is enough.
+_IGNORED = frozenset({"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim"})
+_KNOWN = frozenset(
+    {"max_new_tokens", "min_new_tokens", "temperature", "top_p", "top_k", "min_p", "stop", "stop_token_ids"}
+    | {"ignore_eos", "sampling_seed", "stream_interval"}
+)
+
+
+class BadRequest(ValueError):
+    """The caller's mistake, in words for the caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How to continue one prompt."""
+
+    max_new_tokens: int = 128
+    min_new_tokens: int = 0
+    temperature: float = 1.0  # 0 is greedy
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    seed: int = 0  # unsigned 64 bits
+    stream_interval: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request is checked against."""
+
+    vocab: int
+    context: int
+    stream_interval: int = 1  # of requests that name none
+    text: bool = True  # whether there is a tokenizer, which stop strings need
+
+
+@dataclass(eq=False, slots=True)
+class GenerateRequest:
+    """One prompt to continue. `input_ids` is int64 [tokens]."""
+
+    rid: str
+    input_ids: NDArray[np.int64]
+    sampling: SamplingParams
+    return_logprob: bool = False
+    logprob_start_len: int = -1  # from this token on, log-probabilities of the prompt are wanted too
+    stream: bool = False
+
+
+@dataclass(slots=True)
+class Output:
+    """All that a request has made so far; `finish` is None while it runs."""
+
+    request: GenerateRequest
+    output_ids: list[int]
+    logprobs: list[float]
+    spans: list[tuple[str, int, int]]  # (weight version, start, end), half-open
+    weight_version: str
+    finish: dict[str, Any] | None = None
+    retractions: int = 0
+    input_logprobs: list[float] | None = None  # of prompt tokens 1…; token 0 has none
+    text: str = ""
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+def parse_generate(body: Any, limits: Limits) -> tuple[list[GenerateRequest], bool]:
+    """The requests of a `/generate` body, and whether it was a batch."""
+    if not isinstance(body, dict):
+        raise BadRequest("the body must be a JSON object")
+    prompts = body.get("input_ids")
+    if prompts is None:
+        raise BadRequest("input_ids is missing: this engine takes token ids, not text")
+    if not isinstance(prompts, list) or not prompts:
+        raise BadRequest("input_ids must be a list of ids, or of lists of ids, that is not empty")
+    batch = isinstance(prompts[0], list)
+    items: list[Any] = prompts if batch else [prompts]
+    count = len(items)
+    rids = _each(body.get("rid"), count, batch, "rid")
+    sampling = _each(body.get("sampling_params"), count, batch, "sampling_params")
+    wants = _each(body.get("return_logprob"), count, batch, "return_logprob")
+    starts = _each(body.get("logprob_start_len"), count, batch, "logprob_start_len")
+    stream = bool(body.get("stream", False))
+    interval = body.get("stream_interval") or limits.stream_interval
+    parsed: dict[int, SamplingParams] = {}  # a batch usually shares one object, or few
+    requests = []
+    for index in range(count):
+        raw = sampling[index] or {}
+        shared = parsed.get(id(raw))
+        if shared is None:
+            shared = parsed[id(raw)] = parse_sampling(raw, limits, interval)
+        params = shared if "sampling_seed" in raw and raw["sampling_seed"] is not None else _reseeded(shared)
+        ids = check_ids(items[index], limits, params.max_new_tokens)
+        start = -1 if starts[index] is None else int(starts[index])
+        if start >= len(ids):
+            raise BadRequest(f"logprob_start_len {start} is beyond the prompt of {len(ids)} tokens")
+        rid = rids[index] or secrets.token_hex(16)
+        if not isinstance(rid, str):
+            raise BadRequest("rid must be a string")
+        requests.append(GenerateRequest(rid, ids, params, bool(wants[index]), start, stream))
+    return requests, batch
+
+
+def check_ids(ids: Any, limits: Limits, max_new_tokens: int) -> NDArray[np.int64]:
+    """The prompt as an array. Refuses what is empty, outside the vocabulary, or too long with its continuation."""
+    try:
+        array = np.asarray(ids, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadRequest("input_ids must hold integers") from error
+    if array.ndim != 1 or array.size == 0:
+        raise BadRequest("a prompt must be a list of at least one token id")
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= limits.vocab:
+        raise BadRequest(f"token id {low if low < 0 else high} is outside the vocabulary of {limits.vocab}")
+    if array.size + max_new_tokens > limits.context:
+        raise BadRequest(
+            f"{array.size} prompt tokens and {max_new_tokens} new ones exceed the context of {limits.context} tokens"
+        )
+    return array
+
+
+def parse_sampling(raw: Any, limits: Limits, stream_interval: int = 1) -> SamplingParams:
+    """Sampling parameters of SGLang's names. Unknown names and values that the engine can't honour are refused."""
+    if not isinstance(raw, dict):
+        raise BadRequest("sampling_params must be an object")
+    for name, value in raw.items():
+        if name in _NEUTRAL:
+            if value not in _NEUTRAL[name]:
+                raise BadRequest(f"the embedded engine does not implement {name}={value!r}")
+        elif name not in _KNOWN and name not in _IGNORED:
+            raise BadRequest(f"unknown sampling parameter {name!r}")
+    stop = raw.get("stop") or ()
+    stop = (stop,) if isinstance(stop, str) else tuple(stop)
+    if stop and not limits.text:
+        raise BadRequest("stop strings need a tokenizer, and this engine has none")
+    seed = raw.get("sampling_seed")
+    params = SamplingParams(
+        max_new_tokens=_number(raw, "max_new_tokens", 128, low=0),
+        min_new_tokens=_number(raw, "min_new_tokens", 0, low=0),
+        temperature=float(_number(raw, "temperature", 1.0, low=0)),
+        top_p=float(_number(raw, "top_p", 1.0, low=0, high=1)),
+        top_k=_number(raw, "top_k", -1, low=-1),
+        min_p=float(_number(raw, "min_p", 0.0, low=0, high=1)),
+        stop=stop,
+        stop_token_ids=tuple(int(item) for item in raw.get("stop_token_ids") or ()),
+        ignore_eos=bool(raw.get("ignore_eos", False)),
+        seed=int(seed) % 2**64 if seed is not None else secrets.randbits(64),
+        stream_interval=max(1, int(raw.get("stream_interval") or stream_interval)),
+    )
+    if params.min_new_tokens > params.max_new_tokens:
+        raise BadRequest("min_new_tokens exceeds max_new_tokens")
+    if params.top_p == 0.0:
+        raise BadRequest("top_p must be above 0")
+    return params
+
+
+def _reseeded(params: SamplingParams) -> SamplingParams:
+    """The same parameters with a seed of their own, for one of several requests that share an object."""
+    return SamplingParams(
+        params.max_new_tokens,
+        params.min_new_tokens,
+        params.temperature,
+        params.top_p,
+        params.top_k,
+        params.min_p,
+        params.stop,
+        params.stop_token_ids,
+        params.ignore_eos,
+        secrets.randbits(64),
+        params.stream_interval,
+    )
+
+
+def _number(raw: dict[str, Any], name: str, default: Any, *, low: float, high: float | None = None) -> Any:
+    value = raw.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < low or (high is not None and value > high):
+        raise BadRequest(f"{name} must be a number of at least {low}" + (f" and at most {high}" if high else ""))
+    if isinstance(default, int) and not isinstance(value, int):
+        raise BadRequest(f"{name} must be an integer")
+    return value
+
+
+def _each(value: Any, count: int, batch: bool, name: str) -> Sequence[Any]:
+    """A field of each request: a list in a batch, or one value for all."""
+    if batch and isinstance(value, list):
+        if len(value) != count:
+            raise BadRequest(f"{name} has {len(value)} entries for {count} prompts")
+        return value
+    if name == "rid" and value is not None and count > 1:
+        return [f"{value}_{index}" for index in range(count)]
+    return [value] * count

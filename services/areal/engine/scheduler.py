@@ -1,0 +1,437 @@
+"""The engine's one thread: admits requests, steps the batch, answers commands between steps.
+
+Owns all mutable state of generation: queue, rows, cache, weights in use and their version. Others reach it only through
+`post` and read the `stats` it publishes. Because commands are handled between steps only, every token has exactly one
+weight version, and a swap is the assignment of a reference.
+
+Every token is made by the decode step: admission only fills the cache up to the token before the last. So siblings of
+a prompt share one prefill, and a token's numbers don't depend on how its request got into the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from areal.engine import prefill, sampling
+from areal.engine.cache import KVCache
+from areal.engine.commands import Abort, Add, Answer, Command, Continue, Flush, Load, Pause, SetVersion, Stop
+from areal.engine.model import Model
+from areal.engine.request import GenerateRequest, Output
+from areal.engine.rows import Rows, Running
+from areal.engine.weights import Weights
+
+log = logging.getLogger(__name__)
+
+ABORTED: dict[str, Any] = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
+ABORTED_QUEUED: dict[str, Any] = {"type": "abort", "message": "Abort in waiting queue"}
+
+
+@dataclass(frozen=True)
+class SchedulerLimits:
+    """How much may run at once."""
+
+    max_running: int = 128
+    max_total_tokens: int = 1 << 18  # positions of all rows together, as allocated
+    max_prefill_tokens: int = 8192  # admitted in one step: bounds how long running requests stand still
+
+
+@dataclass(frozen=True)
+class Stats:
+    """A consistent picture between two steps."""
+
+    weight_version: str
+    model_path: str
+    paused: bool = False
+    running: int = 0
+    waiting: int = 0
+    used_tokens: int = 0
+    steps: int = 0
+    generated_tokens: int = 0
+    prompt_tokens: int = 0
+    requests: int = 0
+    aborted: int = 0
+    retracted: int = 0
+    gen_throughput: float = 0.0  # tokens a second over the last second or so
+
+
+class Scheduler:
+    """Start it, `post` commands, receive outputs through `deliver` (called on its thread; must only hand them over)."""
+
+    def __init__(
+        self,
+        model: Model,
+        weights: Weights,
+        *,
+        version: str,
+        model_path: str,
+        limits: SchedulerLimits,
+        deliver: Callable[[list[Output]], None],
+        decode_text: Callable[[list[int]], str] | None = None,
+    ) -> None:
+        self._model = model
+        self._weights = weights
+        self._version = version
+        self._path = model_path
+        self._limits = limits
+        self._deliver = deliver
+        self._decode_text = decode_text
+        self._cache = KVCache(model.config, model.dtype)
+        self._rows = Rows(limits.max_running)
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._waiting: deque[Running] = deque()
+        self._behind: deque[Running] = deque()  # arrived after a Load that waits for those before it
+        self._pending_load: Load | None = None
+        self._live: dict[str, Running] = {}
+        self._prefixes = prefill.Prefixes()
+        self._paused = False
+        self._stopped = False
+        self._outputs: list[Output] = []
+        self._counts = {"steps": 0, "tokens": 0, "prompt": 0, "requests": 0, "aborted": 0, "retracted": 0}
+        self._rate = (time.monotonic(), 0, 0.0)  # since when, tokens then, tokens a second before
+        self.stats = Stats(version, model_path)
+        self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self.failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Begin stepping."""
+        self._thread.start()
+
+    def post(self, command: Command) -> None:
+        """Hand over a command from any thread."""
+        self._commands.put(command)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread's end after `Stop`."""
+        self._thread.join(timeout_s)
+
+    # ---- the loop
+
+    @torch.inference_mode()
+    def _run(self) -> None:
+        try:
+            while not self._stopped:
+                self._take_commands()
+                if not self._paused and not self._stopped:
+                    self._admit()
+                    if self._rows.count:
+                        self._step()
+                    self._try_load()
+                self._publish()
+        except BaseException as error:
+            self.failure = error
+            log.exception("the scheduler failed; the engine must be restarted")
+            raise
+
+    def _take_commands(self) -> None:
+        """Handle what is there; wait for something when there is nothing else to do."""
+        idle = self._paused or not (self._rows.count or self._waiting)
+        while not self._stopped:
+            try:
+                command = self._commands.get(block=idle)
+            except queue.Empty:
+                return
+            self._handle(command)
+            idle = False
+
+    def _publish(self) -> None:
+        """Give out the step's outputs and a picture of the state."""
+        now = time.monotonic()
+        since, tokens, rate = self._rate
+        if now - since > 1.0:
+            rate = (self._counts["tokens"] - tokens) / (now - since)
+            self._rate = (now, self._counts["tokens"], rate)
+        rows = self._rows
+        self.stats = Stats(
+            self._version,
+            self._path,
+            paused=self._paused,
+            running=rows.count,
+            waiting=len(self._waiting) + len(self._behind),
+            used_tokens=int(rows.position[: rows.count].sum()) + rows.count,
+            steps=self._counts["steps"],
+            generated_tokens=self._counts["tokens"],
+            prompt_tokens=self._counts["prompt"],
+            requests=self._counts["requests"],
+            aborted=self._counts["aborted"],
+            retracted=self._counts["retracted"],
+            gen_throughput=rate if rows.count else 0.0,
+        )
+        if self._outputs:
+            outputs, self._outputs = self._outputs, []
+            self._deliver(outputs)
+
+    # ---- commands
+
+    def _handle(self, command: Command) -> None:
+        match command:
+            case Add(requests):
+                self._add(requests)
+            case Abort(rid):
+                self._abort(rid)
+            case Pause(mode, done):
+                self._pause(mode)
+                done.set_result(Answer())
+            case Continue(done):
+                self._paused = False
+                done.set_result(Answer())
+            case Load():
+                self._request_load(command)
+            case SetVersion(version, abort_all, done):
+                if abort_all:
+                    self._abort(None)
+                self._set_version(version)
+                done.set_result(Answer())
+            case Flush(done):
+                done.set_result(self._flush())
+            case Stop():
+                self._abort(None)
+                self._stopped = True
+
+    def _add(self, requests: list[GenerateRequest]) -> None:
+        queued = self._behind if self._pending_load is not None else self._waiting
+        for request in requests:
+            if request.rid in self._live:
+                refused = {"type": "abort", "message": f"rid {request.rid} is in use", "status_code": 400}
+                self._outputs.append(Output(request, [], [], [], self._version, {**refused, "err_type": "BadRequest"}))
+                continue
+            item = Running(request)
+            self._live[request.rid] = item
+            self._counts["requests"] += 1
+            self._counts["prompt"] += len(request.input_ids)
+            queued.append(item)
+
+    def _abort(self, rid: str | None) -> None:
+        items = list(self._live.values()) if rid is None else [self._live[rid]] if rid in self._live else []
+        for item in items:
+            self._counts["aborted"] += 1
+            if item.row >= 0:
+                self._finish_row(item.row, ABORTED)
+            else:
+                self._finish_waiting(item, ABORTED if item.marks else ABORTED_QUEUED)
+        if items:
+            gone = {id(item) for item in items}
+            self._waiting = deque(item for item in self._waiting if id(item) not in gone)
+            self._behind = deque(item for item in self._behind if id(item) not in gone)
+            self._close_holes()
+
+    def _pause(self, mode: str) -> None:
+        self._paused = True
+        if mode == "abort":
+            self._abort(None)
+        elif mode == "retract":
+            self._retract()
+        self._try_load()
+
+    def _retract(self) -> None:
+        """All rows back to the front of the queue, oldest first; their cache is forgotten, their tokens are not."""
+        items = [self._rows.save(row) for row in range(self._rows.count)]
+        self._rows.compact()
+        self._prefixes.clear()
+        for item in items:
+            item.retractions += 1
+        self._counts["retracted"] += len(items)
+        self._waiting.extendleft(reversed(items))
+
+    def _request_load(self, command: Load) -> None:
+        if self._pending_load is not None:
+            command.done.set_result(Answer(False, "another weight update waits for running requests"))
+            return
+        if command.abort_all:
+            self._abort(None)
+        self._pending_load = command
+        self._try_load()
+
+    def _try_load(self) -> None:
+        """Swap when paused, or when everything that came before the load has ended."""
+        load = self._pending_load
+        if load is None or not (self._paused or not (self._rows.count or self._waiting)):
+            return
+        self._pending_load = None
+        self._weights = load.weights
+        self._path = load.path
+        self._prefixes.clear()
+        if load.version is not None:
+            self._set_version(load.version)
+        flushed = self._flush() if load.flush_cache else Answer()
+        if flushed.success:
+            load.done.set_result(Answer(True, "Succeeded to update model weights."))
+        else:
+            load.done.set_result(Answer(False, "Weights were updated, but the cache was not flushed: requests hold it"))
+        self._waiting.extend(self._behind)
+        self._behind.clear()
+
+    def _set_version(self, version: str) -> None:
+        self._version = version
+        for row in range(self._rows.count):
+            item = self._rows.running[row]
+            if item is not None:
+                item.mark(version, int(self._rows.made[row]))
+
+    def _flush(self) -> Answer:
+        if self._rows.count:
+            return Answer(False, f"{self._rows.count} requests hold the cache")
+        self._cache.reset()
+        return Answer()
+
+    # ---- steps
+
+    def _admit(self) -> None:
+        """Take waiting requests in order while rows and memory last, and fill their cache."""
+        taken: list[Running] = []
+        scored: list[Running] = []
+        budget = self._limits.max_prefill_tokens
+        active = self._rows.count
+        capacity = self._cache.capacity if active else 0
+        if not active and self._waiting and self._cache.capacity > 4 * self._needs(self._waiting[0]):
+            self._cache.reset()
+        while self._waiting and budget > 0:
+            item = self._waiting[0]
+            if item.request.sampling.max_new_tokens > 0:
+                wider = max(capacity, self._needs(item))
+                rows = active + len(taken) + 1
+                if rows > self._limits.max_running or (rows > 1 and rows * wider > self._limits.max_total_tokens):
+                    break
+                capacity = wider
+                taken.append(item)
+            else:
+                scored.append(item)
+            budget -= len(item.request.input_ids) + len(item.made_ids)
+            self._waiting.popleft()
+        if scored:
+            self._score(scored)
+        if taken:
+            self._place(taken, capacity)
+
+    def _needs(self, item: Running) -> int:
+        return KVCache.capacity_for(len(item.request.input_ids) + item.request.sampling.max_new_tokens)
+
+    def _place(self, taken: list[Running], capacity: int) -> None:
+        """Give rows to admitted requests and fill their cache up to the token before the last."""
+        active = self._rows.count
+        rows = 1 << (active + len(taken) - 1).bit_length()
+        fitting = max(active + len(taken), min(self._limits.max_running, self._limits.max_total_tokens // capacity))
+        self._cache.reserve(min(rows, fitting), capacity, active)
+        want_logprobs = [item for item in taken if _wants_prompt(item)]
+        if want_logprobs:
+            prefill.score(self._model, self._weights, want_logprobs, self._limits.max_prefill_tokens)
+        eos = self._model.config.eos_token_ids
+        for item in taken:
+            params = item.request.sampling
+            stops = params.stop_token_ids if params.ignore_eos else params.stop_token_ids + eos
+            self._rows.place(self._rows.count, item, tuple(dict.fromkeys(stops)))
+            item.mark(self._version, len(item.made_ids))
+        prefill.fill(self._model, self._weights, self._cache, self._prefixes, taken, self._limits.max_prefill_tokens)
+
+    def _score(self, items: list[Running]) -> None:
+        """Requests that only want log-probabilities of their prompt never take a row."""
+        wanted = [item for item in items if _wants_prompt(item)]
+        if wanted:
+            prefill.score(self._model, self._weights, wanted, self._limits.max_prefill_tokens)
+        for item in items:
+            self._finish_waiting(item, {"type": "length", "length": 0})
+
+    def _step(self) -> None:
+        """One token for every row; then ends and due chunks."""
+        rows = self._rows
+        n = rows.count
+        logits = self._model.decode(
+            self._weights, self._cache, torch.from_numpy(rows.token[:n]), torch.from_numpy(rows.position[:n])
+        )
+        early = np.flatnonzero(rows.made[:n] < rows.minimum[:n])
+        for row in early.tolist():
+            stops = rows.stops[row]
+            sampling.forbid(logits, row, stops[stops >= 0])
+        tokens, logprobs = sampling.choose(logits, rows.choice())
+        rows.append(tokens, logprobs)
+        self._counts["steps"] += 1
+        self._counts["tokens"] += n
+        stopped = rows.stopped()
+        broken = ~np.isfinite(logprobs)
+        ended = stopped | (rows.made[:n] >= rows.limit[:n]) | broken | rows.has_text_stop[:n]
+        for row in np.flatnonzero(rows.due() & ~ended).tolist():
+            self._outputs.append(self._with_text(rows.output(row, self._version, None)))
+        for row in np.flatnonzero(ended).tolist():
+            self._end_row(row, stopped=bool(stopped[row]), broken=bool(broken[row]))
+        self._close_holes()
+
+    def _end_row(self, row: int, *, stopped: bool, broken: bool) -> None:
+        """Decide how a row ends, if it does; a stop string is asked before a stop token, as SGLang does."""
+        rows = self._rows
+        if broken:
+            message = "the model's logits are not finite: its weights are broken"
+            self._finish_row(row, {**ABORTED, "message": message, "err_type": "NonFiniteLogits"}, drop=1)
+            return
+        matched = self._matched_text(row) if rows.has_text_stop[row] else None
+        if matched is not None:
+            self._finish_row(row, {"type": "stop", "matched": matched})
+        elif stopped:
+            self._finish_row(row, {"type": "stop", "matched": int(rows.token[row])})
+        elif rows.made[row] >= rows.limit[row]:
+            self._finish_row(row, {"type": "length", "length": int(rows.limit[row])})
+        elif rows.interval[row] and rows.made[row] - rows.sent[row] >= rows.interval[row]:
+            self._outputs.append(self._with_text(rows.output(row, self._version, None)))
+
+    def _matched_text(self, row: int) -> str | None:
+        """The stop string that the row's newest text contains. Looks at a tail: one token ends at most one of them."""
+        item = self._rows.running[row]
+        assert item is not None and self._decode_text is not None
+        stops = item.request.sampling.stop
+        made = int(self._rows.made[row])
+        tail = max(len(stop) for stop in stops) + 8  # a token is at least a byte; 8 more for partial characters
+        text = self._decode_text(self._rows.ids[row, max(0, made - tail) : made].tolist())
+        return next((stop for stop in stops if stop in text), None)
+
+    # ---- ends
+
+    def _finish_row(self, row: int, finish: dict[str, Any], drop: int = 0) -> None:
+        output = self._rows.output(row, self._version, finish, drop)
+        item = self._rows.vacate(row)
+        self._prefixes.forget(item)
+        del self._live[item.request.rid]
+        self._outputs.append(self._with_text(output))
+
+    def _finish_waiting(self, item: Running, finish: dict[str, Any]) -> None:
+        del self._live[item.request.rid]
+        made = len(item.made_ids)
+        output = Output(
+            request=item.request,
+            output_ids=item.made_ids.tolist(),
+            logprobs=item.made_logprobs.tolist(),
+            spans=item.spans(made),
+            weight_version=self._version,
+            finish=finish,
+            retractions=item.retractions,
+            input_logprobs=item.input_logprobs,
+        )
+        self._outputs.append(self._with_text(output))
+
+    def _close_holes(self) -> None:
+        source, target = self._rows.compact()
+        if source:
+            length = int(self._rows.position[: self._rows.count].max()) + 1
+            self._cache.copy_rows(torch.tensor(source), torch.tensor(target), length)
+
+    def _with_text(self, output: Output) -> Output:
+        if self._decode_text is not None:
+            output.text = self._decode_text(output.output_ids)
+        return output
+
+
+def _wants_prompt(item: Running) -> bool:
+    request = item.request
+    return request.return_logprob and request.logprob_start_len >= 0 and item.input_logprobs is None

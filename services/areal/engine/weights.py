@@ -1,0 +1,159 @@
+"""Model weights in memory: read from safetensors, fused for the forward pass, never changed afterwards.
+
+A weight update builds a second `Weights` beside the one in use; swapping is a reference assignment by the scheduler,
+so a failed load leaves the old weights untouched. Every tensor is copied out of the file: the directory may vanish.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import xxhash
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from areal.engine.model_config import ModelConfig
+from areal.errors import DataError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One decoder layer. Query, key and value are one matrix; gate and up are one matrix.
+
+    Rows of query and key are permuted within each head so that a rotary pair is adjacent: rotation then is one complex
+    product, and dot products between queries and keys do not notice.
+    """
+
+    input_norm: Tensor  # [hidden]
+    qkv: Tensor  # [(heads + 2·kv_heads)·head_dim, hidden]
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None  # [heads + kv_heads, head_dim], of Qwen3
+    out: Tensor  # [hidden, heads·head_dim]
+    out_bias: Tensor | None
+    post_norm: Tensor  # [hidden]
+    gate_up: Tensor  # [2·intermediate, hidden]
+    down: Tensor  # [hidden, intermediate]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """All weights of one policy version."""
+
+    embedding: Tensor  # [vocab, hidden]
+    layers: tuple[Layer, ...]
+    final_norm: Tensor  # [hidden]
+    head: Tensor  # [vocab, hidden]; the embedding itself when tied
+    checksums: dict[str, str]  # xxh3-64 of each tensor as it lies in the file, by Hugging Face name
+
+
+def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights:
+    """Read a Hugging Face safetensors directory. Raises DataError naming the tensor that is missing or misshapen."""
+    raw, checksums = _read_tensors(path)
+    source = _Source(path, raw, dtype)
+    hidden, vocab = config.hidden, config.vocab
+    embedding = source.take("model.embed_tokens.weight", (vocab, hidden))
+    head = embedding if config.tied_embeddings else source.take("lm_head.weight", (vocab, hidden))
+    return Weights(
+        embedding=embedding,
+        layers=tuple(_layer(source, config, index) for index in range(config.layers)),
+        final_norm=source.take("model.norm.weight", (hidden,)),
+        head=head,
+        checksums=checksums,
+    )
+
+
+class _Source:
+    """Tensors by name, cast and copied, with errors that name them."""
+
+    def __init__(self, path: Path, raw: dict[str, Tensor], dtype: torch.dtype) -> None:
+        self._path = path
+        self._raw = raw
+        self._dtype = dtype
+
+    def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        if name not in self._raw:
+            raise DataError(f"{self._path} has no tensor {name}", fix="publish the whole model")
+        tensor = self._raw[name]
+        if tuple(tensor.shape) != shape:
+            raise DataError(
+                f"tensor {name} of {self._path} is {list(tensor.shape)}, this model needs {list(shape)}",
+                fix="publish weights of the model that the engine was started with",
+            )
+        return tensor.to(self._dtype, copy=True).contiguous()
+
+    def maybe(self, name: str, shape: tuple[int, ...]) -> Tensor | None:
+        return self.take(name, shape) if name in self._raw else None
+
+
+def _layer(source: _Source, config: ModelConfig, index: int) -> Layer:
+    prefix = f"model.layers.{index}."
+    hidden, dim = config.hidden, config.head_dim
+    sizes = {"q": config.heads * dim, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
+    matrices = [source.take(f"{prefix}self_attn.{part}_proj.weight", (size, hidden)) for part, size in sizes.items()]
+    biases = [source.maybe(f"{prefix}self_attn.{part}_proj.bias", (size,)) for part, size in sizes.items()]
+    q_norm = source.maybe(f"{prefix}self_attn.q_norm.weight", (dim,))
+    k_norm = source.maybe(f"{prefix}self_attn.k_norm.weight", (dim,))
+    gate = source.maybe(f"{prefix}mlp.gate_proj.weight", _shape(source, prefix, hidden))
+    up = source.take(f"{prefix}mlp.up_proj.weight", _shape(source, prefix, hidden))
+    if gate is None:
+        raise DataError(f"layer {index} has no gate projection", fix="publish the whole model")
+    present = [bias for bias in biases if bias is not None]
+    if present and len(present) != len(biases):
+        raise DataError(f"layer {index} has only some of its attention biases", fix="publish the whole model")
+    qkv = torch.cat([_pairs(matrices[0], dim), _pairs(matrices[1], dim), matrices[2]])
+    bias = torch.cat([_pairs(present[0], dim), _pairs(present[1], dim), present[2]]) if present else None
+    qk_norm = None
+    if q_norm is not None and k_norm is not None:
+        rows = [_pairs(q_norm, dim)] * config.heads + [_pairs(k_norm, dim)] * config.kv_heads
+        qk_norm = torch.stack(rows)
+    return Layer(
+        input_norm=source.take(f"{prefix}input_layernorm.weight", (hidden,)),
+        qkv=qkv,
+        qkv_bias=bias,
+        qk_norm=qk_norm,
+        out=source.take(f"{prefix}self_attn.o_proj.weight", (hidden, config.heads * dim)),
+        out_bias=source.maybe(f"{prefix}self_attn.o_proj.bias", (hidden,)),
+        post_norm=source.take(f"{prefix}post_attention_layernorm.weight", (hidden,)),
+        gate_up=torch.cat([gate, up]),
+        down=source.take(f"{prefix}mlp.down_proj.weight", (hidden, up.shape[0])),
+    )
+
+
+def _shape(source: _Source, prefix: str, hidden: int) -> tuple[int, ...]:
+    """Shape of the gate and up matrices: the intermediate size is whatever the file says, of both alike."""
+    up = source._raw.get(f"{prefix}mlp.up_proj.weight")
+    return (int(up.shape[0]) if up is not None else 0, hidden)
+
+
+def _pairs(rows: Tensor, head_dim: int) -> Tensor:
+    """Permute rows of each head from [first half, second half] to adjacent rotary pairs."""
+    shape = rows.shape
+    return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
+
+
+def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    index = path / "model.safetensors.index.json"
+    single = path / "model.safetensors"
+    if index.is_file():
+        files = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+    elif single.is_file():
+        files = [single.name]
+    else:
+        raise DataError(f"{path} has no safetensors weights", fix="give the directory of a Hugging Face model")
+    tensors: dict[str, Tensor] = {}
+    checksums: dict[str, str] = {}
+    for name in files:
+        try:
+            with safe_open(path / name, framework="pt") as shard:
+                for key in shard.keys():  # noqa: SIM118 - not a mapping
+                    tensors[key] = shard.get_tensor(key)
+                    flat = tensors[key].contiguous().flatten().view(torch.uint8)
+                    checksums[key] = xxhash.xxh3_64_hexdigest(flat.numpy())
+        except (SafetensorError, OSError) as error:
+            raise DataError(f"{path / name} can't be read: {error}", fix="publish the version again") from error
+    return tensors, checksums
