@@ -1,0 +1,121 @@
+"""What a published version consists of: every tensor with its place and checksum, every file, the canary.
+
+Owns the JSON form and its digest, by which readers recognise a version. Never touches the tensors themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from areal.errors import DataError
+from areal.weights.policy import PolicyId
+
+MANIFEST_NAME = "manifest.json"
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class TensorEntry(_Value):
+    """One tensor: where its bytes lie and what they must hash to."""
+
+    shard: str
+    offset: int = Field(ge=0)  # bytes from the start of the shard's file
+    length: int = Field(ge=0)  # bytes
+    dtype: str  # a safetensors name: F32, BF16, F16, I64 …
+    shape: tuple[int, ...]
+    xxh3: str  # xxh3-128 of the bytes, hexadecimal
+
+
+class Canary(_Value):
+    """Tokens that a server scores after each swap, and the trainer's log-probabilities of them.
+
+    `logprobs[k]` is the log-probability of `token_ids[k]` given the tokens before it; the first is 0.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    tolerance: float = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _same_length(self) -> Self:
+        if len(self.token_ids) != len(self.logprobs) or not self.token_ids:
+            raise ValueError("a canary has one log-probability a token, and at least one token")
+        return self
+
+
+class Manifest(_Value):
+    """Everything a reader needs to know before it trusts a version's bytes."""
+
+    format: int = 1
+    policy: str  # PolicyId as text
+    base: str | None = None  # digest of the manifest that a delta applies to; None: full weights
+    step: int  # batches consumed when these weights were made
+    created: float  # Unix seconds, for people; no part of the content
+    tensors: Mapping[str, TensorEntry]
+    files: Mapping[str, str]  # config.json, tokenizer.json …: name → sha256
+    canary: Canary | None = None
+
+    @property
+    def policy_id(self) -> PolicyId:
+        return PolicyId.parse(self.policy)
+
+    @property
+    def config_digest(self) -> str:
+        """sha256 of config.json; empty when the version has none."""
+        return self.files.get("config.json", "")
+
+    @property
+    def tokenizer_digest(self) -> str:
+        """sha256 of tokenizer.json; empty when the version has none."""
+        return self.files.get("tokenizer.json", "")
+
+    @property
+    def dtypes(self) -> dict[str, str]:
+        return {name: entry.dtype for name, entry in self.tensors.items()}
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(entry.length for entry in self.tensors.values())
+
+    def to_bytes(self) -> bytes:
+        """The file's bytes: the same for equal manifests."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    def digest(self) -> str:
+        """sha256 of the file's bytes, hexadecimal: the name that readers trust."""
+        return digest_of(self.to_bytes())
+
+    def changes(self, other: Manifest) -> list[str]:
+        """Names of tensors, files and facts that differ; empty for the same weights of the same policy.
+
+        The time, the canary and the placement in shards are no part of the content.
+        """
+        names = [fact for fact in ("policy", "base", "step") if getattr(self, fact) != getattr(other, fact)]
+        mine, theirs = self._content(), other._content()
+        return names + [name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)]
+
+    def _content(self) -> dict[str, tuple[object, ...]]:
+        tensors = {name: (entry.dtype, entry.shape, entry.xxh3) for name, entry in self.tensors.items()}
+        return {**tensors, **{name: (digest,) for name, digest in self.files.items()}}
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Manifest:
+        """Read a manifest file's bytes; raises DataError when they are none."""
+        try:
+            return cls.model_validate_json(raw)
+        except ValidationError as error:
+            raise DataError(
+                f"the weights' manifest is unreadable: {error}", fix="Publish the version again."
+            ) from error
+
+
+def digest_of(raw: bytes) -> str:
+    """The digest of a manifest's bytes as they lie in the file."""
+    return hashlib.sha256(raw).hexdigest()
