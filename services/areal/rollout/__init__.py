@@ -1,0 +1,1 @@
+"""Rollout: the controller decides what is generated, workers run the recipe's workflow."""

@@ -1,0 +1,377 @@
+"""The book of groups: who is admitted, what each group has, how each one ends.
+
+Owns ranks, the trainer's cursor and every group from the committed watermark on. Promises: credit for a tombstone only
+after the journal has it; nothing below the trainer's cursor is ended or made again; a group keeps its η. It assigns no
+work (`leasing`) and answers no calls (`trainer_desk`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from areal.ledger.gate import floor as floor_of
+from areal.ledger.values import Reason
+from areal.rollout.controller.decisions import (
+    COMPLETE,
+    Admit,
+    AdvanceLedger,
+    CloseGroup,
+    Decision,
+    JournalTombstone,
+    ReopenGroup,
+    Revoke,
+    ScanLedger,
+)
+from areal.rollout.controller.groups import HELD, Group, Phase, Verdict
+from areal.rollout.controller.ranks import Ranks
+from areal.rollout.controller.reports import FailureKind, FailureReport, HeldReport, LedgerView, SampleReport
+from areal.rollout.controller.settings import Settings, retry_pause_s
+from areal.rollout.controller.tally import Tally
+
+log = logging.getLogger(__name__)
+
+
+class Book:
+    """All groups of a job. Inputs that make time-dependent choices take `now`, a monotonic clock in seconds."""
+
+    def __init__(self, settings: Settings, tombstones: Mapping[int, str], emit: Callable[[Decision], None]) -> None:
+        self.settings = settings
+        self.ranks = Ranks(tombstones)
+        self.tally = Tally()
+        self.groups: dict[int, Group] = {}
+        self.cursor = 0  # the trainer took every group below
+        self.trainer_fence = 0  # of the trainer that told the cursor
+        self.committed = 0  # a checkpoint holds every group below
+        self.next_admission = self.ranks.last + 1
+        self.open: set[int] = set()  # groups that still need samples or a decision
+        self.epoch = 0  # grows when the ledger loses data: answers to older questions are void
+        self.ranks_changed = False
+        self._emit = emit
+        self._scans = 0
+
+    # ---- what follows from the state
+
+    def floor(self, group: Group) -> int:
+        """The oldest version that may make a token of this group, by its current rank and its own η."""
+        return floor_of(
+            self.ranks.rank(group.index), self.settings.batch_groups, group.eta(self.settings.max_staleness)
+        )
+
+    @property
+    def next_rank(self) -> int:
+        """Rank of the next group to admit."""
+        return self.ranks.rank(self.next_admission)
+
+    @property
+    def reserved(self) -> int:
+        """Groups whose bytes are reserved: admitted, neither committed nor tombstoned."""
+        return self.next_rank - self.ranks.rank(self.committed)
+
+    @property
+    def capacity(self) -> int:
+        """How many groups the byte budget holds."""
+        return self.settings.budget_bytes // self.settings.bytes_per_group
+
+    def fits(self, index: int) -> bool:
+        """Whether the byte budget reaches to this group, counted from the committed watermark."""
+        return self.ranks.rank(index) - self.ranks.rank(self.committed) < self.capacity
+
+    def waiting_complete(self) -> int:
+        """Complete groups that the trainer did not take yet."""
+        return sum(1 for g, group in self.groups.items() if g >= self.cursor and group.phase is Phase.CLOSED)
+
+    def live(self) -> Iterable[Group]:
+        """Open groups at or above the cursor, lowest first."""
+        return (self.groups[g] for g in sorted(self.open) if g >= self.cursor)
+
+    def unsettled(self) -> int:
+        """Groups at or above the cursor on their way to a tombstone."""
+        return sum(
+            1 for g, group in self.groups.items() if g >= self.cursor and group.phase in (Phase.DECIDED, Phase.CLOSING)
+        )
+
+    # ---- admission
+
+    def admit(self) -> Group:
+        """The next dense index starts to exist."""
+        group = self._create(self.next_admission)
+        self.next_admission += 1
+        self._emit(Admit(group.index))
+        return group
+
+    def _create(self, index: int, not_before: float = 0.0) -> Group:
+        group = self.groups[index] = Group(index, not_before=not_before)
+        self.open.add(index)
+        return group
+
+    # ---- samples
+
+    def sample(self, report: SampleReport) -> None:
+        """A sample is in the ledger. From whom does not matter: the ledger stores each once."""
+        group = self.groups.get(report.group)
+        if group is None or group.phase is not Phase.OPEN or report.index >= self.settings.group_size:
+            return
+        group.working.discard(report.index)
+        if report.index in group.done:
+            return
+        group.done[report.index] = report
+        self.tally.sampled(report, self.floor(group))
+        self._judge_if_full(group)
+
+    def _judge_if_full(self, group: Group) -> None:
+        if group.index < self.cursor or not group.full(self.settings.group_size):
+            return
+        self._close_whole(group)
+
+    def _close_whole(self, group: Group) -> None:
+        if self.settings.filter_zero_variance and group.same_rewards():
+            self.end(group, Verdict(Reason.FILTERED))
+            return
+        self._drop_lease(group)
+        group.phase = Phase.CLOSING
+        self.open.discard(group.index)
+        self._emit(self._close_complete(group))
+
+    def _close_complete(self, group: Group) -> CloseGroup:
+        return CloseGroup(self.epoch, group.index, COMPLETE, tuple(sorted(group.done)), group.short)
+
+    def failure(self, now: float, worker: str, report: FailureReport) -> None:
+        """A sample could not be made: the user's fault ends the group, the world's is tried again."""
+        group = self.groups.get(report.group)
+        if group is None or group.phase is not Phase.OPEN or group.worker != worker:
+            return
+        if report.kind is not FailureKind.INFRA:
+            self.end(group, Verdict(Reason.REJECTED, f"{report.kind}: {report.detail}"))
+            return
+        group.working.discard(report.index)
+        if not group.working:
+            group.release()
+        if not group.infra_tries:
+            group.infra_since = now
+        group.infra_tries += 1
+        group.not_before = now + retry_pause_s(group.infra_tries)
+        log.warning("group %d sample %d: try %d failed: %s", group.index, report.index, report.attempt, report.detail)
+        patience_over = now - group.infra_since >= self.settings.infra_patience_s
+        if group.infra_tries >= self.settings.infra_tries and patience_over:
+            self.end(group, Verdict(Reason.INFRA, report.detail))
+
+    def spend(self, group: Group, seconds: float) -> None:
+        """An eligible server made progress for this long. At its deadline a group closes with what is whole."""
+        group.spent_s += seconds
+        if group.spent_s < self.settings.group_deadline_s:
+            return
+        if len(group.done) >= 2:
+            group.short = True
+            self._close_whole(group)
+        else:
+            self.end(group, Verdict(Reason.DEADLINE, f"{len(group.done)} samples in {group.spent_s:.0f} s"))
+
+    # ---- endings
+
+    def end(self, group: Group, verdict: Verdict) -> None:
+        """Tombstone a group; held back when the trainer's cursor is beyond it."""
+        group.verdict = verdict
+        if group.index < self.cursor:
+            return
+        self._drop_lease(group)
+        group.phase = Phase.DECIDED
+        self.open.discard(group.index)
+        self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail))
+
+    def journalled(self, index: int, reason: str) -> None:
+        """The tombstone is on disk: now it counts, and the ledger is told."""
+        if self.ranks.add(index, reason):
+            self.ranks_changed = True
+            self.tally.tombstoned(reason)
+        group = self.groups.get(index)
+        if group is not None:
+            group.phase = Phase.CLOSING
+        self._emit(CloseGroup(self.epoch, index, reason))
+
+    def closed(self, now: float, epoch: int, index: int, outcome: str, missing: tuple[int, ...]) -> None:
+        """The ledger answered a close; with `missing` samples the group opens again."""
+        group = self.groups.get(index)
+        if epoch != self.epoch or group is None or group.phase is not Phase.CLOSING:
+            return
+        reason = self.ranks.reason(index)
+        if reason is not None:
+            if outcome == COMPLETE:
+                self._emit(ReopenGroup(index))
+                self._emit(CloseGroup(self.epoch, index, reason))
+            else:
+                del self.groups[index]
+            return
+        if missing:
+            self._reopen(group, now)
+            for i in missing:
+                group.done.pop(i, None)
+            return
+        if outcome != COMPLETE:
+            self.end(group, Verdict(outcome, "found in the ledger"))
+            return
+        group.phase = Phase.CLOSED
+        group.closed_at = now
+        self.tally.completed(group, self.settings.batch_groups)
+
+    def _reopen(self, group: Group, now: float) -> None:
+        group.phase = Phase.OPEN
+        group.short = False
+        group.not_before = now + self.settings.resend_grace_s
+        group.release()
+        self.open.add(group.index)
+
+    def end_beyond(self, rank: int, verdict: Verdict, *, complete: bool) -> None:
+        """End every group whose rank is at or beyond `rank`; complete ones only when asked."""
+        for index in sorted(self.groups):
+            group = self.groups[index]
+            if index < self.cursor or self.ranks.rank(index) < rank:
+                continue
+            if group.phase is Phase.OPEN or (complete and group.phase is Phase.CLOSED):
+                self.end(group, verdict)
+
+    # ---- leases
+
+    def _drop_lease(self, group: Group) -> None:
+        if group.worker:
+            self._emit(Revoke(group.worker, group.index))
+        group.release()
+
+    def revoke(self, group: Group) -> None:
+        """Take an open group away from its worker."""
+        self._drop_lease(group)
+
+    def orphan(self, worker: str, keep: Iterable[int] = ()) -> int:
+        """A worker lost its groups, except `keep`. Before they are leased again a scan tells what it had stored."""
+        kept = set(keep)
+        lost = [g for g in self.open if self.groups[g].worker == worker and g not in kept]
+        for index in lost:
+            self._drop_lease(self.groups[index])
+            self.groups[index].not_before = HELD
+        return len(lost)
+
+    def adopt(self, now: float, worker: str, held: HeldReport) -> bool:
+        """A worker says that it works on a group. False when it should stop."""
+        if held.group < self.cursor or held.group in self.ranks:
+            return False
+        while self.next_admission <= held.group:
+            self._create(self.next_admission, now + self.settings.adopt_grace_s)
+            self.next_admission += 1
+        group = self.groups.get(held.group) or self._create(held.group)
+        if group.phase is not Phase.OPEN or group.worker not in ("", worker):
+            return False
+        group.worker = worker
+        group.working = {i for i in held.indices if i not in group.done}
+        group.attempt = max(group.attempt, held.attempt)
+        group.staleness = held.max_staleness
+        group.has_tokens = held.has_tokens
+        group.not_before = min(group.not_before, now) if group.not_before != HELD else now
+        group.told_floor = self.floor(group)
+        return True
+
+    # ---- the ledger
+
+    def scan(self) -> int:
+        """Ask for a scan; returns its ticket."""
+        self._scans += 1
+        self._emit(ScanLedger(self._scans, self.epoch))
+        return self._scans
+
+    def lost_data(self) -> None:
+        """The ledger restarted: what it answered before is void."""
+        self.epoch += 1
+
+    def reconcile(self, now: float, view: LedgerView, *, lost: bool, grace_s: float) -> list[int]:
+        """Compare every group at or above the cursor with the ledger; returns the tombstones that it closes again.
+
+        `lost` says that the ledger may have forgotten what it once confirmed.
+        """
+        held = max((*view.closed, *view.samples), default=-1)
+        self.next_admission = max(self.next_admission, held + 1, self.cursor)
+        closing_again: list[int] = []
+        for index in range(self.cursor, self.next_admission):
+            reason = self.ranks.reason(index)
+            outcome = view.closed.get(index)
+            if reason is not None:
+                if outcome != reason:
+                    self._emit(CloseGroup(self.epoch, index, reason))
+                    closing_again.append(index)
+                continue
+            self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
+        self._emit(AdvanceLedger(self.cursor, self.trainer_fence))
+        return closing_again
+
+    def _reconcile_one(
+        self, now: float, index: int, outcome: str | None, view: LedgerView, *, lost: bool, grace_s: float
+    ) -> None:
+        stored = view.samples.get(index, {})
+        group = self.groups.get(index)
+        if outcome == COMPLETE:
+            group = group or self._create(index)
+            if group.phase is not Phase.DECIDED:
+                self._drop_lease(group)
+                group.phase, group.done, group.verdict = Phase.CLOSED, dict(stored), None
+                self.open.discard(index)
+            return
+        if outcome is not None:
+            log.error("group %d is tombstoned (%s) in the ledger but not in the journal", index, outcome)
+            self.end(group or self._create(index), Verdict(outcome, "found in the ledger"))
+            return
+        if group is None:
+            group = self._create(index, now + grace_s)
+        if group.phase is Phase.CLOSED:
+            self._reopen(group, now)
+            group.done = dict(stored)
+        elif group.phase is Phase.CLOSING and lost:
+            self._emit(self._close_complete(group))
+            return
+        elif group.phase is Phase.OPEN:
+            group.done = dict(stored) if lost else {**stored, **group.done}
+        else:
+            return
+        group.working -= set(group.done)
+        if group.not_before == HELD:
+            group.not_before = now
+        if group.verdict is not None:
+            self.end(group, group.verdict)
+        else:
+            self._judge_if_full(group)
+
+    # ---- the trainer's position
+
+    def move_cursor(self, cursor: int) -> None:
+        """The trainer took every group below `cursor`: nobody works on those any more."""
+        self.tally.trained(
+            (self.ranks.rank(g) // self.settings.batch_groups, group)
+            for g in range(self.cursor, cursor)
+            if (group := self.groups.get(g)) is not None and group.phase is Phase.CLOSED
+        )
+        self.cursor = cursor
+        self.next_admission = max(self.next_admission, cursor)
+        for index in [g for g in self.open if g < cursor]:
+            self._drop_lease(self.groups[index])
+
+    def commit(self, group: int) -> None:
+        """A checkpoint holds every group below: forget them."""
+        self.committed = max(self.committed, min(group, self.cursor))
+        for index in [g for g in self.groups if g < self.committed]:
+            del self.groups[index]
+            self.open.discard(index)
+
+    def fall_back(self, cursor: int) -> None:
+        """A trainer starts from a checkpoint: its position, which may be lower than the last one told."""
+        self.cursor = self.committed = cursor
+        self.next_admission = max(self.next_admission, cursor)
+        for index in [g for g in self.groups if g < cursor]:
+            del self.groups[index]
+            self.open.discard(index)
+
+    def drop_what_does_not_fit(self) -> None:
+        """After a fall back lower groups need the bytes: the highest complete groups are made again later."""
+        for index, group in self.groups.items():
+            if group.phase is Phase.CLOSED and index >= self.cursor and not self.fits(index):
+                group.phase = Phase.OPEN
+                group.done = {}
+                group.release()
+                self.open.add(index)
+                self._emit(ReopenGroup(index))

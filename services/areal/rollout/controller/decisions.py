@@ -1,0 +1,201 @@
+"""What the controller's core decides: values that the shell carries out in order.
+
+A decision that needs an answer names the input that brings it. Nothing here does anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from areal.errors import ArealError
+from areal.rollout.controller.reports import Weights
+
+COMPLETE = "complete"  # the outcome of a group that will be trained; every other outcome is a tombstone's reason
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Group `group` exists from now on."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class GrantLease:
+    """`worker` makes samples `missing` of `group`. A second lease of a held group adds samples to it."""
+
+    worker: str
+    group: int
+    attempt: int
+    missing: tuple[int, ...]
+    floor: int
+    max_staleness: int
+    deadline_s: float  # what is left of the group's time
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """`worker` stops work on `group`."""
+
+    worker: str
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class FloorChanged:
+    """The floor of a leased group loosened."""
+
+    worker: str
+    group: int
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTombstone:
+    """Write and fsync before any credit is given; answered by `journalled`."""
+
+    group: int
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class JournalCursor:
+    """Write and fsync the trainer's position; answered by `cursor_journalled`."""
+
+    ticket: int
+    fence: int
+    next_group: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseGroup:
+    """Close a group in the ledger; answered by `closed`.
+
+    `indices` are the samples of a complete group. `short` says that fewer than usual are enough, its deadline being
+    over: the journal learns of it first.
+    """
+
+    epoch: int
+    group: int
+    outcome: str
+    indices: tuple[int, ...] = ()
+    short: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReopenGroup:
+    """The ledger holds a group complete that the journal has tombstoned: take it back, a close follows."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScanLedger:
+    """Read the whole ledger; answered by `scanned` with the same ticket."""
+
+    ticket: int
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceLedger:
+    """The frontier is at least at the trainer's cursor: groups below may be lost without harm."""
+
+    cursor: int
+    trainer_fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepServed:
+    """Write the served weights to disk before the next decision is carried out."""
+
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class KeepHot:
+    """Write the hot fields to disk before the next decision is carried out."""
+
+    max_steps: int
+    max_staleness: int
+    max_concurrent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Answer the call that holds this ticket: with `error`, or well."""
+
+    ticket: int
+    error: ArealError | None = None
+    accepted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """The ledger lost data: every worker adds its held samples again."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantWeights:
+    """Every generation server should hold these."""
+
+    weights: Weights
+
+
+@dataclass(frozen=True, slots=True)
+class FleetChanged:
+    """Tell every worker the whole fleet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseEvaluation:
+    """`worker` evaluates one row."""
+
+    worker: str
+    evaluation_id: str
+    row: int
+    floor: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEvaluation:
+    """An evaluation is whole: write it down."""
+
+    policy_id: str
+    version: int
+    rows: int
+    mean: float
+    oldest_version: int
+    newest_version: int
+    failed_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkers:
+    """The run is over."""
+
+
+Decision: TypeAlias = (
+    Admit
+    | GrantLease
+    | Revoke
+    | FloorChanged
+    | JournalTombstone
+    | JournalCursor
+    | CloseGroup
+    | ReopenGroup
+    | ScanLedger
+    | AdvanceLedger
+    | KeepServed
+    | KeepHot
+    | Answer
+    | Resend
+    | WantWeights
+    | FleetChanged
+    | LeaseEvaluation
+    | RecordEvaluation
+    | StopWorkers
+)

@@ -1,0 +1,171 @@
+"""Evaluation: which policy versions are measured, which rows are in work, what came out.
+
+Owns the schedule (every `interval` versions, version 0 at the start, the final version) and each evaluation's rows.
+Lies outside gate and concurrency cap and has a small cap of its own. A row's floor is the evaluated version, so a later
+policy may answer it, never an older one; the result carries the span of policies that made it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
+from areal.rollout.controller.reports import EvaluationReport, Weights
+from areal.rollout.controller.settings import Settings, retry_pause_s
+
+log = logging.getLogger(__name__)
+
+_MAX_TRIES = 20  # of one row: with the pauses between them, several minutes of infrastructure faults
+
+
+@dataclass(slots=True)
+class Run:
+    """One evaluation. Rows are in `pending`, `in_work`, `scores` or `failed`."""
+
+    policy_id: str
+    version: int
+    fence: int
+    rows: int
+    pending: list[int]
+    in_work: dict[int, str] = field(default_factory=dict)  # row → worker
+    scores: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    tries: dict[int, int] = field(default_factory=dict)
+    not_before: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row has an end."""
+        return len(self.scores) + len(self.failed) == self.rows
+
+    @property
+    def mean(self) -> float:
+        """Mean score of the rows scored so far."""
+        return sum(score for score, _, _ in self.scores.values()) / len(self.scores) if self.scores else 0.0
+
+    @property
+    def oldest_version(self) -> int:
+        """Of any policy that made an answer."""
+        return min((oldest for _, oldest, _ in self.scores.values()), default=self.version)
+
+    @property
+    def newest_version(self) -> int:
+        """Of any policy that made an answer."""
+        return max((newest for _, _, newest in self.scores.values()), default=self.version)
+
+
+class Evaluations:
+    """All evaluations of a job. `finished` are PolicyIds that were recorded, also before a restart."""
+
+    def __init__(self, settings: Settings, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
+        self._settings = settings
+        self._emit = emit
+        self.finished: set[str] = set(finished)
+        self.recorded: list[RecordEvaluation] = []
+        self.runs: list[Run] = []  # oldest first
+        versions = [int(policy_id.split(".f")[0]) for policy_id in self.finished]
+        self._last_version = max(versions, default=-1)
+
+    # ---- schedule
+
+    def published(self, weights: Weights) -> None:
+        """A version is served: is it one to measure?"""
+        if weights.rollback:
+            self.runs = [run for run in self.runs if run.version <= weights.version]
+            self._last_version = min(self._last_version, weights.version)
+        if not self._settings.evaluates:
+            return
+        interval = self._settings.evaluation_interval
+        if self._last_version < 0 and weights.version == 0:
+            due = self._settings.evaluation_at_start
+        else:
+            due = weights.version // interval > max(0, self._last_version) // interval
+        if due:
+            self._start(weights)
+
+    def final(self, weights: Weights) -> bool:
+        """The run is over with this version: measure it. True when that is done."""
+        if not self._settings.evaluates or weights.policy_id in self.finished:
+            return True
+        self.runs = [run for run in self.runs if run.version <= weights.version]
+        self._start(weights)
+        return False
+
+    def _start(self, weights: Weights) -> None:
+        known = {run.policy_id for run in self.runs} | self.finished
+        if weights.policy_id in known:
+            return
+        rows = self._settings.evaluation_rows
+        untouched = [run for run in self.runs[1:] if not run.scores and not run.in_work]
+        self.runs = [run for run in self.runs if run not in untouched]
+        self.runs.append(Run(weights.policy_id, weights.version, weights.fence, rows, list(range(rows))[::-1]))
+        self._last_version = max(self._last_version, weights.version)
+
+    # ---- rows
+
+    def lease(self, workers: list[str], newest: int | None, now: float) -> None:
+        """Hand rows out, first evaluation first, spread over the workers."""
+        if newest is None or not workers:
+            return
+        in_work = sum(len(run.in_work) for run in self.runs)
+        for run in self.runs:
+            if run.version > newest:
+                continue
+            later = []
+            while run.pending and in_work < self._settings.evaluation_concurrent:
+                row = run.pending.pop()
+                if now < run.not_before.get(row, 0.0):
+                    later.append(row)
+                    continue
+                worker = workers[in_work % len(workers)]
+                run.in_work[row] = worker
+                in_work += 1
+                self._emit(LeaseEvaluation(worker, run.policy_id, row, run.version))
+            run.pending.extend(later)
+
+    def result(self, now: float, report: EvaluationReport) -> None:
+        """A row came back. The first answer counts."""
+        run = next((run for run in self.runs if run.policy_id == report.evaluation_id), None)
+        if run is None or report.row >= run.rows or report.row in run.scores or report.row in run.failed:
+            return
+        tries = run.tries[report.row] = run.tries.get(report.row, 0) + 1
+        if report.fault == "infra" and tries < _MAX_TRIES:
+            if run.in_work.pop(report.row, None) is not None:
+                run.pending.append(report.row)
+            run.not_before[report.row] = now + retry_pause_s(tries)
+            return
+        run.in_work.pop(report.row, None)
+        if report.row in run.pending:
+            run.pending.remove(report.row)
+        if report.fault:
+            log.warning("evaluation %s row %d has no score: %s", run.policy_id, report.row, report.detail)
+            run.failed[report.row] = report.detail
+        else:
+            run.scores[report.row] = (report.score, report.oldest_version, report.newest_version)
+        if run.whole:
+            self._record(run)
+
+    def _record(self, run: Run) -> None:
+        self.runs.remove(run)
+        self.finished.add(run.policy_id)
+        record = RecordEvaluation(
+            run.policy_id,
+            run.version,
+            len(run.scores),
+            run.mean,
+            run.oldest_version,
+            run.newest_version,
+            len(run.failed),
+        )
+        self.recorded.append(record)
+        self._emit(record)
+
+    def orphan(self, worker: str) -> None:
+        """A worker lost its rows: others get them."""
+        for run in self.runs:
+            lost = [row for row, holder in run.in_work.items() if holder == worker]
+            for row in lost:
+                del run.in_work[row]
+            run.pending.extend(lost)

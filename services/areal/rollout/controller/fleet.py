@@ -1,0 +1,107 @@
+"""The generation servers, as their heartbeats tell, and the weights they should hold.
+
+Owns which servers may be routed to, the newest version among them (the gate's Vmax) and the served policy. Takes no
+listing from anywhere: a server exists because it beats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from areal.net.heartbeat import Detector, Health
+from areal.rollout.controller.reports import ServerReport, Weights
+
+REFUSALS_TO_STALL = 3  # tries of one version by every server: two may be a torn read, three are the version's fault
+PROGRESS_WINDOW_S = 2.0  # a server that made no token for this long makes no progress
+
+
+@dataclass(slots=True)
+class Server:
+    """One agent: its last report and what to believe about it."""
+
+    report: ServerReport
+    detector: Detector
+    health: Health = Health.LIVE
+
+    @property
+    def routable(self) -> bool:
+        """Live, its canary passed for the version it holds, beats fresh, not draining. Lag plays no part."""
+        report = self.report
+        return (
+            self.health is Health.LIVE and report.live and report.ready and not report.draining and report.version >= 0
+        )
+
+
+class Fleet:
+    """All servers. `now` is the controller's attention clock."""
+
+    def __init__(self, served: Weights | None = None) -> None:
+        self.servers: dict[str, Server] = {}
+        self.served = served
+        self.changed = False  # membership, health or a version: workers must know at once
+
+    # ---- inputs
+
+    def beat(self, now: float, report: ServerReport) -> None:
+        """A server reported."""
+        server = self.servers.get(report.server_id)
+        if server is None or server.report.incarnation != report.incarnation:
+            server = self.servers[report.server_id] = Server(report, Detector(now))
+            self.changed = True
+        before = (server.routable, server.report.version, server.report.address)
+        server.detector.beat(now, report.progress)
+        server.report, server.health = report, Health.LIVE
+        self.changed |= before != (server.routable, report.version, report.address)
+
+    def tick(self, now: float) -> None:
+        """Judge every server; a dead one is forgotten when another one could have its name."""
+        for server in self.servers.values():
+            health = server.detector.health(now)
+            if health is not server.health:
+                server.health = health
+                self.changed = True
+
+    def publish(self, weights: Weights) -> bool:
+        """Serve these weights if they follow on the served ones: a higher fence, or the same and a higher version."""
+        if self.served is not None:
+            if weights.policy_id == self.served.policy_id:
+                return False
+            if (weights.fence, weights.version) <= (self.served.fence, self.served.version):
+                return False
+        self.served = weights
+        return True
+
+    # ---- answers
+
+    @property
+    def newest_version(self) -> int | None:
+        """Vmax: the newest version on a routable server, None without one."""
+        versions = [server.report.version for server in self.servers.values() if server.routable]
+        return max(versions, default=None)
+
+    def progressing_version(self, now: float) -> int | None:
+        """The newest version on a routable server that made tokens just now."""
+        versions = [
+            server.report.version
+            for server in self.servers.values()
+            if server.routable and server.detector.frozen_s(now) < PROGRESS_WINDOW_S
+        ]
+        return max(versions, default=None)
+
+    def refusal(self) -> str:
+        """Why no server takes the served version, when every one refused it three times; empty otherwise."""
+        alive = [server for server in self.servers.values() if server.health is not Health.DEAD]
+        if self.served is None or not alive:
+            return ""
+        reasons = []
+        for server in alive:
+            refused = server.report.refused
+            if refused is None or refused.policy_id != self.served.policy_id or refused.tries < REFUSALS_TO_STALL:
+                return ""
+            reasons.append(f"{server.report.server_id}: {refused.reason}")
+        return f"WeightsRefused: every server refused {self.served.policy_id} ({'; '.join(sorted(reasons))})"
+
+    def counts(self) -> tuple[int, int]:
+        """Routable servers, known servers that are not dead."""
+        routable = sum(1 for server in self.servers.values() if server.routable)
+        return routable, sum(1 for server in self.servers.values() if server.health is not Health.DEAD)

@@ -1,0 +1,82 @@
+"""One prompt group as the controller sees it.
+
+Owns the group's phase and what is known of its samples. Moves only forward: open → decided → closing → closed, except
+that a group whose samples were lost opens again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from enum import Enum
+
+from areal.rollout.controller.reports import Figures
+
+HELD = math.inf  # `not_before` of a group that waits for a scan: its samples may be in the ledger without our knowing
+
+
+class Phase(Enum):
+    """Where a group is on its way."""
+
+    OPEN = "open"  # admitted; leased when it has a worker; full when it misses nothing
+    DECIDED = "decided"  # a tombstone that is not in the journal yet
+    CLOSING = "closing"  # the ledger was told
+    CLOSED = "closed"  # the ledger agreed: complete
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a group is to end."""
+
+    reason: str
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class Group:
+    """Admission index `index`; `done` maps sample indices to their figures."""
+
+    index: int
+    phase: Phase = Phase.OPEN
+    verdict: Verdict | None = None  # decided, or held back while the trainer's cursor is beyond the group
+    done: dict[int, Figures] = field(default_factory=dict)
+    worker: str = ""  # holder of the lease
+    working: set[int] = field(default_factory=set)  # samples in work there
+    attempt: int = 0
+    staleness: int | None = None  # η of the last lease
+    has_tokens: bool = False  # a token made under `staleness` may survive
+    told_floor: int = 0
+    not_before: float = 0.0
+    spent_s: float = 0.0  # of its deadline
+    infra_tries: int = 0
+    infra_since: float = 0.0
+    leased_at: float = 0.0
+    closed_at: float = 0.0
+    short: bool = False  # closes with the samples it has
+
+    def unassigned(self, group_size: int) -> tuple[int, ...]:
+        """Samples that nobody makes and nobody made."""
+        return tuple(i for i in range(group_size) if i not in self.done and i not in self.working)
+
+    def full(self, group_size: int) -> bool:
+        """Whether every sample is in the ledger."""
+        return len(self.done) >= group_size
+
+    def eta(self, current: int) -> int:
+        """The group's η: of its first surviving token, and only without any token the current one."""
+        if self.done:
+            return min(figures.max_staleness for figures in self.done.values())
+        if self.staleness is not None and (self.worker or self.has_tokens):
+            return self.staleness
+        return current
+
+    def release(self) -> None:
+        """Nobody holds it any more; what was not stored is lost."""
+        self.worker = ""
+        self.working.clear()
+        self.has_tokens = False
+
+    def same_rewards(self) -> bool:
+        """Whether all samples earned the same, so that the group's advantages are zero."""
+        rewards = {figures.reward for figures in self.done.values()}
+        return len(rewards) == 1

@@ -1,0 +1,127 @@
+"""Who works on what: one pass over the open groups, lowest first, then admission of new ones.
+
+Owns the rules of the gate as they meet workers: `may_sample` is asked at every lease with the current rank; a group
+that waits for a version holds no slot, and gives up its place at a worker when a lower group needs it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from areal.ledger.gate import GatePolicy, Window, may_sample, room
+from areal.rollout.controller.book import Book
+from areal.rollout.controller.crew import Crew, Seats
+from areal.rollout.controller.decisions import Decision, FloorChanged, GrantLease, Revoke
+from areal.rollout.controller.groups import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What a pass found, for status and metrics."""
+
+    in_work: int  # groups leased and not waiting for a version
+    waiting: int  # eligible groups without a worker
+    waiting_for_version: int
+    room: int  # what the gate would still admit
+    room_bytes: int
+
+
+def lease(
+    book: Book,
+    crew: Crew,
+    newest: int | None,
+    max_steps: int,
+    now: float,
+    *,
+    admit: bool,
+    emit: Callable[[Decision], None],
+) -> Pass:
+    """Grant what can be granted now. `newest` is Vmax, None without a routable server."""
+    settings = book.settings
+    groups = list(book.live())
+    held = Counter(group.worker for group in groups if group.worker)
+    seats = Seats(crew.live(), held)
+    floors = {group.index: book.floor(group) for group in groups}
+    stuck = [g for g in groups if newest is None or not may_sample(floors[g.index], newest)]
+    stuck_indices = {group.index for group in stuck}
+    parked = [group for group in stuck if group.worker]  # lowest first
+    in_work = sum(1 for group in groups if group.worker and group.index not in stuck_indices)
+    waiting = 0
+    for group in groups:
+        missing = group.unassigned(settings.group_size)
+        if group.index in stuck_indices or not missing:
+            continue
+        if not book.fits(group.index):
+            break
+        if now < group.not_before:
+            waiting += not group.worker
+            continue
+        if not group.worker:
+            if in_work >= settings.max_concurrent:
+                waiting += 1
+                continue
+            worker = seats.take() or _make_place(group, parked, seats, emit)
+            if worker is None:
+                waiting += 1
+                continue
+            group.worker = worker
+            in_work += 1
+        elif group.worker not in seats:
+            continue
+        _grant(book, group, missing, now, emit)
+    free_rooms = _rooms(book, newest, max_steps, in_work + waiting)
+    for _ in range(min(*free_rooms, seats.free) if admit and newest is not None else 0):
+        group = book.admit()
+        if not may_sample(book.floor(group), newest or 0):
+            break
+        worker = seats.take()
+        assert worker is not None
+        group.worker = worker
+        in_work += 1
+        _grant(book, group, group.unassigned(settings.group_size), now, emit)
+    gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
+    return Pass(in_work, waiting, len(stuck), gate, by_bytes)
+
+
+def _rooms(book: Book, newest: int | None, max_steps: int, leased: int) -> tuple[int, int]:
+    """Groups that the gate would admit, and groups that fit into the byte budget."""
+    settings = book.settings
+    policy = GatePolicy(settings.batch_groups, settings.max_staleness, max_steps, settings.max_concurrent)
+    gate = room(Window(book.next_rank, leased, newest), policy) if newest is not None else 0
+    return gate, max(0, book.capacity - book.reserved)
+
+
+def _make_place(group: Group, parked: list[Group], seats: Seats, emit: Callable[[Decision], None]) -> str | None:
+    """Take the place of the highest group that waits for a version: what it waits for may need this group first."""
+    while parked and parked[-1].index > group.index:
+        other = parked.pop()
+        if other.worker in seats:
+            emit(Revoke(other.worker, other.index))
+            worker = other.worker
+            other.release()
+            return worker
+    return None
+
+
+def _grant(book: Book, group: Group, missing: tuple[int, ...], now: float, emit: Callable[[Decision], None]) -> None:
+    settings = book.settings
+    group.staleness = group.eta(settings.max_staleness) if group.done or group.working else settings.max_staleness
+    group.attempt += 1
+    group.working.update(missing)
+    group.told_floor = book.floor(group)
+    group.leased_at = group.leased_at or now
+    left = max(0.0, settings.group_deadline_s - group.spent_s)
+    emit(GrantLease(group.worker, group.index, group.attempt, missing, group.told_floor, group.staleness, left))
+
+
+def loosen(book: Book, emit: Callable[[Decision], None]) -> None:
+    """Tell workers the floors that fell since they were told."""
+    for group in book.live():
+        if not group.worker:
+            continue
+        floor = book.floor(group)
+        if floor < group.told_floor:
+            group.told_floor = floor
+            emit(FloorChanged(group.worker, group.index, floor))

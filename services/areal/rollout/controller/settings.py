@@ -1,0 +1,48 @@
+"""What the controller is told about a job, as plain values.
+
+Hot fields (`max_steps`, `max_staleness`, `max_concurrent`) change during a run; the rest is fixed at start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Counts are prompt groups unless the name says otherwise; times are seconds."""
+
+    group_size: int  # samples a group
+    batch_groups: int  # groups a training step
+    max_steps: int  # hot
+    max_staleness: int  # η, hot
+    max_concurrent: int  # groups being generated at once, hot
+    group_deadline_s: float
+    filter_zero_variance: bool = False
+    max_filtered_per_step: int = 0  # 0 never stalls
+    bytes_per_group: int = 1
+    budget_bytes: int = 1 << 40
+    publish_interval: int = 1  # trainer steps between published versions
+    evaluation_interval: int = 0  # versions; 0 is no evaluation
+    evaluation_rows: int = 0
+    evaluation_concurrent: int = 64  # rows in work at once
+    evaluation_at_start: bool = True
+    infra_tries: int = 10  # failures of one group before it may be given up
+    infra_patience_s: float = 120.0  # and only when they went on for this long: a restart of any role is far shorter
+    adopt_grace_s: float = 2.0  # after our restart, time for workers to come back with the groups they hold
+    resend_grace_s: float = 2.0  # after the ledger lost data, time for workers to send their samples again
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether this job has evaluations at all."""
+        return self.evaluation_interval > 0 and self.evaluation_rows > 0
+
+
+CHECKPOINT_SHARE = 0.8  # of the byte budget: enough left for the groups that a step in progress still admits
+RETRY_FIRST_S = 0.25  # an infrastructure fault is often over at once
+RETRY_LAST_S = 15.0  # the longest pause between two tries
+
+
+def retry_pause_s(tries: int) -> float:
+    """Exponential pause before try `tries + 1`."""
+    return float(min(RETRY_LAST_S, RETRY_FIRST_S * 2 ** min(tries, 10)))

@@ -1,0 +1,46 @@
+"""What the controller says about itself, in numbers and in words. Reads the core, changes nothing."""
+
+from __future__ import annotations
+
+from areal.net.heartbeat import Health
+from areal.rollout.controller.core import Controller
+
+
+def idle_reason(core: Controller) -> str:
+    """Why nothing is admitted now, in words; empty when the gate has room and somebody works."""
+    settings, found = core.settings, core.found
+    if core.done:
+        return "the run is over"
+    if core.stalled:
+        return core.stalled
+    if core.desk.finished:
+        return "the trainer has finished; the last evaluation is running"
+    if core.fleet.served is None:
+        return "no weights are published yet: waiting for the trainer"
+    routable, known = core.fleet.counts()
+    if not routable:
+        return f"no generation server is ready ({routable} of {known}) with weights {core.fleet.served.policy_id}"
+    if not core.crew.live():
+        return "no rollout worker is connected"
+    newest = core.fleet.newest_version
+    if found.room_bytes == 0:
+        share = core.book.reserved * settings.bytes_per_group / max(1, settings.budget_bytes)
+        return f"the byte budget is {share:.0%} full: waiting for a checkpoint to free it"
+    if found.room == 0:
+        if core.book.next_rank >= core.max_steps * settings.batch_groups:
+            return f"all groups of {core.max_steps} steps are admitted"
+        if found.in_work + found.waiting >= settings.max_concurrent:
+            return f"{found.in_work + found.waiting} groups in work, as many as maxConcurrentRollouts allows"
+        ahead = core.book.waiting_complete()
+        return (
+            f"the gate is closed at version {newest} with maxStaleness {settings.max_staleness}: "
+            f"{ahead} complete groups wait for the trainer"
+        )
+    if found.waiting:
+        return f"{found.waiting} groups wait for a place at a worker or for another try"
+    return ""
+
+
+def health_words(core: Controller) -> dict[str, Health]:
+    """Health of each worker by name."""
+    return {name: worker.health for name, worker in core.crew.workers.items()}

@@ -1,0 +1,85 @@
+"""Counts and means that status and metrics show. Owns no decision, except that a violated floor is counted as a bug."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Iterable
+
+from areal.rollout.controller.groups import Group
+from areal.rollout.controller.reports import SampleReport
+
+log = logging.getLogger(__name__)
+
+_RECENT_SAMPLES = 512  # one step of the quickstart job
+
+
+class Tally:
+    """What has happened since this controller started."""
+
+    def __init__(self) -> None:
+        self.closed: Counter[str] = Counter()  # "complete", "tombstoned"
+        self.tombstones: Counter[str] = Counter()
+        self.filtered_in_a_row = 0
+        self.violations = 0
+        self.staleness_max = 0
+        self.staleness_sum = 0
+        self.staleness_count = 0
+        self.durations_s: list[float] = []  # since the shell last looked: first lease to closing
+        self._sampled: deque[float] = deque(maxlen=_RECENT_SAMPLES)
+        self._complete: deque[float] = deque(maxlen=1)
+
+    def sampled(self, report: SampleReport, floor: int) -> None:
+        """A sample arrived; one below its group's floor breaks a promise."""
+        self._sampled.append(report.reward)
+        if report.oldest_version < floor:
+            self.violations += 1
+            log.error(
+                "sample %d.%d holds a token of version %d, its floor is %d",
+                report.group,
+                report.index,
+                report.oldest_version,
+                floor,
+            )
+
+    def completed(self, group: Group, batch_groups: int) -> None:
+        """A group will be trained."""
+        self.closed["complete"] += 1
+        self.filtered_in_a_row = 0
+        if group.leased_at:
+            self.durations_s.append(group.closed_at - group.leased_at)
+        if self._complete.maxlen != batch_groups:
+            self._complete = deque(self._complete, maxlen=batch_groups)
+        if group.done:
+            self._complete.append(sum(figures.reward for figures in group.done.values()) / len(group.done))
+
+    def tombstoned(self, reason: str) -> None:
+        """A group ended untrained."""
+        self.closed["tombstoned"] += 1
+        self.tombstones[reason] += 1
+        if reason == "filtered":
+            self.filtered_in_a_row += 1
+
+    def trained(self, groups: Iterable[tuple[int, Group]]) -> None:
+        """Groups were taken by the step they come with."""
+        for step, group in groups:
+            if group.done:
+                staleness = max(0, step - min(figures.oldest_version for figures in group.done.values()))
+                self.staleness_max = max(self.staleness_max, staleness)
+                self.staleness_sum += staleness
+                self.staleness_count += 1
+
+    @property
+    def staleness_mean(self) -> float:
+        """Mean over taken groups of the age of their oldest token, in versions."""
+        return self.staleness_sum / self.staleness_count if self.staleness_count else 0.0
+
+    @property
+    def reward_sampled(self) -> float:
+        """Mean reward of the newest samples."""
+        return sum(self._sampled) / len(self._sampled) if self._sampled else 0.0
+
+    @property
+    def reward_mean(self) -> float:
+        """Mean reward of the newest complete groups, one batch of them."""
+        return sum(self._complete) / len(self._complete) if self._complete else 0.0
