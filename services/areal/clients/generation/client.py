@@ -1,0 +1,367 @@
+"""The routing client: owns a request from its first token to its last, whatever happens to servers.
+
+It picks a server by `routing`, joins what is streamed by `accumulate`, and resubmits prompt and tokens so far when a
+server dies, drains, swaps or falls behind. When no server is eligible a request waits for the fleet to change, by event
+and under a name. Policies and log-probabilities come from servers only, never from what the client believes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import count
+
+from areal.clients.generation import routing
+from areal.clients.generation.accumulate import Accumulator, BadDelta, Next
+from areal.clients.generation.fleet import Fleet
+from areal.clients.generation.link import AgentLink
+from areal.errors import ArealError, DataError, InfraError
+from areal.net.status import from_fault
+from areal.observe.waits import WaitRegistry
+from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as wire
+from areal.workflow.generation import GenerationResult, Ids, Sampling
+
+log = logging.getLogger(__name__)
+
+STALL_S = 120.0  # a stream with requests but without any event for so long: longer than any swap of weights
+ABSENT_STALL_S = 5.0  # the same for a server that the controller no longer lists
+SWEEP_S = 1.0
+AFFINITIES = 8_192  # groups whose server is remembered
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One generation, as its owner wants it."""
+
+    prompt_ids: Ids
+    sampling: Sampling
+    affinity: str  # requests of one group share it, and its floor
+    floor: int
+    max_staleness: int = 0
+    group: int = 0
+    index: int = 0
+    attempt: int = 0
+    seed: int | None = None
+    traceparent: str = ""
+
+
+class Generation:
+    """A request under way. `on_done` is called once, on the client's event loop, when `outcome` is set."""
+
+    def __init__(
+        self, client: GenerationClient, ask: Ask, accumulator: Accumulator, on_done: Callable[[Generation], None]
+    ) -> None:
+        self.ask = ask
+        self.accumulator = accumulator
+        self.floor = ask.floor
+        self.outcome: GenerationResult | ArealError | None = None
+        self.request_id = ""
+        self.server_id = ""
+        self.attempts = 0
+        self._client = client
+        self._on_done = on_done
+
+    def cancel(self) -> None:
+        """End it now, without an outcome and without calling `on_done`."""
+        self._client._cancel(self)
+
+    def finish(self, outcome: GenerationResult | ArealError) -> None:
+        """Set the outcome."""
+        self.outcome = outcome
+        self._on_done(self)
+
+    def on_delta(self, request_id: str, delta: wire.GenerateDelta) -> None:
+        """Tokens came."""
+        if request_id == self.request_id:
+            self._client._received(self, delta)
+
+    def on_end(self, request_id: str, end: wire.GenerateEnd) -> None:
+        """The attempt ended."""
+        if request_id == self.request_id:
+            self._client._ended(self, end)
+
+
+class GenerationClient:
+    """Routes requests over the fleet. Lives on one event loop; every method is called there."""
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        owner: str,
+        vocab_size: int,
+        eos_ids: frozenset[int],
+        waits: WaitRegistry,
+        decode: Callable[[list[int]], str] | None = None,
+        on_tokens: Callable[[int], object] = lambda _tokens: None,
+    ) -> None:
+        self._token = token
+        self._owner = owner
+        self._vocab_size = vocab_size
+        self._eos_ids = eos_ids
+        self._waits = waits
+        self._decode = decode
+        self._on_tokens = on_tokens
+        self._fleet = Fleet()
+        self._links: dict[str, AgentLink] = {}
+        self._numbers = count()
+        self._affinity: OrderedDict[str, str] = OrderedDict()
+        self._by_affinity: dict[str, set[Generation]] = {}
+        self._waiting: deque[Generation] = deque()
+        self._named: dict[int, AbstractContextManager[None]] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+        self.tokens_total = 0
+        self.resubmissions_total = 0
+
+    # ---- the fleet
+
+    def update_fleet(self, servers: Iterable[wire.ServerState]) -> None:
+        """The controller's newest view, whole. Servers it says are dead lose their requests at once."""
+        own = {server_id: link.running for server_id, link in self._links.items()}
+        self._fleet.update(servers, own)
+        for state in self._fleet.states():
+            link = self._links.get(state.server_id)
+            if link is not None and link.address != state.address:
+                self._drop_link(state.server_id)
+                link = None
+            if link is None and state.live:
+                self._links[state.server_id] = AgentLink(state.server_id, state.address, self._token, self.route)
+            elif link is not None and link.running and not state.live:
+                link.abandon("the controller missed its heartbeats")
+        for server_id in [name for name in self._links if name not in self._fleet and not self._links[name].running]:
+            self._drop_link(server_id)
+        self.route()
+
+    def can_serve(self, floor: int) -> bool:
+        """Whether some server may take a request with this floor now."""
+        return any(routing.eligible(server, floor) for server in self._servers())
+
+    def servers(self) -> list[routing.Server]:
+        """The fleet as the routing rules see it."""
+        return self._servers()
+
+    # ---- requests
+
+    def open(self, ask: Ask, on_done: Callable[[Generation], None]) -> Generation:
+        """Begin a generation. Raises DataError for ids that the model doesn't have."""
+        ids = ask.prompt_ids
+        if not len(ids):
+            raise DataError("a generation needs at least one prompt token", fix="give the model something to continue")
+        if int(ids.min()) < 0 or int(ids.max()) >= self._vocab_size:
+            raise DataError(
+                f"a prompt has a token id outside 0…{self._vocab_size - 1}", fix="use the model's own tokenizer"
+            )
+        accumulator = Accumulator(
+            ids, ask.sampling, eos_ids=self._eos_ids, vocab_size=self._vocab_size, decode=self._decode
+        )
+        generation = Generation(self, ask, accumulator, on_done)
+        if accumulator.remaining <= 0:
+            generation.finish(accumulator.result("length"))
+            return generation
+        self._by_affinity.setdefault(ask.affinity, set()).add(generation)
+        self._submit(generation)
+        self._arm_sweeper()
+        return generation
+
+    async def generate(self, ask: Ask, *, deadline_s: float = 0.0) -> GenerationResult:
+        """Begin a generation and wait for its end. Cancelling the caller cancels it at its server."""
+        done: asyncio.Future[GenerationResult] = asyncio.get_running_loop().create_future()
+
+        def finished(generation: Generation) -> None:
+            if done.done():
+                return
+            if isinstance(generation.outcome, GenerationResult):
+                done.set_result(generation.outcome)
+            else:
+                done.set_exception(generation.outcome or InfraError("a generation ended without an outcome"))
+
+        generation = self.open(ask, finished)
+        try:
+            async with asyncio.timeout(deadline_s or None):
+                return await done
+        except TimeoutError as error:
+            raise InfraError(f"no answer within {deadline_s} s", fix="see why its server makes no progress") from error
+        finally:
+            if generation.outcome is None:
+                generation.cancel()
+
+    def change_floor(self, affinity: str, floor: int) -> None:
+        """A group's floor changed: running requests are told, waiting ones may start."""
+        for generation in self._by_affinity.get(affinity, ()):
+            if generation.floor == floor:
+                continue
+            generation.floor = floor
+            if generation.server_id and (link := self._links.get(generation.server_id)):
+                link.change_floor(generation.request_id, floor)
+        if self._waiting:
+            self.route()
+
+    async def close(self) -> None:
+        """Cancel what runs and end all streams."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for generations in list(self._by_affinity.values()):
+            for generation in list(generations):
+                self._cancel(generation)
+        for server_id in list(self._links):
+            self._drop_link(server_id)
+        if self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    # ---- routing
+
+    def route(self) -> None:
+        """Something changed: send every waiting request that has an eligible server now."""
+        waiting, self._waiting = self._waiting, deque()
+        for generation in waiting:
+            if generation.outcome is None:
+                self._submit(generation)
+        self._name_waits()
+
+    def _submit(self, generation: Generation) -> None:
+        ask = generation.ask
+        chosen = routing.choose(self._servers(), generation.floor, self._affinity.get(ask.affinity))
+        if chosen is None:
+            generation.server_id = generation.request_id = ""
+            self._waiting.append(generation)
+            self._name_wait(generation.floor)
+            return
+        self._affinity[ask.affinity] = chosen
+        self._affinity.move_to_end(ask.affinity)
+        if len(self._affinity) > AFFINITIES:
+            self._affinity.popitem(last=False)
+        generation.attempts += 1
+        generation.server_id = chosen
+        generation.request_id = f"{self._owner}.{next(self._numbers)}"
+        self._links[chosen].start(self._start(generation), generation)
+
+    def _start(self, generation: Generation) -> wire.GenerateStart:
+        ask, made = generation.ask, generation.accumulator
+        sampling = ask.sampling
+        return wire.GenerateStart(
+            request_id=generation.request_id,
+            token_ids=made.input_bytes(),
+            sampling=common.Sampling(
+                temperature=sampling.temperature,
+                max_new_tokens=made.remaining,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                stop_token_ids=sampling.stop_token_ids,
+                stop=sampling.stop,
+                seed=ask.seed,
+                min_new_tokens=max(0, sampling.min_new_tokens - made.tokens),
+                ignore_eos=sampling.ignore_eos,
+            ),
+            floor=generation.floor,
+            max_staleness=ask.max_staleness,
+            key=common.SampleKey(group=ask.group, index=ask.index, attempt=ask.attempt),
+            affinity=ask.affinity,
+            traceparent=ask.traceparent,
+        )
+
+    def _servers(self) -> list[routing.Server]:
+        return self._fleet.servers(
+            {server_id: link.running for server_id, link in self._links.items() if link.connected}
+        )
+
+    def _name_waits(self) -> None:
+        """One named wait a floor, for as long as requests wait for it."""
+        floors = {generation.floor for generation in self._waiting}
+        for floor in [floor for floor in self._named if floor not in floors]:
+            self._named.pop(floor).__exit__(None, None, None)
+        for floor in floors - self._named.keys():
+            self._name_wait(floor)
+
+    def _name_wait(self, floor: int) -> None:
+        if floor not in self._named:
+            what = f"version ≥ {floor} on a server" if floor > 0 else "a server"
+            self._named[floor] = self._waits.waiting("generation", what)
+            self._named[floor].__enter__()
+
+    # ---- what servers say
+
+    def _received(self, generation: Generation, delta: wire.GenerateDelta) -> None:
+        try:
+            tokens = generation.accumulator.add(delta.token_ids, delta.logprobs, delta.spans)
+        except BadDelta as error:
+            log.error("%s streamed what can't be true: %s", generation.server_id, error.message)
+            self._fleet.penalise(generation.server_id, time.monotonic())
+            self._links[generation.server_id].cancel(generation.request_id)
+            self._resubmit(generation)
+            return
+        self.tokens_total += tokens
+        self._on_tokens(tokens)
+
+    def _ended(self, generation: Generation, end: wire.GenerateEnd) -> None:
+        following = generation.accumulator.end(end.reason, end.matched)
+        if following is Next.FINISHED:
+            self._forget(generation)
+            generation.finish(generation.accumulator.result())
+            return
+        if following is Next.REFUSED:
+            self._forget(generation)
+            known = end.HasField("fault")
+            reason = wire.EndReason.Name(end.reason)
+            generation.finish(from_fault(end.fault) if known else InfraError(f"{generation.server_id}: {reason}"))
+            return
+        now = time.monotonic()
+        if end.reason == wire.END_REASON_BELOW_FLOOR:
+            self._fleet.refused(generation.server_id, generation.floor, now)
+        elif end.reason == wire.END_REASON_DRAINING:
+            self._fleet.draining(generation.server_id, now)
+        elif end.reason == wire.END_REASON_ENGINE_LOST:
+            self._fleet.penalise(generation.server_id, now)
+        self._resubmit(generation)
+
+    def _resubmit(self, generation: Generation) -> None:
+        self.resubmissions_total += 1
+        self._submit(generation)
+
+    # ---- the end of a request, of a link
+
+    def _cancel(self, generation: Generation) -> None:
+        if generation.outcome is not None:
+            return
+        if generation.server_id and (link := self._links.get(generation.server_id)):
+            link.cancel(generation.request_id)
+        generation.request_id = ""
+        with contextlib.suppress(ValueError):
+            self._waiting.remove(generation)
+        self._forget(generation)
+        self._name_waits()
+
+    def _forget(self, generation: Generation) -> None:
+        siblings = self._by_affinity.get(generation.ask.affinity)
+        if siblings is not None:
+            siblings.discard(generation)
+            if not siblings:
+                del self._by_affinity[generation.ask.affinity]
+
+    def _drop_link(self, server_id: str) -> None:
+        task = asyncio.create_task(self._links.pop(server_id).close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    def _arm_sweeper(self) -> None:
+        if self._sweeper is None and self._by_affinity:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_S, self._sweep)
+
+    def _sweep(self) -> None:
+        """Leave streams that stand still, and let doubts about servers expire."""
+        self._sweeper = None
+        now = time.monotonic()
+        for link in list(self._links.values()):
+            limit = STALL_S if link.server_id in self._fleet else ABSENT_STALL_S
+            if link.running and now - link.last_event > limit:
+                link.abandon(f"no event for {limit} s with {link.running} requests")
+        if self._fleet.expire(now):
+            self.route()
+        self._arm_sweeper()
