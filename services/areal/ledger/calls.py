@@ -1,0 +1,187 @@
+"""The ledger's operations as calls on Redis: which script, which arguments, what its answer means.
+
+Owns the layout of keys and the reading of answers, once for both clients. Does no IO.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any, Generic, TypeVar
+
+from areal.errors import InfraError
+from areal.ledger.state import fenced
+from areal.ledger.values import (
+    COMPLETE,
+    REPLACES_COMPLETE,
+    AddOutcome,
+    AddResult,
+    CloseResult,
+    CloseStatus,
+    NewSample,
+    SampleMeta,
+    TakenGroup,
+)
+
+T = TypeVar("T")
+
+SCRIPTS = ("add_sample", "claim", "close", "advance", "reopen", "recover", "take", "commit", "scan", "sweep")
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A Lua script's text and the name Redis knows it by."""
+
+    text: bytes
+    sha: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """One atomic operation: run `script`, give its answer to `read`."""
+
+    script: Script
+    keys: tuple[str, ...]
+    args: tuple[str | bytes | int, ...]
+    read: Callable[[Any], T]
+
+
+@cache
+def script(name: str) -> Script:
+    """A script of the package; all but `add_sample` begin with the prelude."""
+    folder = files("areal.ledger") / "scripts"
+    text = (folder / f"{name}.lua").read_bytes()
+    if name != "add_sample":
+        text = (folder / "prelude.lua").read_bytes() + text
+    return Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+
+class Calls:
+    """Builds the calls of one job."""
+
+    def __init__(self, job: str) -> None:
+        tag = f"{{{job}}}"
+        self.meta, self.closed, self.ready = f"{tag}:meta", f"{tag}:closed", f"{tag}:ready"
+        self.samples_prefix = f"{tag}:s:"
+
+    def samples(self, group: int) -> str:
+        """The key that holds a group's samples."""
+        return f"{self.samples_prefix}{group}"
+
+    def add_sample(self, sample: NewSample) -> Call[AddResult]:
+        """See `LedgerModel.add_sample`."""
+        return Call(
+            script("add_sample"),
+            (self.meta, self.closed, self.samples(sample.group)),
+            (sample.group, sample.index, sample.payload, sample.meta.pack()),
+            _read_add,
+        )
+
+    def claim(self, fence: int) -> Call[None]:
+        """See `LedgerModel.claim`."""
+        return self._call("claim", (fence,), _reader("controller", fence, lambda _: None))
+
+    def close(
+        self, fence: int, group: int, outcome: str, group_size: int, at_least: int | None = None
+    ) -> Call[CloseResult]:
+        """See `LedgerModel.close`."""
+        needed = group_size if at_least is None else at_least
+        args = (fence, group, outcome, group_size, needed, *sorted(REPLACES_COMPLETE))
+        return self._call("close", args, _reader("controller", fence, _read_close))
+
+    def advance(self, fence: int, cursor: int, trainer_fence: int | None) -> Call[int]:
+        """See `LedgerModel.advance`."""
+        told_by = "" if trainer_fence is None else trainer_fence
+        return self._call("advance", (fence, cursor, told_by), _reader("controller", fence, _read_number))
+
+    def reopen(self, fence: int, group: int) -> Call[bool]:
+        """See `LedgerModel.reopen`."""
+        return self._call("reopen", (fence, group), _reader("controller", fence, lambda answer: answer[1] == b"1"))
+
+    def recover(self, fence: int, consumed: int, cursor: int | None) -> Call[int]:
+        """See `LedgerModel.recover`; answers the frontier."""
+        args = (fence, consumed, "" if cursor is None else cursor)
+        return self._call("recover", args, _reader("trainer", fence, _read_number))
+
+    def take(self, fence: int, from_group: int, max_groups: int) -> Call[list[tuple[int, str]]]:
+        """The markers of `LedgerModel.take`: (group, outcome)."""
+        return self._call("take", (fence, from_group, max_groups), _reader("trainer", fence, _read_markers))
+
+    def commit(self, fence: int, consumed: int) -> Call[int]:
+        """See `LedgerModel.commit`."""
+        return self._call("commit", (fence, consumed), _reader("trainer", fence, _read_number))
+
+    def scan(self, groups: Sequence[int]) -> Call[list[tuple[int, int, dict[int, SampleMeta]]]]:
+        """Of some groups: (group, bytes, index → meta)."""
+        return self._call("scan", tuple(groups), _read_scan)
+
+    def sweep(self, fence: int, groups: Sequence[int]) -> Call[int]:
+        """Deletes what is held below the low watermark; answers how many groups that was."""
+        return self._call("sweep", (fence, *groups), _reader("trainer", fence, _read_number))
+
+    def _call(self, name: str, args: tuple[int | str, ...], read: Callable[[Any], T]) -> Call[T]:
+        return Call(script(name), (self.meta, self.closed, self.ready), (self.samples_prefix, *args), read)
+
+
+def read_group(group: int, outcome: str, fields: Mapping[bytes, bytes]) -> TakenGroup:
+    """A taken group from its marker and the fields of its samples key."""
+    if outcome != COMPLETE:
+        return TakenGroup(group, outcome)
+    indices = sorted(int(name[1:]) for name in fields if name[:1] == b"m" and b"p" + name[1:] in fields)
+    return TakenGroup(
+        group,
+        outcome,
+        tuple(fields[b"p%d" % i] for i in indices),
+        tuple(indices),
+        tuple(SampleMeta.unpack(fields[b"m%d" % i]) for i in indices),
+    )
+
+
+def _reader(role: str, fence: int, read: Callable[[Any], T]) -> Callable[[Any], T]:
+    def checked(answer: Any) -> T:
+        if answer[0] == b"FENCED":
+            raise fenced(role, fence, int(answer[1]))
+        return read(answer)
+
+    return checked
+
+
+def _read_add(answer: Any) -> AddResult:
+    return AddResult(AddOutcome(answer[0].decode()), SampleMeta.unpack(answer[1]) if answer[1] else None)
+
+
+def _read_close(answer: Any) -> CloseResult:
+    if answer[0] == b"MISSING":
+        return CloseResult(CloseStatus.MISSING, None, tuple(map(int, answer[1:])))
+    status = CloseStatus.CLOSED if answer[0] == b"CLOSED" else CloseStatus.ALREADY
+    return CloseResult(status, answer[1].decode() if answer[1] else None)
+
+
+def _read_number(answer: Any) -> int:
+    return int(answer[1])
+
+
+def _read_markers(answer: Any) -> list[tuple[int, str]]:
+    return [(int(group), outcome.decode()) for group, outcome in zip(answer[1::2], answer[2::2], strict=True)]
+
+
+def _read_scan(answer: Any) -> list[tuple[int, int, dict[int, SampleMeta]]]:
+    return [
+        (
+            int(page[0]),
+            int(page[1]),
+            {int(i): SampleMeta.unpack(meta) for i, meta in zip(page[2::2], page[3::2], strict=True)},
+        )
+        for page in answer[1:]
+    ]
+
+
+def lost_samples(group: int) -> InfraError:
+    """A complete group whose samples are gone though nobody freed them."""
+    return InfraError(
+        f"group {group} is closed complete, but the replay store lost samples of it",
+        fix="the controller reopens the group, or the trainer recovers from its checkpoint",
+    )

@@ -1,0 +1,33 @@
+"""The replay client: `AsyncLedger` for the controller and the workers, `SyncLedger` for the trainer."""
+
+from __future__ import annotations
+
+from areal.ledger.async_client import AsyncLedger
+from areal.ledger.sync_client import SyncLedger
+from areal.ledger.values import (
+    COMPLETE,
+    AddOutcome,
+    AddResult,
+    CloseResult,
+    CloseStatus,
+    LedgerSnapshot,
+    NewSample,
+    Reason,
+    SampleMeta,
+    TakenGroup,
+)
+
+__all__ = [
+    "COMPLETE",
+    "AddOutcome",
+    "AddResult",
+    "AsyncLedger",
+    "CloseResult",
+    "CloseStatus",
+    "LedgerSnapshot",
+    "NewSample",
+    "Reason",
+    "SampleMeta",
+    "SyncLedger",
+    "TakenGroup",
+]

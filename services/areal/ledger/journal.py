@@ -1,0 +1,152 @@
+"""The controller's journal: what must outlive Redis and the controller.
+
+Owns the tombstones, which decide every rank, and the last cursor a trainer told. Each entry is on disk before anybody
+acts on it. An entry of an old controller written after a newer one started is void, so two of them at once can't
+disagree. Never holds samples, never shrinks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from areal.errors import BugError, DataError
+from areal.ledger.lines import LineWriter, Record, read_lines
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A group that ends without being trained."""
+
+    group: int
+    reason: str
+    fence: int  # of the controller
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a trainer said it took."""
+
+    fence: int  # of the trainer
+    next_group: int
+    step: int
+
+
+@dataclass(slots=True)
+class JournalState:
+    """What a journal says."""
+
+    fence: int = 0  # newest controller that started
+    tombstones: dict[int, Tombstone] = field(default_factory=dict)
+    cursor: Cursor | None = None
+    short: dict[int, tuple[int, ...]] = field(default_factory=dict)  # groups closed with fewer samples: which
+    torn: int = 0  # lines that a crash cut
+    void: int = 0  # entries of old controllers
+    damaged: list[int] = field(default_factory=list)  # numbers of lines that no crash explains
+
+
+class Journal:
+    """Reads and appends `<run>/journal/controller.jsonl`. One writer; call `start` before the first append."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._writer: LineWriter | None = None
+        self._fence = 0
+
+    def start(self, fence: int) -> JournalState:
+        """A controller starts: voids what older ones may still write, then answers what holds.
+
+        Raises `DataError` when a line is damaged in a way that no crash explains: ranks can't be trusted then.
+        """
+        self._fence = fence
+        self._append([{"kind": "start"}])
+        return self.replay()
+
+    def append_tombstone(self, group: int, reason: str, fence: int, detail: str = "") -> None:
+        """A group ends. On disk when this returns."""
+        self.append_tombstones([Tombstone(group, reason, fence, detail)])
+
+    def append_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+        """Several groups end, for one fsync."""
+        if tombstones and not self._fence:
+            self.start(tombstones[0].fence)
+        self._append(
+            [{"kind": "tombstone", "group": t.group, "reason": t.reason, "detail": t.detail} for t in tombstones]
+        )
+
+    def append_cursor(self, fence: int, next_group: int, step: int) -> None:
+        """A trainer of that fence took every group below `next_group`, the last for `step`."""
+        self._append([{"kind": "cursor", "trainer_fence": fence, "next_group": next_group, "step": step}])
+
+    def append_short(self, group: int, indices: Sequence[int]) -> None:
+        """A group closes complete with these samples only, its deadline being over."""
+        self._append([{"kind": "short", "group": group, "indices": list(indices)}])
+
+    def replay(self) -> JournalState:
+        """What the journal says now. Raises as `start` does."""
+        state = read_journal(self.path)
+        if state.damaged:
+            raise DataError(
+                f"{self.path} is damaged in line {state.damaged[0]}: its tombstones decide which step trains what",
+                fix="restore the file from a backup, or start the run anew in another directory",
+            )
+        return state
+
+    def close(self) -> None:
+        """Gives the file back."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _append(self, records: Sequence[dict[str, Any]]) -> None:
+        if not self._fence:
+            raise BugError("a journal is written to before start(fence)")
+        if not records:
+            return
+        if self._writer is None:
+            self._writer = LineWriter(self.path)
+        self._writer.append([{**record, "fence": self._fence} for record in records])
+
+
+def read_journal(path: Path) -> JournalState:
+    """What a journal says, damage listed instead of raised.
+
+    A damaged line is torn by a crash when it is the last one or when the next whole line is a start.
+    """
+    state = JournalState()
+    suspects: list[int] = []
+    for line in read_lines(path):
+        if line.record is None:
+            suspects.append(line.number)
+            continue
+        if suspects:
+            if line.record["kind"] == "start":
+                state.torn += len(suspects)
+            else:
+                state.damaged += suspects
+            suspects = []
+        _apply(state, line.record)
+    state.torn += len(suspects)
+    return state
+
+
+def _apply(state: JournalState, record: Record) -> None:
+    fence = int(record["fence"])
+    if fence < state.fence:
+        state.void += 1
+        return
+    state.fence = fence
+    match record["kind"]:
+        case "tombstone":
+            group = int(record["group"])
+            state.tombstones.setdefault(group, Tombstone(group, record["reason"], fence, record["detail"]))
+        case "cursor":
+            cursor = Cursor(int(record["trainer_fence"]), int(record["next_group"]), int(record["step"]))
+            if state.cursor is None or cursor.fence >= state.cursor.fence:
+                state.cursor = cursor
+        case "short":
+            state.short[int(record["group"])] = tuple(record["indices"])
+        case _:
+            pass

@@ -1,0 +1,193 @@
+"""The ledger's client for the trainer: recover, take, wait, commit.
+
+Owns the connection, its retries, and the trainer's part in healing the store: when Redis comes back as another process
+it may have forgotten a `recover`, so the last one is repeated before anything is read. What an operation means is
+`LedgerModel`'s. A call answers, or raises `FencedError` (stop), `InfraError` (the store is away) or `ConfigError`
+(wrong login).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from redis import Redis
+from redis import exceptions as redis_errors
+from redis.retry import Retry
+
+from areal.ledger.calls import Call, Calls, lost_samples, read_group
+from areal.ledger.connection import no_retry, settings
+from areal.ledger.faults import RETRY_FOR_S, Patience
+from areal.ledger.values import COMPLETE, TakenGroup
+
+T = TypeVar("T")
+
+FETCH_GROUPS = 16
+"""Groups whose payloads one round trip brings: 16 groups of 16 long samples are 55 MB."""
+
+WAIT_SLICE_S = 0.5
+"""A blocked read returns this often, to see a stream made anew or a Redis that restarted."""
+
+SWEEP_PAGE = 1000
+
+
+@dataclass(slots=True)
+class _Standing:
+    """What this trainer asserted last, to be repeated to a store that lost its tail."""
+
+    fence: int
+    consumed: int
+    cursor: int
+    run_id: str
+
+
+class SyncLedger:
+    """One connection pool to the ledger of one job. Its methods may be called from several threads."""
+
+    def __init__(
+        self,
+        address: str,
+        job: str,
+        *,
+        username: str | None = None,
+        password: str | None = None,
+        retry_for_s: float = RETRY_FOR_S,
+    ) -> None:
+        self._address = address
+        self._retry_for_s = retry_for_s
+        self._calls = Calls(job)
+        self._redis: Any = Redis(**settings(address, username, password, no_retry(Retry)))
+        self._standing: _Standing | None = None
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> SyncLedger:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close_connection()
+
+    def close_connection(self) -> None:
+        """Gives the connections back."""
+        self._redis.close()
+
+    def recover(self, fence: int, consumed: int, cursor: int | None = None) -> None:
+        """A trainer starts from a checkpoint that holds every group below `consumed`. See `LedgerModel.recover`."""
+        with self._lock:
+            run_id = self.run_id()
+            self._run(self._calls.recover(fence, consumed, cursor))
+            self._sweep(fence, consumed)
+            self._standing = _Standing(fence, consumed, consumed if cursor is None else cursor, run_id)
+
+    def take(self, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
+        """The next closed groups from `from_group` on, contiguous, tombstones included; nothing is taken away.
+
+        Answers with what there is, maybe nothing. Asking again gives the same groups again.
+        """
+        if max_groups < 1:
+            return []
+        self._heal(from_group)
+        for _ in range(3):
+            markers = self._run(self._calls.take(fence, from_group, max_groups))
+            taken, gone = self._fetch(markers)
+            if gone is None:
+                return taken
+        raise lost_samples(gone)
+
+    def wait_ready(self, from_group: int, timeout_s: float) -> bool:
+        """Waits until `take(from_group)` has something; False when the time is over."""
+        deadline = time.monotonic() + timeout_s
+        marker = f"{from_group + 1}-0"
+        while True:
+            self._heal(from_group)
+            if self._retry(lambda: self._redis.xrange(self._calls.ready, marker, marker, 1)):
+                return True
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return False
+            self._await_entry(min(remaining, WAIT_SLICE_S))
+
+    def commit(self, fence: int, consumed: int) -> int:
+        """A checkpoint holds every group below `consumed`: frees them. Returns the low watermark."""
+        with self._lock:
+            if self._standing is not None:
+                self._standing.consumed = max(self._standing.consumed, consumed)
+                self._standing.cursor = max(self._standing.cursor, consumed)
+            self._heal(consumed)
+            return self._run(self._calls.commit(fence, consumed))
+
+    def run_id(self) -> str:
+        """Redis' own name for its current life: when it changes, the store restarted and may have lost its tail."""
+        return str(self._retry(lambda: self._redis.info("server"))["run_id"])
+
+    # ---- how
+
+    def _heal(self, cursor: int) -> None:
+        """Repeats the last `recover` to a Redis that is not the one it was told to."""
+        with self._lock:
+            standing = self._standing
+            if standing is None:
+                return
+            standing.cursor = max(standing.cursor, cursor)
+            run_id = self.run_id()
+            if run_id != standing.run_id:
+                self._run(self._calls.recover(standing.fence, standing.consumed, standing.cursor))
+                standing.run_id = run_id
+
+    def _fetch(self, markers: list[tuple[int, str]]) -> tuple[list[TakenGroup], int | None]:
+        """The samples of taken groups, and the first group that lost them since its marker was read."""
+        taken: list[TakenGroup] = []
+        for start in range(0, len(markers), FETCH_GROUPS):
+            page = markers[start : start + FETCH_GROUPS]
+            wanted = [self._calls.samples(group) for group, outcome in page if outcome == COMPLETE]
+            answers = iter(self._retry(lambda wanted=wanted: self._read_all(wanted)))
+            for group, outcome in page:
+                fields = next(answers) if outcome == COMPLETE else {}
+                taken.append(read_group(group, outcome, fields))
+                if outcome == COMPLETE and not taken[-1].payloads:
+                    return taken, group
+        return taken, None
+
+    def _read_all(self, keys: list[str]) -> list[dict[bytes, bytes]]:
+        with self._redis.pipeline(transaction=False) as pipeline:
+            for key in keys:
+                pipeline.hgetall(key)
+            answers: list[dict[bytes, bytes]] = pipeline.execute()
+        return answers
+
+    def _await_entry(self, timeout_s: float) -> None:
+        """Blocks until the stream grows, at most so long."""
+        newest = self._retry(lambda: self._redis.xrevrange(self._calls.ready, count=1))
+        after = newest[0][0] if newest else "0-0"
+        block_ms = max(1, int(timeout_s * 1000))
+        self._retry(lambda: self._redis.xread({self._calls.ready: after}, count=1, block=block_ms))
+
+    def _sweep(self, fence: int, consumed: int) -> None:
+        """Removes samples of consumed groups that came back from somewhere."""
+        prefix = self._calls.samples_prefix
+        keys = self._retry(lambda: list(self._redis.scan_iter(match=f"{prefix}*", count=1000)))
+        groups = sorted(group for group in {int(key[len(prefix) :]) for key in keys} if group < consumed)
+        for start in range(0, len(groups), SWEEP_PAGE):
+            self._run(self._calls.sweep(fence, groups[start : start + SWEEP_PAGE]))
+
+    def _run(self, call: Call[T]) -> T:
+        def once() -> Any:
+            try:
+                return self._redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
+            except redis_errors.NoScriptError:
+                return self._redis.eval(call.script.text, len(call.keys), *call.keys, *call.args)
+
+        return call.read(self._retry(once))
+
+    def _retry(self, once: Callable[[], Any]) -> Any:
+        patience = Patience(self._address, time.monotonic, self._retry_for_s)
+        while True:
+            try:
+                return once()
+            except (redis_errors.RedisError, OSError) as error:
+                time.sleep(patience.pause_s(error))
