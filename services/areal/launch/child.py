@@ -1,0 +1,140 @@
+"""One running process family: a command under its keeper.
+
+Owns the keeper process and the socket to it. Closing the socket, on purpose or by dying, ends the whole family. Linux
+only: keepers need subreapers, parent-death signals and pidfds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from areal.errors import InfraError
+from areal.launch import orphans
+
+_KEEPER = Path(__file__).with_name("keeper.py")
+_ABANDONED = 137  # a keeper's exit code when the socket ended: the family was killed
+_KEEPER_PATIENCE_S = 12.0  # longer than the keeper's own limit for a sweep
+
+
+@dataclass(frozen=True)
+class Command:
+    """What to run. `env` is the whole environment."""
+
+    name: str
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    cwd: Path = field(default_factory=Path.cwd)
+
+
+class Family:
+    """A started command. Make it with `Family.start`; `await wait()` answers when nothing of it is left."""
+
+    def __init__(self, keeper: subprocess.Popen[bytes], control: socket.socket, living: set[int]) -> None:
+        self._keeper = keeper
+        self._control: socket.socket | None = control
+        self._living = living
+        self._said = b""
+        living.add(keeper.pid)
+
+    @classmethod
+    def start(cls, command: Command, output: int, living: set[int]) -> Family:
+        """Start `command` with standard output and error to the descriptor `output`.
+
+        `living` is the supervisor's set of keeper pids; the family keeps its own entry in it.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            keeper = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_KEEPER), command.name],
+                stdin=theirs.fileno(),
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # a Ctrl-C at the terminal is the supervisor's to handle
+            )
+        except OSError as error:
+            ours.close()
+            raise InfraError(f"can't start {command.name}: {error}", fix="free memory or process slots") from error
+        finally:
+            theirs.close()
+        order = {"command": list(command.argv), "env": dict(command.env), "cwd": str(command.cwd)}
+        with contextlib.suppress(BrokenPipeError):  # a keeper that died at once: its exit code says so
+            ours.sendall(json.dumps(order).encode() + b"\n")
+        ours.setblocking(False)
+        return cls(keeper, ours, living)
+
+    @property
+    def pid(self) -> int:
+        """The command's own pid; 0 until the keeper has told it."""
+        self._listen()
+        for line in self._said.split(b"\n")[:-1]:
+            told = json.loads(line)
+            if "pid" in told:
+                return int(told["pid"])
+        return 0
+
+    def terminate(self) -> None:
+        """Ask the command to stop (SIGTERM, passed on by the keeper)."""
+        with contextlib.suppress(ProcessLookupError):
+            self._keeper.terminate()
+
+    def kill(self) -> None:
+        """End the command and everything it started, at once."""
+        self._listen()
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+    async def wait(self) -> int:
+        """The exit code, once nothing of the family is left (a negative code is a signal)."""
+        await _gone(self._keeper)
+        code = self._keeper.wait()
+        self._living.discard(self._keeper.pid)
+        self._listen()
+        self.kill()
+        told = [json.loads(line) for line in self._said.split(b"\n")[:-1]]
+        codes = [int(entry["code"]) for entry in told if "code" in entry]
+        if not codes:  # it was told to kill, or was killed itself: what it could not sweep is ours
+            await asyncio.to_thread(orphans.sweep, frozenset(self._living))
+            return -signal.SIGKILL if code == _ABANDONED else code
+        return codes[-1]
+
+    async def end(self) -> int:
+        """Kill, and wait until nothing is left, whatever the keeper does."""
+        self.kill()
+        try:
+            return await asyncio.wait_for(self.wait(), _KEEPER_PATIENCE_S)
+        except TimeoutError:
+            self._keeper.kill()
+            return await self.wait()
+
+    def _listen(self) -> None:
+        if self._control is None:
+            return
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            while data := self._control.recv(4096):
+                self._said += data
+
+
+async def _gone(process: subprocess.Popen[bytes]) -> None:
+    """Wait for the end of a child process without a thread."""
+    if process.poll() is not None:
+        return
+    descriptor = os.pidfd_open(process.pid)
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(descriptor, ended.set)
+    try:
+        await ended.wait()
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

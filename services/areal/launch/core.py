@@ -1,0 +1,227 @@
+"""The life of one child as a state machine: told what happened and when, answers what to do.
+
+Owns the phases and every decision about starting, restarting, hanging and draining. Never starts a process, reads a
+clock or writes a log: `supervise.Supervised` does, on its word.
+
+    IDLE → STARTING → READY → COMPLETE | FAILED
+              ↑          │ exit, hang
+              └ BACKING_OFF            drain: → DRAINING → STOPPED
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from areal.launch.budget import Budget, BudgetPolicy, Exhausted
+from areal.launch.exits import Exit, Verdict, classify, describe
+
+
+class Phase(StrEnum):
+    """Where a child is in its life."""
+
+    IDLE = "idle"  # not started yet
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+TERMINAL = frozenset({Phase.COMPLETE, Phase.FAILED, Phase.STOPPED})
+
+
+class Answer(StrEnum):
+    """What a probe heard. Live and ready are different answers: a server without weights is live."""
+
+    SILENT = "silent"
+    LIVE = "live"
+    READY = "ready"
+
+
+class RestartBy(StrEnum):
+    """Who restarts a child that died."""
+
+    ITSELF = "in_place"
+    EPOCH = "epoch"  # only `restart(epoch)`: a trainer gang, whose members must agree
+
+
+class Action(StrEnum):
+    """What the shell must do now."""
+
+    START = "start"
+    TERMINATE = "terminate"  # ask the child to stop
+    KILL = "kill"  # end the child and everything it started
+
+
+@dataclass(frozen=True)
+class LifePolicy:
+    """How one child is treated."""
+
+    restart: RestartBy = RestartBy.ITSELF
+    start_deadline_s: float = 120.0  # the first answer to a probe; torch takes 5–15 s to import on a loaded machine
+    hang_s: float = 60.0  # silence after that; generous, because a loaded role must never be declared dead
+    drain_s: float = 10.0
+    budget: BudgetPolicy = field(default_factory=BudgetPolicy)
+
+
+class ChildCore:
+    """One child. Methods return the actions to take, in order."""
+
+    def __init__(self, policy: LifePolicy) -> None:
+        self._policy = policy
+        self._budget = Budget(policy.budget)
+        self.phase = Phase.IDLE
+        self.since = 0.0
+        self.epoch = 0
+        self.starts = 0
+        self.last_exit: Exit | None = None
+        self.reason = ""  # why this phase, for people
+        self.awaits_epoch = False  # died, and only `restart(epoch)` starts it again
+        self._heard: float | None = None
+        self._wake: float | None = None
+        self._killed_for = ""  # why we killed it ourselves
+        self._next_epoch: int | None = None  # start again with it after the drain
+
+    @property
+    def restarts(self) -> int:
+        """Starts after the first."""
+        return max(0, self.starts - 1)
+
+    @property
+    def wake_at(self) -> float | None:
+        """When `tick` must be called at the latest."""
+        return self._wake
+
+    def start(self, now: float) -> list[Action]:
+        """First start."""
+        return self._start(now) if self.phase is Phase.IDLE else []
+
+    def probed(self, answer: Answer, now: float) -> list[Action]:
+        """A probe of the running child came back."""
+        if self.phase not in (Phase.STARTING, Phase.READY) or self._killed_for:
+            return []
+        if answer is Answer.SILENT:
+            return self.tick(now)
+        self._heard = now
+        self._wake = now + self._policy.hang_s
+        if answer is Answer.READY and self.phase is Phase.STARTING:
+            self._enter(Phase.READY, now, "")
+        elif answer is Answer.LIVE and self.phase is Phase.READY:
+            self._enter(Phase.STARTING, now, "live, not ready")
+        elif answer is Answer.LIVE:
+            self.reason = "live, not ready"
+        return []
+
+    def exited(self, code: int, tail: Sequence[str], now: float) -> list[Action]:
+        """The child and everything it started are gone."""
+        self._wake = None
+        if self.phase is Phase.DRAINING:
+            return self._drained(code, now)
+        exit_ = classify(code, tail)
+        if self._killed_for:
+            exit_ = Exit(code, Verdict.RESTART, self._killed_for)
+            self._killed_for = ""
+        self.last_exit = exit_
+        if exit_.verdict is Verdict.COMPLETE:
+            self._enter(Phase.COMPLETE, now, "")
+        elif exit_.verdict is Verdict.REFUSED:
+            self._enter(Phase.FAILED, now, exit_.reason)
+        elif self._policy.restart is RestartBy.EPOCH:
+            self.awaits_epoch = True
+            self._enter(Phase.BACKING_OFF, now, f"{exit_.reason}; waits for a new epoch")
+        else:
+            self._ask_budget(exit_.reason, now)
+        return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Time has passed."""
+        if self._wake is None or now < self._wake:
+            return []
+        if self.phase is Phase.BACKING_OFF:
+            return self._start(now)
+        if self.phase is Phase.DRAINING:
+            self._wake = None
+            self.reason = f"still there {self._policy.drain_s:g} s after it was asked to stop: killed"
+            return [Action.KILL]
+        if self.phase in (Phase.STARTING, Phase.READY) and not self._killed_for:
+            self._wake = None
+            self._killed_for = (
+                f"no answer within {self._policy.start_deadline_s:g} s of its start"
+                if self._heard is None
+                else f"hung: no answer for {self._policy.hang_s:g} s"
+            )
+            return [Action.KILL]
+        return []
+
+    def restart(self, epoch: int, now: float) -> tuple[bool, list[Action]]:
+        """Be running in `epoch`. Told twice is told once; an older epoch is refused."""
+        if epoch < self.epoch or self.phase in (Phase.IDLE, Phase.STOPPED):
+            return False, []
+        if self.phase is Phase.DRAINING:
+            if self._next_epoch is None:
+                return False, []
+            self._next_epoch = max(epoch, self._next_epoch)
+            return True, []
+        if epoch == self.epoch:
+            return True, []
+        if self.phase in (Phase.STARTING, Phase.READY):
+            self._next_epoch = epoch
+            self._enter(Phase.DRAINING, now, f"restarts in epoch {epoch}")
+            self._wake = now + self._policy.drain_s
+            return True, [Action.TERMINATE]
+        self.epoch = epoch
+        return True, self._start(now)
+
+    def drain(self, grace_s: float | None, now: float) -> list[Action]:
+        """Stop for good: ask, wait `grace_s`, kill."""
+        self._next_epoch = None
+        if self.phase in TERMINAL or self.phase is Phase.DRAINING:
+            return []
+        if self.phase in (Phase.IDLE, Phase.BACKING_OFF):
+            self.awaits_epoch = False
+            self._wake = None
+            self._enter(Phase.STOPPED, now, "asked to stop while it was not running")
+            return []
+        self._killed_for = ""
+        self._enter(Phase.DRAINING, now, "asked to stop")
+        self._wake = now + (self._policy.drain_s if grace_s is None else grace_s)
+        return [Action.TERMINATE]
+
+    def kill(self, now: float) -> list[Action]:
+        """Stop for good, at once."""
+        actions = self.drain(0.0, now)
+        if self.phase is Phase.DRAINING:
+            self._wake = None
+            return [Action.KILL]
+        return actions
+
+    def _start(self, now: float) -> list[Action]:
+        self.awaits_epoch = False
+        self._heard = None
+        self.starts += 1
+        self._enter(Phase.STARTING, now, "")
+        self._wake = now + self._policy.start_deadline_s
+        return [Action.START]
+
+    def _drained(self, code: int, now: float) -> list[Action]:
+        self.last_exit = Exit(code, Verdict.COMPLETE, f"stopped ({describe(code)})")
+        if self._next_epoch is not None:
+            self.epoch, self._next_epoch = self._next_epoch, None
+            return self._start(now)
+        self._enter(Phase.STOPPED, now, self.reason)
+        return []
+
+    def _ask_budget(self, reason: str, now: float) -> None:
+        granted = self._budget.ask(now, reason)
+        if isinstance(granted, Exhausted):
+            self._enter(Phase.FAILED, now, granted.reason)
+        else:
+            self._enter(Phase.BACKING_OFF, now, reason)
+            self._wake = now + granted.wait_s
+
+    def _enter(self, phase: Phase, now: float, reason: str) -> None:
+        self.phase, self.since, self.reason = phase, now, reason

@@ -1,0 +1,86 @@
+"""What an exit code means: done, drained, never try again, or try again. Pure.
+
+Exit codes are `areal.errors.ExitCode`. A negative code is a signal, as `subprocess` reports it; 126 and 127 are a
+command that can't be started. torchrun answers 1 whatever its rank answered, so its own report is read from the log.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from areal.errors import ExitCode
+
+_RANK_REPORT = re.compile(r"exitcode\s*:\s*(-?\d+)")  # in torchrun's "Root Cause (first observed failure)" block
+_NOT_STARTED = (126, 127)
+_NEVER_AGAIN = (ExitCode.CONFIG, ExitCode.DATA, *_NOT_STARTED)
+
+
+class Verdict(StrEnum):
+    """What a supervisor does about an exit."""
+
+    COMPLETE = "complete"
+    REFUSED = "refused"  # the same start would end the same way
+    RESTART = "restart"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """One exit. `code` is the role's own, `reason` is for people."""
+
+    code: int
+    verdict: Verdict
+    reason: str
+
+
+def rank_code(code: int, tail: Sequence[str]) -> int:
+    """The code of the rank that failed first, when `tail` (last log lines) holds torchrun's report; else `code`."""
+    if code != 1:
+        return code
+    codes = [int(match[1]) for line in tail if (match := _RANK_REPORT.search(line))]
+    return codes[-1] if codes else code  # the root cause is reported last
+
+
+def classify(code: int, tail: Sequence[str] = ()) -> Exit:
+    """What the exit `code` of a child that nobody asked to stop means."""
+    code = rank_code(code, tail)
+    if code == ExitCode.DONE:
+        return Exit(code, Verdict.COMPLETE, "complete")
+    verdict = Verdict.REFUSED if code in _NEVER_AGAIN else Verdict.RESTART
+    return Exit(code, verdict, describe(code))
+
+
+def describe(code: int) -> str:
+    """An exit code in words."""
+    words = {
+        int(ExitCode.DONE): "complete",
+        int(ExitCode.CONFIG): "exit 64: the job file or an argument is wrong",
+        int(ExitCode.DATA): "exit 65: the dataset, model or recipe is wrong",
+        int(ExitCode.BUG): "exit 70: an internal error",
+        int(ExitCode.INFRA): "exit 75: something outside failed",
+        int(ExitCode.DRAINED): "exit 143: asked to stop",
+        126: "exit 126: the command can't be executed",
+        127: "exit 127: the command was not found",
+    }
+    if code < 0:
+        return f"killed by {_signal_name(-code)}"
+    return words.get(code, f"exit {code}")
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def exit_code_of(code: int) -> ExitCode:
+    """The exit code that a failed run takes from its failed role: whose fault it was survives, the rest is mapped."""
+    if code in _NOT_STARTED:
+        return ExitCode.CONFIG
+    if code in (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG, ExitCode.INFRA):
+        return ExitCode(code)
+    return ExitCode.INFRA if code < 0 or code == ExitCode.DRAINED else ExitCode.BUG

@@ -1,0 +1,192 @@
+"""The parent of one child: makes sure that the child's whole family dies with it, and with whoever supervises it.
+
+Runs as `python -I -S keeper.py NAME` with a socket to the supervisor as standard input, and imports the standard
+library only, so that it starts in milliseconds and stays small. Promises:
+
+- when the supervisor is gone (the socket ends, SIGKILL included), every descendant is killed, then the keeper ends;
+- when the child exits, whatever it left behind is killed before the keeper exits with the child's own status;
+- when the keeper itself is killed, the child gets SIGKILL from the kernel and the rest falls to the supervisor, which
+  is a subreaper too (`areal.launch.orphans`).
+
+A process group is not enough: torchrun puts each rank, and engines put their workers, in sessions of their own.
+Being a subreaper means that a descendant whose parent dies becomes the keeper's child, so none can get away.
+
+Protocol on the socket: the supervisor writes one JSON line {"command", "env", "cwd"}; the keeper answers one JSON line
+{"pid"} and later {"code"}. SIGTERM is passed on to the child.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import time
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+SWEEP_LIMIT_S = 10.0  # a process that outlives SIGKILL this long sits in the kernel; nobody can do more
+ABANDONED = 137  # the family was killed because the supervisor closed the socket, or died
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def prctl(option: int, value: int) -> None:
+    """Best effort: on systems without prctl the socket still ends with the supervisor."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def read_order() -> "dict[str, object]":
+    """The supervisor's line. Ends the process when there is none: the supervisor died first."""
+    data = b""
+    while not data.endswith(b"\n"):
+        chunk = os.read(0, 65536)
+        if not chunk:
+            sys.exit(0)
+        data += chunk
+    order: dict[str, object] = json.loads(data)
+    return order
+
+
+def tell(message: "dict[str, int]") -> None:
+    with contextlib.suppress(OSError):
+        os.write(0, json.dumps(message).encode() + b"\n")
+
+
+def become(order: "dict[str, object]", keeper: int) -> None:
+    """In the forked child: turn into the command. Returns never."""
+    try:
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:  # it died before prctl
+            os._exit(75)
+        os.setsid()
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and ignoring is inherited
+            signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        null = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(null, 0)
+        os.close(null)
+        os.chdir(str(order["cwd"]))
+        command = [str(part) for part in order["command"]]  # type: ignore[attr-defined]
+        os.execvpe(command[0], command, order["env"])  # type: ignore[arg-type]
+    except BaseException as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        os.write(2, f"can't start {order['command']}: {error}\n".encode())
+        os._exit(code)
+
+
+def descendants(root: int) -> "list[int]":
+    """All processes below `root`, from one reading of /proc."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue
+        children.setdefault(int(fields[1]), []).append(int(entry))
+    found: list[int] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
+
+
+def end_family() -> None:
+    """Kill every descendant until none is left. New ones that appear meanwhile are found by the next round."""
+    deadline = time.monotonic() + SWEEP_LIMIT_S
+    while time.monotonic() < deadline:
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        for pid in descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        select.select([], [], [], 0.005)
+
+
+def leave(status: int) -> None:
+    """Exit as the child did, a signal included."""
+    code = os.waitstatus_to_exitcode(status)
+    tell({"code": code})
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if -code not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code & 0xFF)
+
+
+def main() -> None:
+    order = read_order()
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, *PASSED_ON):
+        signal.signal(number, lambda *_: None)
+    keeper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        become(order, keeper)
+    try:
+        status = watch(child, wake_read)
+    except BaseException as error:  # whatever happens here, nothing may be left behind
+        end_family()
+        os.write(2, f"keeper: {error!r}\n".encode())
+        os._exit(75)
+    end_family()
+    if status is None:
+        os._exit(ABANDONED)
+    leave(status)
+
+
+def watch(child: int, wake_read: int) -> "int | None":
+    """Pass signals on until the child ends (its wait status) or the supervisor is gone (None)."""
+    tell({"pid": child})
+    while True:
+        readable, _, _ = select.select([0, wake_read], [], [])
+        if 0 in readable and supervisor_gone():
+            return None
+        if wake_read not in readable:
+            continue
+        for number in os.read(wake_read, 512):
+            if number in PASSED_ON:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, number)
+        status = reap(child)
+        if status is not None:
+            return status
+
+
+def supervisor_gone() -> bool:
+    """Whether the socket ended. A supervisor that died with unread words of ours in its queue resets it."""
+    try:
+        return not os.read(0, 4096)
+    except OSError:
+        return True
+
+
+def reap(child: int) -> "int | None":
+    """Collect all that ended; the wait status of `child` when it is among them."""
+    found = None
+    try:
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return found
+            if pid == child:
+                found = status
+    except ChildProcessError:
+        return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""One log file a role: a header line at every start, and its last lines when something went wrong."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+_HEADER = "════"  # starts a header line; a role's own lines don't
+_TAIL_BYTES = 64 * 1024  # enough for a long traceback, cheap to read
+
+
+def open_with_header(path: Path, text: str) -> int:
+    """Open `path` for appending, write the header of a start, and return the descriptor."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    clock = time.strftime("%Y-%m-%d %H:%M:%S")
+    os.write(descriptor, f"{_HEADER} {clock} {text} {_HEADER}\n".encode())
+    return descriptor
+
+
+def tail(path: Path, lines: int = 40) -> list[str]:
+    """The last lines of the newest start, without its header; empty when there is no file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - _TAIL_BYTES))
+            found = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    starts = [at for at, line in enumerate(found) if line.startswith(_HEADER)]
+    newest = found[starts[-1] + 1 :] if starts else found
+    return [line for line in newest if line.strip()][-lines:]

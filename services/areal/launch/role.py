@@ -1,0 +1,156 @@
+"""`areal-role`: how every role of ours starts, as a process or as a pod.
+
+Owns what all roles have in common: the resolved job, the token, logs, SIGTERM, exit codes, and one clear message when
+something ends the role. Imports the role itself last, by name, so that nothing else depends on any role.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from areal.errors import ArealError, BugError, ConfigError, ExitCode
+from areal.observe import logs
+from areal.plan import ResolvedJob, RoleContext
+
+log = logging.getLogger("areal.role")
+
+Entry = Callable[[RoleContext], Awaitable[int]]
+
+ENTRIES = {
+    "controller": "areal.rollout.controller.main:run",
+    "worker": "areal.rollout.worker.main:run",
+    "generation": "areal.generation.main:run",
+    "reward": "areal.reward.main:run",
+    "reward-custom": "areal.reward.main:run",
+}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The command line of a role."""
+    parser = argparse.ArgumentParser(prog="areal-role", description="Start one role of a resolved job.")
+    parser.add_argument("role", choices=sorted(ENTRIES))
+    parser.add_argument("--job", type=Path, required=True, help="resolved.json of the run")
+    parser.add_argument("--index", type=int, default=0, help="which of several of this role")
+    parser.add_argument("--port", type=int, required=True, help="its gRPC port")
+    parser.add_argument("--metrics-port", type=int, required=True, help="its Prometheus port")
+    parser.add_argument("--engine-port", type=int, default=0, help="the engine's HTTP port (generation only)")
+    return parser.parse_args(argv)
+
+
+def load_entry(name: str) -> Entry:
+    """The coroutine function behind `module:function`."""
+    module, _, function = name.partition(":")
+    try:
+        found: Entry = getattr(importlib.import_module(module), function)
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        if missing == "areal":
+            raise BugError(f"the entry {name} is missing: {error}") from error
+        raise ConfigError(
+            f"this role needs the package {missing!r}, which is not installed",
+            fix="install the role's extra: pip install 'areal[reward,engine,trainer]'",
+        ) from error
+    return found
+
+
+def read_token(path: Path) -> str:
+    """The job's bearer token."""
+    try:
+        token = path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"can't read the token {path}: {error.strerror}", fix="start the run with `areal run`, which makes it"
+        ) from error
+    if not token:
+        raise ConfigError(f"the token file {path} is empty", fix="remove the file and start the run again")
+    return token
+
+
+def report(error: BaseException) -> ExitCode:
+    """Log `error` once, as its reader needs it, and choose the exit code."""
+    if isinstance(error, ArealError):
+        own_fault = error.exit_code is ExitCode.BUG
+        log.error("%s error: %s", error.kind, error, exc_info=error if own_fault else None)
+        return error.exit_code
+    log.critical("internal error: %s: %s", type(error).__name__, error, exc_info=error)
+    return ExitCode.BUG
+
+
+async def serve(entry: Entry, context: RoleContext) -> int:
+    """Run the role until it ends. The first SIGTERM or SIGINT asks it to stop, the second cancels it."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(entry(context))
+
+    def asked() -> None:
+        if context.stop.is_set():
+            task.cancel()
+        else:
+            log.info("asked to stop")
+            context.stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked)
+    try:
+        code = await task
+    except asyncio.CancelledError:
+        return ExitCode.DRAINED
+    return ExitCode.DRAINED if context.stop.is_set() and code == ExitCode.DONE else code
+
+
+def start(argv: Sequence[str] | None = None) -> int:
+    """Everything from the command line to the exit code."""
+    arguments = parse(argv)
+    role, index = arguments.role, arguments.index
+    logs.setup(f"{role}-{index}", "?", json=_json_logs())
+    try:
+        job = ResolvedJob.load(arguments.job)
+        logs.setup(f"{role}-{index}", job.job.metadata.name, json=_json_logs())
+        if arguments.engine_port:
+            os.environ["AREAL_ENGINE_PORT"] = str(arguments.engine_port)
+        token = read_token(job.layout.token)
+        entry = load_entry(ENTRIES[role])
+
+        async def main() -> int:
+            context = RoleContext(
+                job=job,
+                role=role,
+                index=index,
+                port=arguments.port,
+                metrics_port=arguments.metrics_port,
+                token=token,
+                stop=asyncio.Event(),
+                incarnation=f"{role}-{index}.{uuid.uuid4().hex[:8]}",
+            )
+            return await serve(entry, context)
+
+        return asyncio.run(main())
+    except KeyboardInterrupt:
+        return ExitCode.DRAINED
+    except Exception as error:
+        return report(error)
+
+
+def _json_logs() -> bool:
+    return os.environ.get("AREAL_LOG_FORMAT", "human") == "json"
+
+
+def main() -> None:
+    """Console entry. Leaves without waiting for threads: a stopped role has nothing more to say."""
+    code = int(start())
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""A row of the role table as a child to supervise: the only place that knows both."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from areal.launch.budget import BudgetPolicy
+from areal.launch.child import Command
+from areal.launch.core import LifePolicy, RestartBy
+from areal.launch.probe import Probe, ProbeKind
+from areal.launch.supervise import ChildSpec
+from areal.plan import RoleRow
+
+
+def child_of(row: RoleRow, logs: Path, cwd: Path) -> ChildSpec:
+    """The child that `row` asks for, with its log in `logs`."""
+    policy = LifePolicy(
+        restart=RestartBy(row.restart),
+        start_deadline_s=row.start_deadline_s,
+        drain_s=row.drain_s,
+        budget=BudgetPolicy(max_restarts=row.max_restarts),
+    )
+    return ChildSpec(
+        command=Command(row.name, row.command, {**os.environ, **row.env}, cwd),
+        log=logs / f"{row.name}.log",
+        probe=_probe(row),
+        policy=policy,
+    )
+
+
+def _probe(row: RoleRow) -> Probe:
+    kind = ProbeKind(row.ready)
+    if kind is ProbeKind.NONE:
+        return Probe()
+    port = row.ports.get("grpc") or row.ports.get("main") or next(iter(row.ports.values()))
+    return Probe(kind, port)

@@ -1,0 +1,81 @@
+"""The `Launcher` service: how a child does, restart it in an epoch, drain it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import grpc
+
+from areal.errors import ConfigError
+from areal.launch.core import Phase
+from areal.launch.supervise import ChildStatus, Supervised
+from areal.net.status import abort
+from areal.v1 import operations_pb2 as operations
+from areal.v1 import operations_pb2_grpc as operations_grpc
+
+SERVICE_NAME = "areal.v1.Launcher"
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+_PHASES: dict[Phase, operations.ChildPhase.ValueType] = {
+    Phase.IDLE: operations.CHILD_PHASE_UNSPECIFIED,
+    Phase.STARTING: operations.CHILD_PHASE_STARTING,
+    Phase.READY: operations.CHILD_PHASE_READY,
+    Phase.BACKING_OFF: operations.CHILD_PHASE_BACKING_OFF,
+    Phase.COMPLETE: operations.CHILD_PHASE_COMPLETE,
+    Phase.FAILED: operations.CHILD_PHASE_FAILED,
+    Phase.DRAINING: operations.CHILD_PHASE_DRAINING,
+    Phase.STOPPED: operations.CHILD_PHASE_STOPPED,
+}
+_WORDS = {wire: phase for phase, wire in _PHASES.items()}
+
+
+def phase_from_wire(value: operations.ChildPhase.ValueType) -> Phase:
+    """The phase behind a wire value."""
+    return _WORDS.get(value, Phase.IDLE)
+
+
+def to_wire(status: ChildStatus) -> operations.GetChildStatusResponse:
+    """The wire form of a child's status."""
+    return operations.GetChildStatusResponse(
+        role=status.name,
+        phase=_PHASES[status.phase],
+        pid=status.pid,
+        restarts=status.restarts,
+        epoch=status.epoch,
+        last_exit_code=status.last_exit.code if status.last_exit else 0,
+        last_exit_reason=status.reason or (status.last_exit.reason if status.last_exit else ""),
+    )
+
+
+class LauncherService(operations_grpc.LauncherServicer):
+    """Serves one or several children. A request without a name means the only child."""
+
+    def __init__(self, children: Mapping[str, Supervised]) -> None:
+        self._children = children
+
+    async def GetChildStatus(
+        self, request: operations.GetChildStatusRequest, context: Context
+    ) -> operations.GetChildStatusResponse:
+        return to_wire((await self._child(request.role, context)).status)
+
+    async def RestartChild(
+        self, request: operations.RestartChildRequest, context: Context
+    ) -> operations.RestartChildResponse:
+        child = await self._child(request.role, context)
+        return operations.RestartChildResponse(accepted=child.restart(request.epoch))
+
+    async def DrainChild(
+        self, request: operations.DrainChildRequest, context: Context
+    ) -> operations.DrainChildResponse:
+        (await self._child(request.role, context)).drain(request.grace_s or None)
+        return operations.DrainChildResponse(accepted=True)
+
+    async def _child(self, name: str, context: Context) -> Supervised:
+        if len(self._children) == 1:
+            return next(iter(self._children.values()))
+        if name not in self._children:
+            known = ", ".join(sorted(self._children))
+            await abort(context, ConfigError(f"this launcher has no child {name!r}", fix=f"name one of: {known}"))
+        return self._children[name]

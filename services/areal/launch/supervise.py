@@ -1,0 +1,203 @@
+"""Runs one child's life: the shell around `core.ChildCore`.
+
+Owns the child's process family, its log file, its probes and one task that feeds all events to the core in order.
+Promises that `run` returns only when nothing of the child is left, however it is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from areal.launch import logfile
+from areal.launch.child import Command, Family
+from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
+from areal.launch.exits import Exit
+from areal.launch.probe import Probe, Prober
+
+_ASK_STARTING_S = 0.1  # readiness decides how fast a run starts
+_ASK_RUNNING_S = 2.0
+_TAIL_FOR_REPORT = 200  # lines that may hold torchrun's report
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """What to run, how to ask it, how to treat it, where its log goes."""
+
+    command: Command
+    log: Path
+    probe: Probe = field(default_factory=Probe)
+    policy: LifePolicy = field(default_factory=LifePolicy)
+
+    @property
+    def name(self) -> str:
+        return self.command.name
+
+
+@dataclass(frozen=True)
+class ChildStatus:
+    """A child as others see it."""
+
+    name: str
+    phase: Phase
+    pid: int
+    restarts: int
+    epoch: int
+    last_exit: Exit | None
+    reason: str
+    since: float  # monotonic
+    awaits_epoch: bool
+
+
+@dataclass(frozen=True)
+class _Exited:
+    code: int
+
+
+@dataclass(frozen=True)
+class _Heard:
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Actions decided outside the loop, for the start that was running then."""
+
+    start: int
+    actions: list[Action]
+
+
+class Supervised:
+    """One child. `run` is its life; `drain`, `kill` and `restart` may be called at any time from the same loop."""
+
+    def __init__(
+        self, spec: ChildSpec, *, living: set[int] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.spec = spec
+        self._core = ChildCore(spec.policy)
+        self._clock = clock
+        self._living: set[int] = set() if living is None else living
+        self._events: asyncio.Queue[_Exited | _Heard | _Told] = asyncio.Queue()
+        self._family: Family | None = None
+        self._watchers: list[asyncio.Task[None]] = []
+        self._changed = asyncio.Event()
+
+    @property
+    def status(self) -> ChildStatus:
+        """How it is now."""
+        core = self._core
+        return ChildStatus(
+            name=self.spec.name,
+            phase=core.phase,
+            pid=self._family.pid if self._family else 0,
+            restarts=core.restarts,
+            epoch=core.epoch,
+            last_exit=core.last_exit,
+            reason=core.reason,
+            since=core.since,
+            awaits_epoch=core.awaits_epoch,
+        )
+
+    async def changed(self) -> None:
+        """Wait for the next change of status."""
+        await self._changed.wait()
+
+    async def run(self) -> ChildStatus:
+        """Start the child and supervise it until it is complete, failed or stopped."""
+        try:
+            if self._core.phase is Phase.IDLE:
+                await self._act(self._core.start(self._clock()))
+            while not (self._core.phase in TERMINAL and self._family is None):
+                await self._act(await self._next())
+        finally:
+            for watcher in self._watchers:
+                watcher.cancel()
+            if self._family is not None:
+                await asyncio.shield(self._family.end())
+                self._family = None
+        self._notify()
+        return self.status
+
+    def drain(self, grace_s: float | None = None) -> None:
+        """Ask it to stop; kill it after `grace_s` (default: its policy's)."""
+        self._tell(self._core.drain(grace_s, self._clock()))
+
+    def kill(self) -> None:
+        """End it now."""
+        self._tell(self._core.kill(self._clock()))
+
+    def restart(self, epoch: int) -> bool:
+        """Be running in `epoch`; False when that is an older one or the child is stopped for good."""
+        accepted, actions = self._core.restart(epoch, self._clock())
+        self._tell(actions)
+        return accepted
+
+    async def _next(self) -> list[Action]:
+        """The actions that follow from the next event, or from time passing."""
+        wake = self._core.wake_at
+        try:
+            async with asyncio.timeout(None if wake is None else max(0.0, wake - self._clock())):
+                event = await self._events.get()
+        except TimeoutError:
+            return self._core.tick(self._clock())
+        if isinstance(event, _Exited):
+            for watcher in self._watchers:
+                watcher.cancel()
+            self._watchers.clear()
+            self._family = None
+            return self._core.exited(event.code, logfile.tail(self.spec.log, _TAIL_FOR_REPORT), self._clock())
+        if isinstance(event, _Heard):
+            return self._core.probed(event.answer, self._clock())
+        stale = event.start != self._core.starts  # the child it meant is gone
+        return [action for action in event.actions if not stale or action is Action.START]
+
+    async def _act(self, actions: list[Action]) -> None:
+        for action in actions:
+            if action is Action.START:
+                self._start()
+            elif self._family is not None and action is Action.TERMINATE:
+                self._family.terminate()
+            elif self._family is not None and action is Action.KILL:
+                self._family.kill()
+        self._notify()
+
+    def _start(self) -> None:
+        core = self._core
+        header = f"start {core.starts} of {self.spec.name}"
+        header += f" in epoch {core.epoch}" if core.epoch else ""
+        header += f", after: {core.last_exit.reason}" if core.last_exit else ""
+        output = logfile.open_with_header(self.spec.log, header)
+        command = self.spec.command
+        env = {**command.env, "AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts)}
+        try:
+            self._family = Family.start(Command(command.name, command.argv, env, command.cwd), output, self._living)
+        finally:
+            os.close(output)
+        self._watchers = [
+            asyncio.create_task(self._watch_exit(self._family)),
+            asyncio.create_task(self._watch_health()),
+        ]
+
+    async def _watch_exit(self, family: Family) -> None:
+        self._events.put_nowait(_Exited(await family.wait()))
+
+    async def _watch_health(self) -> None:
+        prober = Prober(self.spec.probe)
+        try:
+            while True:
+                self._events.put_nowait(_Heard(await prober.ask()))
+                await asyncio.sleep(_ASK_RUNNING_S if self._core.phase is Phase.READY else _ASK_STARTING_S)
+        finally:
+            await prober.close()
+
+    def _tell(self, actions: list[Action]) -> None:
+        self._events.put_nowait(_Told(self._core.starts, actions))
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

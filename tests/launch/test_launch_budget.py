@@ -1,0 +1,46 @@
+"""How often, and after how long, a child starts again."""
+
+from __future__ import annotations
+
+from areal.launch.budget import Budget, BudgetPolicy, Exhausted, Granted
+from hypothesis import given
+from hypothesis import strategies as st
+
+POLICY = BudgetPolicy(max_restarts=3, window_s=100.0, first_wait_s=0.1, max_wait_s=0.3)
+
+
+def test_waits_double_up_to_the_most():
+    budget = Budget(POLICY)
+    assert [budget.ask(now, "died") for now in (0.0, 1.0, 2.0)] == [Granted(0.1), Granted(0.2), Granted(0.3)]
+
+
+def test_the_refusal_lists_what_used_the_budget():
+    budget = Budget(POLICY)
+    for now, reason in enumerate(("killed by SIGKILL", "exit 75", "exit 70")):
+        budget.ask(float(now), reason)
+    refused = budget.ask(4.0, "exit 1")
+    assert isinstance(refused, Exhausted)
+    assert refused.reason == ("exit 1; all 3 restarts in 100 s are used (killed by SIGKILL; exit 75; exit 70)")
+
+
+def test_restarts_leave_the_window():
+    budget = Budget(POLICY)
+    for now in (0.0, 50.0, 60.0):
+        budget.ask(now, "died")
+    assert isinstance(budget.ask(99.0, "died"), Exhausted)
+    assert isinstance(budget.ask(100.0, "died"), Granted)
+
+
+def test_a_budget_of_none_refuses_the_first():
+    assert isinstance(Budget(BudgetPolicy(max_restarts=0)).ask(0.0, "died"), Exhausted)
+
+
+@given(st.lists(st.floats(0.0, 50.0), max_size=60))
+def test_no_window_ever_holds_more_than_the_budget(gaps):
+    budget, now, granted = Budget(POLICY), 0.0, []
+    for gap in gaps:
+        now += gap
+        if isinstance(budget.ask(now, "died"), Granted):
+            granted.append(now)
+    for at in granted:
+        assert sum(at - POLICY.window_s < other <= at for other in granted) <= POLICY.max_restarts

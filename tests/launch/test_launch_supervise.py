@@ -1,0 +1,192 @@
+"""Supervised children, real ones: crash, restart, hang at the start, drain, epochs, logs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from areal.launch import logfile
+from areal.launch.budget import BudgetPolicy
+from areal.launch.child import Command
+from areal.launch.core import LifePolicy, Phase, RestartBy
+from areal.launch.probe import Probe, ProbeKind
+from areal.launch.service import SERVICE_NAME, LauncherService, phase_from_wire
+from areal.launch.supervise import ChildSpec, Supervised
+from areal.net.channel import connect
+from areal.net.server import GrpcServer
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.v1 import operations_pb2 as operations
+from areal.v1 import operations_pb2_grpc as operations_grpc
+
+pytestmark = pytest.mark.component
+
+QUICK = BudgetPolicy(max_restarts=2, first_wait_s=0.01)
+
+
+def child(tmp_path: Path, code: str, *, probe: Probe | None = None, policy: LifePolicy | None = None) -> Supervised:
+    script = tmp_path / "role.py"
+    script.write_text(code)
+    command = Command("role-0", [sys.executable, "-S", "-u", str(script)], {**os.environ}, tmp_path)
+    policy = policy or LifePolicy(budget=QUICK, drain_s=5.0)
+    return Supervised(ChildSpec(command, tmp_path / "logs" / "role-0.log", probe or Probe(), policy))
+
+
+async def until(supervised: Supervised, phase: Phase, restarts: int = 0) -> None:
+    async with asyncio.timeout(20):
+        while not (supervised.status.phase is phase and supervised.status.restarts >= restarts):
+            await supervised.changed()
+
+
+async def pid_of(supervised: Supervised) -> int:
+    async with asyncio.timeout(20):
+        while not supervised.status.pid:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return supervised.status.pid
+
+
+async def logged(supervised: Supervised, lines: list[str]) -> None:
+    async with asyncio.timeout(20):
+        while logfile.tail(supervised.spec.log) != lines:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_a_role_that_crashes_twice_completes_at_the_third_start(tmp_path):
+    supervised = child(
+        tmp_path,
+        "import os, sys\nn = os.environ['AREAL_START']\nprint('start', n)\nsys.exit({'1': 75, '2': 1}.get(n, 0))\n",
+    )
+    status = await asyncio.wait_for(supervised.run(), 20)
+    assert (status.phase, status.restarts) == (Phase.COMPLETE, 2)
+    log = supervised.spec.log.read_text()
+    assert [line.split(" ", 3)[3] for line in log.splitlines() if line.startswith("════")] == [
+        "start 1 of role-0 ════",
+        "start 2 of role-0, after: exit 75: something outside failed ════",
+        "start 3 of role-0, after: exit 1 ════",
+    ]
+    assert logfile.tail(supervised.spec.log) == ["start 3"]
+
+
+async def test_a_spent_budget_ends_in_failure(tmp_path):
+    supervised = child(tmp_path, "import os\nos.kill(os.getpid(), 11)\n")
+    status = await asyncio.wait_for(supervised.run(), 20)
+    assert (status.phase, status.restarts) == (Phase.FAILED, 2)
+    assert "killed by SIGSEGV" in status.reason
+
+
+async def test_a_refusal_is_not_tried_again(tmp_path):
+    status = await asyncio.wait_for(child(tmp_path, "raise SystemExit(65)").run(), 20)
+    assert (status.phase, status.restarts) == (Phase.FAILED, 0)
+    assert status.last_exit is not None
+    assert status.last_exit.code == 65
+
+
+async def test_a_hang_at_the_start_is_killed_and_tried_again(tmp_path):
+    policy = LifePolicy(start_deadline_s=0.3, budget=BudgetPolicy(max_restarts=1, first_wait_s=0.01))
+    supervised = child(tmp_path, "import time; time.sleep(600)", probe=Probe(ProbeKind.TCP, 1), policy=policy)
+    status = await asyncio.wait_for(supervised.run(), 20)
+    assert (status.phase, status.restarts) == (Phase.FAILED, 1)
+    assert "no answer within 0.3 s of its start" in status.reason
+
+
+async def test_a_killed_role_is_back_within_two_seconds(tmp_path):
+    supervised = child(tmp_path, "import time; time.sleep(600)")
+    life = asyncio.create_task(supervised.run())
+    await until(supervised, Phase.READY)
+    first = await pid_of(supervised)
+    before = asyncio.get_running_loop().time()
+    os.kill(first, signal.SIGKILL)
+    await until(supervised, Phase.READY, restarts=1)
+    assert asyncio.get_running_loop().time() - before < 2.0
+    assert await pid_of(supervised) != first
+    supervised.kill()
+    assert (await asyncio.wait_for(life, 20)).phase is Phase.STOPPED
+
+
+async def test_a_drain_lets_the_role_finish(tmp_path):
+    supervised = child(
+        tmp_path,
+        "import signal, sys, time\n"
+        "signal.signal(15, lambda *_: (print('saved'), sys.exit(143)))\nprint('up')\ntime.sleep(600)\n",
+    )
+    life = asyncio.create_task(supervised.run())
+    await logged(supervised, ["up"])
+    supervised.drain()
+    status = await asyncio.wait_for(life, 20)
+    assert status.phase is Phase.STOPPED
+    assert logfile.tail(supervised.spec.log) == ["up", "saved"]
+
+
+async def test_a_deaf_role_is_killed_after_the_grace(tmp_path):
+    supervised = child(
+        tmp_path, "import signal, time\nsignal.signal(15, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)\n"
+    )
+    life = asyncio.create_task(supervised.run())
+    await logged(supervised, ["up"])
+    supervised.drain(0.2)
+    status = await asyncio.wait_for(life, 20)
+    assert status.last_exit is not None
+    assert (status.phase, status.last_exit.code) == (Phase.STOPPED, -9)
+
+
+async def test_the_launcher_service_restarts_a_gang_in_a_new_epoch(tmp_path):
+    policy = LifePolicy(restart=RestartBy.EPOCH, budget=QUICK, drain_s=5.0)
+    supervised = child(
+        tmp_path, "import os, time\nprint('epoch', os.environ['AREAL_EPOCH'])\ntime.sleep(600)\n", policy=policy
+    )
+    waits = WaitRegistry("launcher")
+    server = GrpcServer("launcher", "secret", waits=waits, progress=ProgressCounter())
+    server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService({"role-0": supervised}), SERVICE_NAME)
+    port = await server.start(0)
+    life = asyncio.create_task(supervised.run())
+    async with connect(f"127.0.0.1:{port}", "secret") as channel:
+        stub = operations_grpc.LauncherStub(channel)
+        await until(supervised, Phase.READY)
+        os.kill(await pid_of(supervised), signal.SIGKILL)
+        await until(supervised, Phase.BACKING_OFF)
+        seen = await stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=5)
+        assert (phase_from_wire(seen.phase), seen.last_exit_reason) == (
+            Phase.BACKING_OFF,
+            "killed by SIGKILL; waits for a new epoch",
+        )
+        assert (await stub.RestartChild(operations.RestartChildRequest(epoch=1), timeout=5)).accepted
+        await until(supervised, Phase.READY, restarts=1)
+        assert (await stub.RestartChild(operations.RestartChildRequest(epoch=1), timeout=5)).accepted
+        assert not (await stub.RestartChild(operations.RestartChildRequest(epoch=0), timeout=5)).accepted
+        await logged(supervised, ["epoch 1"])
+        await stub.DrainChild(operations.DrainChildRequest(grace_s=2), timeout=5)
+        assert (await asyncio.wait_for(life, 20)).phase is Phase.STOPPED
+    await server.stop(0)
+
+
+async def test_a_role_is_ready_when_its_health_says_so(tmp_path):
+    server = GrpcServer("role", "secret", waits=WaitRegistry("role"), progress=ProgressCounter())
+    port = await server.start(0)
+    supervised = child(tmp_path, "import time; time.sleep(600)", probe=Probe(ProbeKind.GRPC, port))
+    life = asyncio.create_task(supervised.run())
+    async with asyncio.timeout(20):
+        while supervised.status.reason != "live, not ready":
+            await supervised.changed()
+    assert supervised.status.phase is Phase.STARTING
+    await server.set_ready(True)
+    await until(supervised, Phase.READY)
+    supervised.kill()
+    await asyncio.wait_for(life, 20)
+    await server.stop(0)
+
+
+async def test_a_stranger_may_not_restart_anything(tmp_path):
+    server = GrpcServer("launcher", "secret", waits=WaitRegistry("launcher"), progress=ProgressCounter())
+    service = LauncherService({"role-0": child(tmp_path, "")})
+    server.add(operations_grpc.add_LauncherServicer_to_server, service, SERVICE_NAME)
+    port = await server.start(0)
+    async with connect(f"127.0.0.1:{port}", "wrong") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await operations_grpc.LauncherStub(channel).RestartChild(operations.RestartChildRequest(epoch=1), timeout=5)
+    assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    await server.stop(0)
