@@ -1,0 +1,73 @@
+"""A tiny model and synthetic batches for the trainer's tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from areal.v1 import common_pb2 as common
+from areal_trainer.data.batch import TokenBatch, columns
+
+VOCABULARY = 24
+
+
+def tiny_model(path: Path) -> Path:
+    """A Qwen3 with tied embeddings: 2 layers, hidden 32, random weights that are always the same."""
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        intermediate_size=64,
+        max_position_embeddings=256,
+        tie_word_embeddings=True,
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    return path
+
+
+def sample(
+    group: int,
+    index: int,
+    *,
+    seed: int = 0,
+    version: int = 0,
+    staleness: int = 2,
+    policy: str | None = None,
+    reward: float | None = None,
+) -> common.Sample:
+    """A synthetic sample: a random prompt, a random answer, log-probabilities near −3."""
+    random = np.random.default_rng((seed, group, index))
+    prompt, answer = int(random.integers(1, 6)), int(random.integers(1, 8))
+    length = prompt + answer
+    mask = np.zeros(length, np.uint8)
+    mask[prompt:] = 1
+    logprobs = np.where(mask == 1, random.normal(-3.2, 0.3, length), 0.0)
+    name = policy or f"{version}.f1"
+    sequence = common.TokenSequence(
+        token_ids=random.integers(0, VOCABULARY, length).astype("<i4").tobytes(),
+        logprobs=logprobs.astype("<f4").tobytes(),
+        loss_mask=mask.tobytes(),
+        spans=[common.Span(start=prompt, end=length, policy_id=name, server_id="s")],
+        reward=float(random.integers(0, 2)) if reward is None else reward,
+        finish_reason="stop",
+    )
+    return common.Sample(
+        key=common.SampleKey(group=group, index=index, attempt=1),
+        sequences=[sequence],
+        max_staleness=staleness,
+        oldest_version=version,
+        worker_id="w",
+    )
+
+
+def batch(groups: int, size: int = 4, *, seed: int = 0, version: int = 0) -> TokenBatch:
+    """Columns of `groups` synthetic groups."""
+    samples = [sample(g, i, seed=seed, version=version) for g in range(groups) for i in range(size)]
+    return columns(samples, VOCABULARY)

@@ -1,0 +1,169 @@
+"""The engine against plain Hugging Face in the same precision or a higher one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from areal.errors import DataError
+from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.logprob import chunked_logprobs
+from areal_trainer.engine.model import load_model
+from areal_trainer.engine.optimizer import AdamWOptions
+from areal_trainer.engine.schedule import Schedule
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.trainer_parts import batch
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    made = Ranks()
+    yield made
+    made.close()
+
+
+@given(
+    tokens=st.integers(1, 40),
+    vocabulary=st.integers(2, 50),
+    chunk=st.integers(1, 17),
+    temperature=st.sampled_from([0.5, 1.0, 1.7]),
+)
+@settings(deadline=None, max_examples=25)
+def test_chunked_logprobs_and_gradients_equal_the_whole_matrix_in_float64(tokens, vocabulary, chunk, temperature):
+    torch.manual_seed(tokens)
+    hidden = torch.randn(tokens, 8, requires_grad=True)
+    weight = torch.randn(vocabulary, 8, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (tokens,))
+    scale = torch.randn(tokens)
+    values, entropy = chunked_logprobs(hidden, weight, targets, temperature, chunk=chunk)
+    (values * scale).sum().backward()
+
+    exact_hidden = hidden.detach().double().requires_grad_(True)
+    exact_weight = weight.detach().double().requires_grad_(True)
+    exact_log = torch.log_softmax(exact_hidden @ exact_weight.T / temperature, -1)
+    exact = exact_log.gather(1, targets[:, None]).squeeze(1)
+    (exact * scale.double()).sum().backward()
+    torch.testing.assert_close(values.double(), exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.double(), -(exact_log.exp() * exact_log).sum(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(hidden.grad.double(), exact_hidden.grad, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("length", "temperature"), [(8, 1.0), (32, 0.7), (128, 1.0)])
+def test_packed_sequences_score_as_if_alone(model_path, ranks, length, temperature):
+    tokens = batch(6, 4)
+    engine = Engine(model_path, EngineOptions(), ranks)
+    micros = rank_micro_batches(
+        tokens,
+        np.arange(tokens.sequences),
+        tokens.trainable(),
+        rank=0,
+        world_size=1,
+        micro_batch_tokens=256,
+        pack_length=length,
+    )
+    packed = engine.logprobs(micros, tokens.tokens, temperature).numpy()
+    reference = load_model(model_path).lm.double().eval()
+    for s in range(tokens.sequences):
+        part = slice(tokens.offsets[s], tokens.offsets[s + 1])
+        ids = torch.from_numpy(tokens.token_ids[part])[None]
+        with torch.no_grad():
+            logits = reference(input_ids=ids, use_cache=False).logits[0, :-1] / temperature
+        alone = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None]).squeeze(1).numpy()
+        alone = np.concatenate([[0.0], alone])
+        wanted = tokens.trainable()[part]
+        np.testing.assert_allclose(packed[part][wanted], alone[wanted], atol=1e-5)
+
+
+def accumulate(engine, tokens, budget):
+    micros = rank_micro_batches(
+        tokens,
+        np.arange(tokens.sequences),
+        tokens.trainable(),
+        rank=0,
+        world_size=1,
+        micro_batch_tokens=budget,
+        pack_length=16,
+    )
+    engine.accumulate(micros, lambda logprobs, entropy, micro: -logprobs.sum() / 100)
+    return len(micros)
+
+
+def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks):
+    tokens = batch(4, 4)
+    options = AdamWOptions(betas=(0.9, 0.95), weight_decay=0.1, grad_clip=0.05)
+    engine = Engine(model_path, EngineOptions(optimizer=options), ranks)
+    plain = load_model(model_path)
+    adam = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    for _ in range(3):
+        accumulate(engine, tokens, 9999)
+        norm = engine.optimizer.step(1e-3)
+        for s in range(tokens.sequences):
+            part = slice(tokens.offsets[s], tokens.offsets[s + 1])
+            ids = torch.from_numpy(tokens.token_ids[part])[None]
+            logits = plain.lm(input_ids=ids, use_cache=False).logits[0, :-1]
+            logprobs = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None]).squeeze(1)
+            (-(logprobs * torch.from_numpy(tokens.trainable()[part][1:])).sum() / 100).backward()
+        expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
+        adam.step()
+        adam.zero_grad()
+        assert norm == pytest.approx(float(expected), rel=1e-4)
+    exported = dict(engine.export())
+    assert "lm_head.weight" not in exported  # tied
+    for name, tensor in plain.lm.named_parameters():
+        torch.testing.assert_close(exported[name], tensor.detach(), rtol=1e-4, atol=2e-5)
+
+
+def test_many_micro_batches_make_the_gradient_of_one(model_path, ranks):
+    tokens = batch(6, 4)
+    norms = []
+    for budget in (9999, 32):
+        engine = Engine(model_path, EngineOptions(), ranks)
+        count = accumulate(engine, tokens, budget)
+        norms.append(engine.optimizer.step(0.0))
+    assert count > 3
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(model_path, ranks):
+    engine = Engine(model_path, EngineOptions(), ranks)
+    before = {name: tensor.clone() for name, tensor in engine.export()}
+    tokens = batch(2, 2)
+    micros = rank_micro_batches(
+        tokens, np.arange(4), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=None
+    )
+    engine.accumulate(micros, lambda logprobs, entropy, micro: logprobs.sum() * float("nan"))
+    assert not np.isfinite(engine.optimizer.step(1.0))
+    assert all(torch.equal(before[name], tensor) for name, tensor in engine.export())
+    assert engine.optimizer.updates == 0
+
+
+def test_bfloat16_computes_near_float32_and_keeps_float32_masters(model_path, ranks):
+    tokens = batch(3, 4)
+    half = Engine(model_path, EngineOptions(precision="bfloat16"), ranks)
+    full = Engine(model_path, EngineOptions(), ranks)
+    micros = rank_micro_batches(
+        tokens, np.arange(12), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=None
+    )
+    difference = (half.logprobs(micros, tokens.tokens) - full.logprobs(micros, tokens.tokens)).abs().max()
+    assert 0 < float(difference) < 0.1
+    assert all(value.dtype == torch.float32 for value in half.state().values())
+    assert all(tensor.dtype == torch.bfloat16 for _, tensor in half.export())
+
+
+def test_the_rate_warms_up_and_decays_to_a_tenth():
+    linear = Schedule(peak=1.0, warmup_steps=5, kind="linear", min_ratio=0.1)
+    assert [linear.at(step, 105) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
+    assert linear.at(5, 105) == pytest.approx(1.0)
+    assert linear.at(104, 105) == pytest.approx(0.1)
+    assert linear.at(9999, 105) == pytest.approx(0.1)
+    assert Schedule(peak=2.0, kind="constant").at(99, 100) == 2.0
+    assert Schedule(peak=1.0, warmup_steps=0, kind="cosine").at(50, 101) == pytest.approx(0.55)
+
+
+def test_a_directory_without_a_model_is_the_datas_fault(tmp_path):
+    with pytest.raises(DataError, match=r"config\.json"):
+        load_model(tmp_path)

@@ -1,0 +1,98 @@
+"""Advantages from rewards, by explicit group.
+
+Owns reward normalisation. Works in float64 and by `group_ids`, never by a stride, so a group that lost a sample
+shifts nobody else's baseline. Never sees tokens: every token of a sequence gets its sequence's advantage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Level = Literal["group", "batch", "none"]
+
+
+@dataclass(frozen=True)
+class AdvantageOptions:
+    """How rewards become advantages. GRPO is mean=group, std=group; Dr. GRPO std=none; RLOO adds leave_one_out."""
+
+    mean: Level = "group"
+    std: Level = "group"
+    leave_one_out: bool = False
+    mask_zero_variance: bool = True
+    epsilon: float = 1e-6  # added to the deviation
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """One entry a sequence. `trained` is False where a sequence carries no signal."""
+
+    values: NDArray[np.float64]
+    trained: NDArray[np.bool_]
+    zero_variance_groups: int
+
+
+def group_advantages(
+    rewards: NDArray[np.float64],
+    group_ids: NDArray[np.int64],
+    counted: NDArray[np.bool_],
+    options: AdvantageOptions,
+) -> Advantages:
+    """A = (r − μ) / (σ + ε), with μ and σ over the group or the batch (GRPO, arXiv 2402.03300, §4.1.2).
+
+    σ is the population deviation around its own level's mean, whatever μ is. With `leave_one_out`, μ of a sequence is
+    the mean of the *other* members of its group (RLOO, arXiv 2402.14740); alone in its group it has no baseline and
+    is not trained. A group whose rewards are all the same says nothing: it is masked when asked, and its advantage
+    is exactly 0 under a group mean either way.
+
+    Args:
+        rewards: [sequences]
+        group_ids: [sequences], any integers
+        counted: [sequences]; False for a sequence that enters no mean (cut at a deadline: its reward means nothing)
+    """
+    rewards = np.asarray(rewards, dtype=np.float64)
+    _, member = np.unique(group_ids, return_inverse=True)
+    groups = int(member.max()) + 1 if member.size else 0
+    weight = counted.astype(np.float64)
+    size = np.bincount(member, weight, groups)
+    safe_size = np.maximum(size, 1.0)
+    group_mean = np.bincount(member, weight * rewards, groups) / safe_size
+    centred = np.where(counted, rewards - group_mean[member], 0.0)
+    group_std = np.sqrt(np.bincount(member, centred * centred, groups) / safe_size)
+
+    low = np.full(groups, np.inf)
+    high = np.full(groups, -np.inf)
+    np.minimum.at(low, member[counted], rewards[counted])
+    np.maximum.at(high, member[counted], rewards[counted])
+    flat = ~(high > low)  # compares rewards, not a rounded deviation; an empty or single group is flat too
+
+    seen = rewards[counted]
+    batch_mean = float(seen.mean()) if seen.size else 0.0
+    batch_std = float(seen.std()) if seen.size else 0.0
+
+    baseline: NDArray[np.float64]
+    if options.leave_one_out:
+        others = np.maximum(size[member] - 1.0, 1.0)
+        baseline = (group_mean[member] * size[member] - rewards) / others
+    elif options.mean == "group":
+        baseline = group_mean[member]
+    else:
+        baseline = np.full(rewards.shape, batch_mean if options.mean == "batch" else 0.0)
+
+    scale: NDArray[np.float64]
+    if options.std == "group":
+        scale = group_std[member] + options.epsilon
+    else:
+        scale = np.full(rewards.shape, batch_std + options.epsilon if options.std == "batch" else 1.0)
+
+    trained = counted.copy()
+    if options.mask_zero_variance:
+        trained &= ~flat[member]
+    if options.leave_one_out:
+        trained &= size[member] > 1.0
+    exact_zero = flat[member] & (options.mean == "group")
+    values = np.where(trained & ~exact_zero, (rewards - baseline) / scale, 0.0)
+    return Advantages(values, trained, int(flat.sum()))

@@ -1,0 +1,1 @@
+"""Checkpoints: the only authority on what a run has consumed."""

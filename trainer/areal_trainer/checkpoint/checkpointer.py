@@ -1,0 +1,125 @@
+"""Writes and loads checkpoints with torch's distributed checkpoint, so that any world size loads any other's.
+
+Promises that a name appears only when everything below it is on disk, and that a trainer which was replaced gives
+nothing a name: `still_mine` is asked last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import shutil
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch.distributed.checkpoint as dcp
+from areal.errors import DataError
+
+from areal_trainer.checkpoint import catalog
+from areal_trainer.checkpoint.catalog import Began, Found, Record
+from areal_trainer.engine.engine import Engine
+from areal_trainer.engine.model import config_json
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far the run is: goes into the record."""
+
+    step: int
+    next_group: int
+    tombstones_below: int
+
+
+class Checkpointer:
+    """One directory of checkpoints. `save` and `load` are collectives: every rank calls them."""
+
+    def __init__(self, directory: Path, keep: int, engine: Engine) -> None:
+        self._directory = directory
+        self._keep = keep
+        self._engine = engine
+        config = json.dumps(_shape_of(config_json(engine.model_path)), sort_keys=True)
+        self._model_digest = hashlib.sha256(config.encode()).hexdigest()
+
+    def save(self, position: Position, fence: int, still_mine: Callable[[], None]) -> Path:
+        """Write everything, seal it, name it, drop the oldest. `still_mine` raises FencedError when it is not."""
+        ranks = self._engine.ranks
+        final = self._directory / catalog.name(position.step, fence)
+        partial = final.with_name(final.name + catalog.PARTIAL)
+        if ranks.first:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            _empty(partial)
+        ranks.barrier()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about one process without a group: intended
+            dcp.save(
+                self._engine.state(),
+                storage_writer=dcp.FileSystemWriter(partial, sync_files=False),  # sealing syncs them
+                no_dist=ranks.world_size == 1,
+            )
+        np.save(partial / _rng_name(ranks.rank), self._engine.rng_state())
+        ranks.barrier()
+        if ranks.first:
+            files = {path.name: catalog.fingerprint(path) for path in sorted(partial.iterdir())}
+            record = Record(
+                step=position.step,
+                fence=fence,
+                next_group=position.next_group,
+                tombstones_below=position.tombstones_below,
+                optimizer_updates=self._engine.optimizer.updates,
+                world_size=ranks.world_size,
+                model_digest=self._model_digest,
+                files=files,
+            )
+            catalog.seal(partial, record)
+            still_mine()
+            catalog.install(partial, final)
+            catalog.collect(self._directory, self._keep)
+        ranks.barrier()
+        return final
+
+    def newest(self, began: list[Began]) -> Found | None:
+        """The checkpoint to go on from. Logs why newer ones were passed over."""
+        found, passed = catalog.newest(self._directory, began)
+        for reason in passed:
+            _log.warning("checkpoint passed over: %s", reason)
+        return found
+
+    def load(self, found: Found) -> None:
+        """Fill model, optimizer and random numbers from a checkpoint."""
+        record = found.record
+        if record.model_digest != self._model_digest:
+            raise DataError(
+                f"{found.path.name} belongs to a model of another shape",
+                fix="start a new run directory, or put the old model back",
+            )
+        ranks = self._engine.ranks
+        state = self._engine.state()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            dcp.load(state, storage_reader=dcp.FileSystemReader(found.path), no_dist=ranks.world_size == 1)
+        self._engine.optimizer.set_updates(record.optimizer_updates)
+        rng = found.path / _rng_name(ranks.rank)
+        if rng.exists():  # another world size may have had fewer ranks
+            self._engine.set_rng_state(np.load(rng))
+        ranks.barrier()
+
+
+def _shape_of(config: dict[str, object]) -> dict[str, object]:
+    """What must match for tensors to mean the same."""
+    fields = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+    return {field: config.get(field) for field in fields}
+
+
+def _rng_name(rank: int) -> str:
+    return f"rng-{rank:05d}.npy"
+
+
+def _empty(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)

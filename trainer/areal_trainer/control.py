@@ -1,0 +1,269 @@
+"""The trainer's connection to the rollout controller, and its own control service.
+
+Owns one loop thread with everything gRPC on it: the heartbeat stream, the calls of the training thread, the server of
+this role. Promises that beats go on while the training thread computes, and that after every reconnect the controller
+is told the cursor again before anything else. Waits are named and bounded; a fenced answer ends them at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import grpc
+from areal.errors import ArealError, FencedError, InfraError
+from areal.net import status
+from areal.net.channel import connect
+from areal.net.heartbeat import PERIOD_S
+from areal.net.operations import wait_to_wire
+from areal.net.thread import LoopThread
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.v1 import common_pb2 as common
+from areal.v1 import operations_pb2 as operations
+from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+CALL_TIMEOUT_S = 10.0  # of one try; an attach compares the whole ledger
+OUTAGE_S = 120.0  # a restarted controller is back in seconds; after this the trainer gives up and is restarted itself
+_BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+
+
+@dataclass
+class Telling:
+    """What the beats say; written by the training thread, read by the loop's."""
+
+    step: int = 0
+    next_group: int = 0
+    committed_group: int = 0
+    finished: bool = False
+    phase: str = "starting"
+    max_steps: int = 0
+    tokens_per_s: float = 0.0
+    skipped_steps: int = 0
+
+
+@dataclass
+class Orders:
+    """What the controller last asked for; written by the loop's thread."""
+
+    checkpoint_now: bool = False
+    max_steps: int | None = None
+    served_policy_id: str = ""
+    evaluation_done: bool = False
+    asked: bool = field(default=False)  # a checkpoint, through TrainerControl
+
+
+class ControllerLink:
+    """The controller as the training thread sees it: blocking calls that survive its restarts."""
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        fence: int,
+        *,
+        thread: LoopThread,
+        waits: WaitRegistry,
+        progress: ProgressCounter,
+        incarnation: str,
+        outage_s: float = OUTAGE_S,
+    ) -> None:
+        self.telling = Telling()
+        self.orders = Orders()
+        self._address = address
+        self._token = token
+        self._fence = fence
+        self._thread = thread
+        self._waits = waits
+        self._progress = progress
+        self._incarnation = incarnation
+        self._outage_s = outage_s
+        self._told: rollout.AdvanceCursorRequest | None = None
+        self._fenced: FencedError | None = None
+        self._stub: Any = thread.call(self._open(), CALL_TIMEOUT_S)
+
+    async def _open(self) -> Any:
+        self._channel = connect(self._address, self._token)
+        return rollout_grpc.RolloutStub(self._channel)
+
+    # ---- calls of the training thread
+
+    def attach(self, next_group: int, step: int) -> rollout.AttachTrainerResponse:
+        """Say where this trainer begins; answers when the controller has compared the ledger with its journal."""
+        request = rollout.AttachTrainerRequest(fence=self._fence, next_group=next_group, step=step)
+        answer = self._retry(
+            "attach", "the controller to compare the ledger", lambda: self._stub.AttachTrainer(request, timeout=60.0)
+        )
+        self._told = None
+        self._apply(answer.max_steps)
+        self.orders.served_policy_id = answer.served_policy_id
+        return answer
+
+    def advance(self, next_group: int, step: int) -> None:
+        """Tell the cursor behind a taken batch; after this the batch may be trained.
+
+        One try. Raises InfraError when the controller is away or the batch changed meanwhile: take it again.
+        """
+        request = rollout.AdvanceCursorRequest(fence=self._fence, next_group=next_group, step=step)
+        answer = self._once(lambda: self._stub.AdvanceCursor(request, timeout=CALL_TIMEOUT_S))
+        self._told = request
+        self.orders.checkpoint_now |= answer.checkpoint_now
+        self._apply(answer.max_steps)
+
+    def publish(self, weights: common.WeightsRef, final: bool) -> str:
+        """Announce a version; answers the policy that is served then. Raises FencedError when it is refused."""
+        request = rollout.PublishWeightsRequest(fence=self._fence, weights=weights, final=final)
+        answer = self._retry(
+            "publish",
+            f"the controller to accept policy {weights.policy_id}",
+            lambda: self._stub.PublishWeights(request, timeout=CALL_TIMEOUT_S),
+        )
+        self.orders.served_policy_id = answer.served_policy_id
+        if not answer.accepted:
+            _log.warning("policy %s was not accepted, %s is served", weights.policy_id, answer.served_policy_id)
+        return str(answer.served_policy_id)
+
+    def propose_tombstone(self, group: int, reason: str, detail: str) -> bool:
+        """Ask for a group to end untrained."""
+        request = rollout.ProposeTombstoneRequest(fence=self._fence, group=group, reason=reason, detail=detail)
+        answer = self._retry(
+            "tombstone",
+            f"the controller to decide about group {group}",
+            lambda: self._stub.ProposeTombstone(request, timeout=CALL_TIMEOUT_S),
+        )
+        return bool(answer.accepted)
+
+    def check(self) -> None:
+        """Raise FencedError when the controller said that a newer trainer lives."""
+        if self._fenced is not None:
+            raise self._fenced
+
+    # ---- the stream
+
+    def start_beats(self) -> None:
+        """Open the heartbeat stream and keep it open."""
+        self._thread.spawn(self._beat_forever())
+
+    def close(self) -> None:
+        """End the connection."""
+        self._thread.call(self._channel.close(), CALL_TIMEOUT_S)
+
+    async def _beat_forever(self) -> None:
+        failures = 0
+        while True:
+            try:
+                if self._told is not None:
+                    await self._stub.AdvanceCursor(self._told, timeout=CALL_TIMEOUT_S)
+                async for orders in self._stub.Train(self._beats()):
+                    failures = 0
+                    self._obey(orders)
+            except grpc.RpcError as error:
+                self._note(error)
+            if self._fenced is not None:
+                return
+            await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+            failures += 1
+
+    async def _beats(self) -> AsyncIterator[rollout.TrainerMessage]:
+        sequence = 0
+        while True:
+            sequence += 1
+            told = self.telling
+            yield rollout.TrainerMessage(
+                beat=common.Beat(
+                    node="trainer",
+                    incarnation=self._incarnation,
+                    fence=self._fence,
+                    seq=sequence,
+                    monotonic_s=time.monotonic(),
+                    progress=self._progress.value,
+                ),
+                step=told.step,
+                next_group=told.next_group,
+                committed_group=told.committed_group,
+                finished=told.finished,
+                waiting=[wait_to_wire(wait) for wait in self._waits.list()],
+            )
+            await asyncio.sleep(PERIOD_S)
+
+    def _obey(self, orders: rollout.TrainerOrders) -> None:
+        self.orders.checkpoint_now = orders.checkpoint_now
+        self.orders.evaluation_done = orders.evaluation_done
+        if orders.served_policy_id:
+            self.orders.served_policy_id = orders.served_policy_id
+        self._apply(orders.max_steps)
+
+    def _apply(self, max_steps: int) -> None:
+        if max_steps:
+            self.orders.max_steps = max_steps
+
+    def _note(self, error: grpc.RpcError) -> None:
+        try:
+            status.raise_as(error)
+        except FencedError as fenced:
+            self._fenced = fenced
+        except ArealError as known:
+            _log.info("the controller's stream ended: %s", known.message)
+
+    # ---- one call
+
+    def _once(self, call: Callable[[], Awaitable[T]]) -> T:
+        async def run() -> T:
+            try:
+                return await call()
+            except grpc.RpcError as error:
+                status.raise_as(error)
+
+        self.check()
+        return self._thread.call(run(), 2 * 60.0)
+
+    def _retry(self, name: str, waits_for: str, call: Callable[[], Awaitable[T]]) -> T:
+        deadline = time.monotonic() + self._outage_s
+        with self._waits.waiting(name, waits_for, deadline_s=self._outage_s):
+            for delay in (*_BACKOFF_S, *[_BACKOFF_S[-1]] * int(self._outage_s + 1)):
+                try:
+                    return self._once(call)
+                except InfraError as error:
+                    if time.monotonic() + delay > deadline:
+                        raise
+                    _log.warning("%s: %s; trying again", name, error.message)
+                    time.sleep(delay)
+        raise InfraError(f"{name}: the controller did not answer for {self._outage_s:.0f} s", fix="look at its log")
+
+
+class TrainerControl(operations_grpc.TrainerControlServicer):
+    """What operators ask the trainer."""
+
+    def __init__(self, link: ControllerLink, progress: ProgressCounter) -> None:
+        self._link = link
+        self._progress = progress
+
+    async def GetTrainerStatus(
+        self, request: operations.GetTrainerStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> operations.GetTrainerStatusResponse:
+        told = self._link.telling
+        return operations.GetTrainerStatusResponse(
+            policy_id=self._progress.policy_id,
+            step=told.step,
+            max_steps=told.max_steps,
+            phase=told.phase,
+            next_group=told.next_group,
+            committed_group=told.committed_group,
+            tokens_per_s=told.tokens_per_s,
+            skipped_steps=told.skipped_steps,
+        )
+
+    async def RequestCheckpoint(
+        self, request: operations.RequestCheckpointRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> operations.RequestCheckpointResponse:
+        self._link.orders.asked = True
+        return operations.RequestCheckpointResponse(accepted=True)

@@ -1,0 +1,111 @@
+"""The columns of one training batch: ragged by sequence, one entry a token.
+
+Owns the meaning of each column. A log-probability belongs to the token it is listed with (the model predicts it from
+the tokens before), and so do its mask and version: nothing is shifted here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from areal.errors import DataError
+from areal.v1 import common_pb2 as common
+from numpy.typing import NDArray
+
+NO_VERSION = -1  # of a token that no policy made
+
+
+@dataclass(frozen=True)
+class TokenBatch:
+    """S sequences of T tokens in all. Sequence s owns the entries [offsets[s], offsets[s+1])."""
+
+    token_ids: NDArray[np.int64]  # [T]
+    behaviour_logprobs: NDArray[np.float32]  # [T]
+    loss_mask: NDArray[np.bool_]  # [T]
+    versions: NDArray[np.int64]  # [T], NO_VERSION where not sampled
+    offsets: NDArray[np.int64]  # [S+1]
+    group_ids: NDArray[np.int64]  # [S]
+    sample_indices: NDArray[np.int64]  # [S]
+    rewards: NDArray[np.float64]  # [S]
+
+    @property
+    def sequences(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def tokens(self) -> int:
+        return int(self.offsets[-1])
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        return np.diff(self.offsets)
+
+    @property
+    def sequence_of(self) -> NDArray[np.int64]:
+        """[T]: which sequence each token belongs to."""
+        return np.repeat(np.arange(self.sequences, dtype=np.int64), self.lengths)
+
+    def trainable(self) -> NDArray[np.bool_]:
+        """[T]: the tokens a gradient can reach: masked in, and not first (nothing predicts a first token)."""
+        mask = self.loss_mask.copy()
+        mask[self.offsets[:-1][self.lengths > 0]] = False
+        return mask
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        """All columns by name, for the wire between ranks."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
+    """The columns of `samples`, in order.
+
+    Raises DataError for arrays of unequal length and for token ids that the model does not have.
+    """
+    ids: list[NDArray[np.int32]] = []
+    logprobs: list[NDArray[np.float32]] = []
+    masks: list[NDArray[np.uint8]] = []
+    versions: list[NDArray[np.int64]] = []
+    groups: list[int] = []
+    indices: list[int] = []
+    rewards: list[float] = []
+    for sample in samples:
+        for sequence in sample.sequences:
+            token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
+            token_logprobs = np.frombuffer(sequence.logprobs, dtype="<f4")
+            mask = np.frombuffer(sequence.loss_mask, dtype="u1")
+            if not len(token_ids) == len(token_logprobs) == len(mask):
+                raise DataError(
+                    f"sample ({sample.key.group}, {sample.key.index}) has {len(token_ids)} token ids, "
+                    f"{len(token_logprobs)} log-probabilities and {len(mask)} mask entries",
+                    fix="make the workflow return arrays of one length for each sequence",
+                )
+            version = np.full(len(token_ids), NO_VERSION, dtype=np.int64)
+            for span in sequence.spans:
+                version[span.start : span.end] = int(span.policy_id.partition(".")[0])
+            ids.append(token_ids)
+            logprobs.append(token_logprobs)
+            masks.append(mask)
+            versions.append(version)
+            groups.append(sample.key.group)
+            indices.append(sample.key.index)
+            rewards.append(sequence.reward)
+    offsets = np.zeros(len(ids) + 1, dtype=np.int64)
+    np.cumsum([len(entry) for entry in ids], out=offsets[1:])
+    token_column = np.concatenate(ids).astype(np.int64) if ids else np.zeros(0, np.int64)
+    if token_column.size and not (int(token_column.min()) >= 0 and int(token_column.max()) < vocabulary):
+        raise DataError(
+            f"token ids reach from {token_column.min()} to {token_column.max()}, the model has {vocabulary}",
+            fix="use the tokenizer that belongs to the model",
+        )
+    return TokenBatch(
+        token_ids=token_column,
+        behaviour_logprobs=np.concatenate(logprobs).astype(np.float32) if ids else np.zeros(0, np.float32),
+        loss_mask=np.concatenate(masks).astype(np.bool_) if ids else np.zeros(0, np.bool_),
+        versions=np.concatenate(versions) if ids else np.zeros(0, np.int64),
+        offsets=offsets,
+        group_ids=np.array(groups, dtype=np.int64),
+        sample_indices=np.array(indices, dtype=np.int64),
+        rewards=np.array(rewards, dtype=np.float64),
+    )

@@ -1,0 +1,1 @@
+"""The one place that holds a model: loading, sharding, forward and backward passes, the optimizer."""

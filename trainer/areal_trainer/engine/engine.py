@@ -1,0 +1,134 @@
+"""The engine: one sharded model and its optimizer.
+
+Promises that a log-probability means the same everywhere: training, proximal recomputation and the canary go through
+one forward pass. Never decides what to train; it is given micro-batches and a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.model import PolicyModel, is_tied, load_model, max_positions
+from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
+
+# Accumulating unsharded gradients saves a reduction a micro-batch but holds the whole gradient on every rank.
+_ACCUMULATE_UNSHARDED_BELOW = 1 << 28  # parameters
+
+LossFunction = Callable[[Tensor, Tensor, MicroBatch], Tensor]
+"""(log-probs with gradient, entropy, micro-batch) → scalar; already divided by the global count of trained tokens."""
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Numerics of the engine."""
+
+    precision: Literal["float32", "bfloat16"] = "float32"
+    temperature: float = 1.0
+    optimizer: AdamWOptions = AdamWOptions()
+
+
+class Engine:
+    """FSDP2 over all ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
+
+    def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+        self.options = options
+        self.ranks = ranks
+        self.model_path = model_path
+        self._policy: PolicyModel = load_model(model_path).to(ranks.device)
+        self._policy.train()
+        size = sum(p.numel() for p in self._policy.parameters())
+        self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
+        self._shard()
+        self._parameters = dict(self._policy.named_parameters())  # the shards; between passes a module may show others
+        self.optimizer = ShardedAdamW(self._parameters, options.optimizer, ranks)
+
+    def _shard(self) -> None:
+        half = torch.bfloat16 if self.options.precision == "bfloat16" else None
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
+        again = self.ranks.world_size > 1  # alone, a rank has nothing to gain from dropping what it gathered
+        for block in self._policy.blocks:
+            fully_shard(block, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=again)
+        fully_shard(self._policy, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=False)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model knows."""
+        return int(self._policy.config.vocab_size)
+
+    @property
+    def max_positions(self) -> int:
+        """The longest sequence that the model takes."""
+        return max_positions(self._policy)
+
+    def forward(self, micro: MicroBatch, temperature: float | None = None) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of the micro-batch's predicted tokens, [predicted] each."""
+        on_device = micro.to(self.ranks.device)
+        result: tuple[Tensor, Tensor] = self._policy(
+            on_device.input_ids,
+            on_device.position_ids,
+            on_device.attention_mask(),
+            on_device.select,
+            on_device.targets,
+            self.options.temperature if temperature is None else temperature,
+        )
+        return result
+
+    @torch.no_grad()
+    def logprobs(self, micros: Sequence[MicroBatch], tokens: int, temperature: float | None = None) -> Tensor:
+        """Log-probabilities of all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
+        out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
+        for micro in micros:
+            values, _ = self.forward(micro, temperature)
+            out[micro.token_index.to(out.device)] = values
+        for module in (*self._policy.blocks, self._policy):
+            module.reshard()  # type: ignore[operator]  # or the next pass would use what was gathered now
+        self.ranks.add(out)  # every token is predicted on exactly one rank
+        return out.cpu()
+
+    def accumulate(self, micros: Sequence[MicroBatch], loss: LossFunction) -> Tensor:
+        """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
+        total = torch.zeros((), dtype=torch.float32, device=self.ranks.device)
+        for number, micro in enumerate(micros):
+            last = number == len(micros) - 1
+            self._policy.set_requires_gradient_sync(last or self._always_reduce)  # type: ignore[operator]
+            self._policy.set_is_last_backward(last)  # type: ignore[operator]
+            logprobs, entropy = self.forward(micro)
+            value = loss(logprobs, entropy, micro)
+            (value * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]  # FSDP averages over ranks
+            total += value.detach()
+        return total
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine."""
+        model = {f"model.{name}": like(p, local(p.detach())) for name, p in self._parameters.items()}
+        return {**model, **{f"optimizer.{name}": value for name, value in self.optimizer.state().items()}}
+
+    def export(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors under their Hugging Face names, copied to the CPU. A collective: all ranks must iterate."""
+        dtype = torch.bfloat16 if self.options.precision == "bfloat16" else torch.float32
+        tied = is_tied(self._policy)
+        for name, parameter in self._parameters.items():
+            data = parameter.detach()
+            whole = data.full_tensor() if isinstance(data, DTensor) and self.ranks.world_size > 1 else local(data)
+            if tied and name.endswith("lm_head.weight"):
+                continue
+            yield name.removeprefix("lm."), whole.to("cpu", dtype, copy=True).contiguous()
+
+    def rng_state(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+        """This rank's generator."""
+        return torch.get_rng_state().numpy()  # type: ignore[no-any-return]
+
+    def set_rng_state(self, state: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
+        """Continue this rank's random numbers."""
+        torch.set_rng_state(torch.from_numpy(state.copy()))

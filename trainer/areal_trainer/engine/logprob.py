@@ -1,0 +1,75 @@
+"""Log-probabilities of given tokens without ever holding a [tokens, vocabulary] matrix.
+
+Computes the output layer in chunks and again in the backward pass: for a vocabulary of 152k the peak is the gradient
+of the weight and one chunk, a seventh of what plain logits take.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_CHUNK_ELEMENTS = 1 << 25  # 128 MiB of float32 logits at a time: large matrix products, small peak
+
+
+def chunk_tokens(vocabulary: int) -> int:
+    """Tokens a chunk."""
+    return max(128, _CHUNK_ELEMENTS // vocabulary)
+
+
+class _ChunkedLogprob(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, chunk: int) -> Any:
+        tokens = hidden.shape[0]
+        logprobs = torch.empty(tokens, dtype=torch.float32, device=hidden.device)
+        normalizer = torch.empty_like(logprobs)
+        entropy = torch.empty_like(logprobs)
+        for start in range(0, tokens, chunk):
+            part = slice(start, min(start + chunk, tokens))
+            logits = (hidden[part] @ weight.T).float().div_(temperature)
+            log_total = torch.logsumexp(logits, dim=-1)
+            normalizer[part] = log_total
+            logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - log_total
+            log_probabilities = logits.sub_(log_total[:, None])
+            entropy[part] = -(log_probabilities.exp() * log_probabilities).sum(-1)
+        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.temperature = temperature
+        ctx.chunk = chunk
+        ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        hidden, weight, targets, normalizer = ctx.saved_tensors
+        grad_logprobs = grads[0]
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        for start in range(0, hidden.shape[0], ctx.chunk):
+            part = slice(start, min(start + ctx.chunk, hidden.shape[0]))
+            logits = (hidden[part] @ weight.T).float().div_(ctx.temperature)
+            grad_logits = torch.exp(logits - normalizer[part, None]).neg_()
+            grad_logits.scatter_add_(1, targets[part, None], torch.ones_like(grad_logits[:, :1]))
+            grad_logits.mul_((grad_logprobs[part] / ctx.temperature)[:, None])
+            grad_logits = grad_logits.to(hidden.dtype)
+            grad_hidden[part] = grad_logits @ weight
+            grad_weight += (grad_logits.T @ hidden[part]).float()
+        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+
+
+def chunked_logprobs(
+    hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, *, chunk: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """log softmax(hidden·weightᵀ / temperature)[target], and the entropy of that distribution (without gradient).
+
+    Args:
+        hidden: [tokens, width]; weight: [vocabulary, width]; targets: [tokens]
+        temperature: of the sampler; applied before the normaliser, or the values would not be the sampler's
+
+    Returns:
+        two float32 tensors, [tokens]
+    """
+    size = chunk or chunk_tokens(weight.shape[0])
+    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, size)  # type: ignore[no-untyped-call]
+    return logprobs, entropy

@@ -1,0 +1,94 @@
+"""A Hugging Face causal language model as this trainer sees it: packed rows in, log-probabilities out.
+
+Owns the two settings that packing depends on: no key-value cache (with it, models silently ignore the reset of
+positions) and an explicit block-causal mask. Refuses models whose logits are not hidden·Wᵀ.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from areal.errors import DataError
+from torch import Tensor, nn
+
+from areal_trainer.engine.logprob import chunked_logprobs
+
+
+class PolicyModel(nn.Module):
+    """Wraps a causal language model. The output layer runs inside `forward`, where its shards are gathered."""
+
+    def __init__(self, lm: Any) -> None:
+        super().__init__()
+        _refuse_unknown_heads(lm)
+        self.lm = lm
+
+    @property
+    def config(self) -> Any:
+        return self.lm.config
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The transformer blocks, in order."""
+        return list(self.lm.get_decoder().layers)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor,
+        select: Tensor,
+        targets: Tensor,
+        temperature: float,
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy at the `select`ed flat positions, each [selected]."""
+        hidden = self.lm.get_decoder()(
+            input_ids=input_ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=False
+        ).last_hidden_state
+        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, select)
+        return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature)
+
+
+def load_model(path: Path) -> PolicyModel:
+    """The model in `path`, in float32 master weights. Raises DataError when it is no causal language model."""
+    from transformers import AutoModelForCausalLM
+
+    if not (path / "config.json").is_file():
+        raise DataError(f"{path} holds no config.json", fix="point model.path at a Hugging Face model directory")
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    except (OSError, ValueError, RuntimeError) as error:
+        raise DataError(f"the model in {path} can't be loaded: {error}", fix="check its files") from error
+    return PolicyModel(lm)
+
+
+def max_positions(model: PolicyModel) -> int:
+    """The longest sequence that the model's positions and attention allow."""
+    longest = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
+    layers = getattr(model.config, "layer_types", None) or []
+    window = getattr(model.config, "sliding_window", None)
+    if window and "sliding_attention" in layers:
+        return min(longest, int(window))  # the block-causal mask has no window, so sequences must fit one
+    return longest
+
+
+def is_tied(model: PolicyModel) -> bool:
+    """Whether the output layer is the input embedding."""
+    return bool(getattr(model.config, "tie_word_embeddings", False))
+
+
+def config_json(path: Path) -> dict[str, Any]:
+    """The model's configuration file as it is."""
+    loaded: dict[str, Any] = json.loads((path / "config.json").read_text())
+    return loaded
+
+
+def _refuse_unknown_heads(lm: Any) -> None:
+    head = lm.get_output_embeddings()
+    if head is None or getattr(head, "bias", None) is not None:
+        raise DataError("the model's output layer is not a plain matrix", fix="use a model without an output bias")
+    for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
+        if getattr(lm.config, field, None) not in (None, 1, 1.0):
+            raise DataError(f"the model's {field} changes its logits", fix="use a model without it")

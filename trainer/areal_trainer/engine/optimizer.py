@@ -1,0 +1,127 @@
+"""AdamW on each rank's own shards.
+
+The update is elementwise, so a rank steps its local tensors directly: no DTensor dispatch a parameter. The gradient
+norm is the only thing that ranks must agree on. State leaves and enters as DTensors, so that a checkpoint of one world
+size loads in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from areal_trainer.engine.group import Ranks
+
+
+@dataclass(frozen=True)
+class AdamWOptions:
+    """Hyperparameters of AdamW and of gradient clipping."""
+
+    betas: tuple[float, float] = (0.9, 0.99)
+    epsilon: float = 1e-8
+    weight_decay: float = 0.0
+    grad_clip: float = 1.0
+
+
+class ShardedAdamW:
+    """Steps the shards of the given parameters, by name."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], options: AdamWOptions, ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._options = options
+        self._shards = {name: p for name, p in parameters.items() if p.requires_grad}
+        self._local = {name: local(p.detach()) for name, p in self._shards.items()}
+        self._adam = torch.optim.AdamW(
+            [tensor for tensor in self._local.values() if tensor.numel()],  # a rank may own nothing of a small tensor
+            lr=0.0,
+            betas=options.betas,
+            eps=options.epsilon,
+            weight_decay=options.weight_decay,
+            fused=True,
+        )
+
+    def step(self, learning_rate: float, loss: Tensor | None = None) -> float:
+        """Clip, update, drop the gradients; returns the norm before clipping.
+
+        A norm or a rank's `loss` that is not finite changes nothing, and the norm returned is not finite on any rank.
+        """
+        gradients: list[Tensor] = []
+        for name, shard in self._shards.items():
+            tensor = self._local[name]
+            gradient = shard.grad
+            shard.grad = None
+            if tensor.numel():
+                tensor.grad = torch.zeros_like(tensor) if gradient is None else local(gradient)
+                gradients.append(tensor.grad)
+        norm = self._norm(gradients, loss)
+        if torch.isfinite(norm):
+            scale = self._options.grad_clip / (norm + 1e-6)
+            if scale < 1.0:
+                torch._foreach_mul_(gradients, float(scale))
+            for entry in self._adam.param_groups:
+                entry["lr"] = learning_rate
+            self._adam.step()
+        self._adam.zero_grad(set_to_none=True)
+        return float(norm)
+
+    def _norm(self, gradients: list[Tensor], loss: Tensor | None) -> Tensor:
+        total = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
+        if gradients:
+            total = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+        if loss is not None:
+            total = total + loss.double() * 0.0  # 0, or not a number
+        self._ranks.add(total)
+        return total.sqrt()
+
+    def drop_gradients(self) -> None:
+        """Forget what was accumulated."""
+        for shard in self._shards.values():
+            shard.grad = None
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments by `<moment>.<parameter>`, as DTensors laid out like their parameters; made when there are none."""
+        state: dict[str, Tensor] = {}
+        for name, shard in self._shards.items():
+            tensor = self._local[name]
+            held = self._adam.state[tensor] if tensor.numel() else {}
+            for moment in ("exp_avg", "exp_avg_sq"):
+                value = held.get(moment)
+                if value is None:
+                    value = torch.zeros_like(tensor)
+                    if tensor.numel():
+                        held[moment] = value
+                state[f"{moment}.{name}"] = like(shard, value)
+            if tensor.numel() and "step" not in held:
+                held["step"] = torch.zeros((), dtype=torch.float32, device=tensor.device)
+        return state
+
+    @property
+    def updates(self) -> int:
+        """Updates made, which bias correction depends on."""
+        for held in self._adam.state.values():
+            return int(held["step"].item()) if "step" in held else 0
+        return 0
+
+    def set_updates(self, updates: int) -> None:
+        """After `state()` was filled from a checkpoint: how many updates it holds."""
+        for held in self._adam.state.values():
+            held["step"].fill_(float(updates))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part, sharing memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def like(parameter: Tensor, value: Tensor) -> Tensor:
+    """`value` as a shard laid out like `parameter`."""
+    data = parameter.detach()
+    if not isinstance(data, DTensor):
+        return value
+    return DTensor.from_local(
+        value, data.device_mesh, data.placements, run_check=False, shape=data.shape, stride=data.stride()
+    )

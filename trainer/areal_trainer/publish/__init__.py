@@ -1,0 +1,1 @@
+"""Weight versions from the trainer's side: whole tensors, a canary, the announcement."""
