@@ -296,6 +296,8 @@ class Book:
                 if outcome != reason:
                     self._emit(CloseGroup(self.epoch, index, reason))
                     closing_again.append(index)
+                else:
+                    self.groups.pop(index, None)
                 continue
             self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
         self._emit(AdvanceLedger(self.cursor, self.trainer_fence))
@@ -306,6 +308,9 @@ class Book:
     ) -> None:
         stored = view.samples.get(index, {})
         group = self.groups.get(index)
+        if outcome == COMPLETE and not stored:
+            self._emit(ReopenGroup(index))
+            outcome = None
         if outcome == COMPLETE:
             group = group or self._create(index)
             if group.phase is not Phase.DECIDED:

@@ -82,6 +82,11 @@ class Controller:
         return max(self.settings.max_steps, self.desk.step)
 
     @property
+    def attention(self) -> float:
+        """The clock by which peers are judged: it does not run while we ourselves are late."""
+        return self._attention
+
+    @property
     def stalled(self) -> str:
         """Why the run can't go on without help; empty when it can."""
         limit = self.settings.max_filtered_per_step

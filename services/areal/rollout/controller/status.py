@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from areal.net.heartbeat import Health
 from areal.rollout.controller.core import Controller
 
 
@@ -39,8 +38,3 @@ def idle_reason(core: Controller) -> str:
     if found.waiting:
         return f"{found.waiting} groups wait for a place at a worker or for another try"
     return ""
-
-
-def health_words(core: Controller) -> dict[str, Health]:
-    """Health of each worker by name."""
-    return {name: worker.health for name, worker in core.crew.workers.items()}

@@ -1,7 +1,7 @@
 """The trainer's side: attach, advance, publish, commit, propose, finish.
 
-Owns the living trainer's fence and the calls that wait for an answer. Promises: a cursor is acknowledged only when it is
-in the journal; an advance that no longer agrees with the ranks is refused, so that what was taken is taken again.
+Owns the living trainer's fence and the calls that wait for an answer. Promises: a cursor is acknowledged only when it
+is in the journal; an advance that no longer agrees with the ranks is refused, so that what was taken is taken again.
 """
 
 from __future__ import annotations
@@ -139,6 +139,8 @@ class TrainerDesk:
         for attach in self._attaches:
             if attach.scan and attach.scan <= scan:
                 attach.closing = set(closing)
+        for index in [index for index in self._proposals if index in self._book.ranks and index not in closing]:
+            self.closed(index)
         self._answer_attaches(scan)
 
     def rescan(self) -> None:

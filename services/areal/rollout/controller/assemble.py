@@ -1,0 +1,152 @@
+"""Builds one controller from its parts and runs it. What `main` reads from a job comes in as plain values.
+
+Owns the order of a start: fence, journal, ledger claim and scan, then the core, then the doors open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from areal.errors import InfraError
+from areal.ledger.fences import allocate
+from areal.ledger.journal import Journal
+from areal.ledger.values import LedgerSnapshot
+from areal.net.server import GrpcServer
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.controller.core import Controller, Rebuilt
+from areal.rollout.controller.evaluations_file import EvaluationsFile
+from areal.rollout.controller.gauges import Gauges
+from areal.rollout.controller.journal_writer import JournalWriter
+from areal.rollout.controller.kept import KeptFile
+from areal.rollout.controller.ledger_link import ControllerLedger, LedgerLink
+from areal.rollout.controller.loop import CoreLoop
+from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.service import RolloutService
+from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.streams import Streams
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
+
+log = logging.getLogger(__name__)
+
+_START_S = 60.0  # Redis loads its file at up to 330 MB/s; a longer absence is a broken run
+_PAUSE_S = 0.2
+_GRACE_S = 1.0  # for open calls at the end; streams end at once
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the controller's files lie."""
+
+    fences: Path
+    journal: Path
+    kept: Path
+    evaluations: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What `serve` is given; each has a lifetime of its own."""
+
+    job: str
+    token: str
+    settings: Settings
+    paths: Paths
+    rows: Rows
+    ledger: ControllerLedger
+    metrics: RoleMetrics
+    waits: WaitRegistry
+    progress: ProgressCounter
+
+
+async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[[int], None] | None = None) -> None:
+    """Run a controller until `stop`. `started` gets the port. Raises FencedError when a newer controller is alive."""
+    fence = allocate(parts.paths.fences, "controller")
+    journal = Journal(parts.paths.journal)
+    kept = KeptFile(parts.paths.kept)
+    evaluations = EvaluationsFile(parts.paths.evaluations)
+    settings = _with_hot_fields(parts.settings, kept)
+    log.info("controller f%d starts", fence)
+    state = journal.start(fence)
+    view = await _claim(parts, fence)
+    cursor = state.cursor
+    rebuilt = Rebuilt(
+        view=view,
+        low=view.low,
+        tombstones={group: tombstone.reason for group, tombstone in state.tombstones.items()},
+        trainer_fence=cursor.fence if cursor else 0,
+        next_group=cursor.next_group if cursor else 0,
+        trainer_step=_version_at(cursor.next_group if cursor else 0, state.tombstones, settings.batch_groups),
+        served=kept.kept.served,
+        evaluated=[result["policy_id"] for result in evaluations.results],
+    )
+    core = Controller(settings, rebuilt, time.monotonic())
+    streams = Streams()
+    loop = CoreLoop(parts.rows, settings.group_size, kept, evaluations, streams)
+    link = LedgerLink(parts.ledger, fence, settings.group_size, loop.post, parts.waits, view.run_id)
+    writer = JournalWriter(journal, fence, loop.post, link.submit)
+    server = GrpcServer("controller", parts.token, waits=parts.waits, progress=parts.progress)
+    service = RolloutService(parts.job, core, loop, fence)
+    server.add(rollout_grpc.add_RolloutServicer_to_server, service, "areal.v1.Rollout")
+    bound = await server.start(port)
+    await server.set_ready(True)
+    if started is not None:
+        started(bound)
+    gauges = Gauges(parts.metrics, parts.waits, parts.progress)
+    try:
+        await _until(stop, loop.run(core, link, writer, gauges), link.run(), writer.run())
+    finally:
+        streams.end()
+        await server.stop(_GRACE_S)
+        journal.close()
+
+
+async def _until(stop: asyncio.Event, *loops: Awaitable[None]) -> None:
+    """Run the loops until `stop`; the first that fails ends all, with its error."""
+    tasks = [asyncio.ensure_future(loop) for loop in loops]
+    asked = asyncio.ensure_future(stop.wait())
+    try:
+        done, _ = await asyncio.wait([*tasks, asked], return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in (*tasks, asked):
+            task.cancel()
+        await asyncio.gather(*tasks, asked, return_exceptions=True)
+
+
+async def _claim(parts: Parts, fence: int) -> LedgerSnapshot:
+    """Claim the ledger and read it, waiting for Redis to come up."""
+    give_up = time.monotonic() + _START_S
+    with parts.waits.waiting("ledger", "Redis answers", deadline_s=_START_S):
+        while True:
+            try:
+                await parts.ledger.claim(fence)
+                return await parts.ledger.scan()
+            except InfraError:
+                if time.monotonic() > give_up:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
+
+
+def _version_at(cursor: int, tombstones: Iterable[int], batch_groups: int) -> int:
+    """The version that the trainer makes of everything below `cursor`."""
+    below = sum(1 for group in tombstones if group < cursor)
+    return (cursor - below) // batch_groups
+
+
+def _with_hot_fields(settings: Settings, kept: KeptFile) -> Settings:
+    """Hot fields as they were last set, where they were."""
+    hot = kept.kept
+    return replace(
+        settings,
+        max_steps=settings.max_steps if hot.max_steps is None else hot.max_steps,
+        max_staleness=settings.max_staleness if hot.max_staleness is None else hot.max_staleness,
+        max_concurrent=settings.max_concurrent if hot.max_concurrent is None else hot.max_concurrent,
+    )

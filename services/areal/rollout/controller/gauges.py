@@ -1,0 +1,88 @@
+"""Metrics, named waits and progress of the controller, read off its core. Decides nothing."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.controller.book import Book
+from areal.rollout.controller.core import Controller
+from areal.rollout.controller.status import idle_reason
+
+_PERIOD_S = 0.5
+_DIGITS = re.compile(r"\d+")
+
+
+class Gauges:
+    """Shows what the core holds, twice a second."""
+
+    def __init__(self, metrics: RoleMetrics, waits: WaitRegistry, progress: ProgressCounter) -> None:
+        self._metrics = metrics
+        self._waits = waits
+        self._progress = progress
+        self._shown = 0.0
+        self._seen: dict[tuple[str, str], int] = {}
+        self._wait_key = ""
+        self._wait = ExitStack()
+        for reason in ("filtered", "rejected", "ended", "deadline", "poison", "infra"):
+            metrics.counter("areal_tombstones_total", reason=reason)
+        for outcome in ("complete", "tombstoned"):
+            metrics.counter("areal_groups_total", outcome=outcome)
+        metrics.counter("areal_staleness_violations_total")
+
+    def show(self, core: Controller, now: float) -> None:
+        """Update everything if it is time."""
+        if now - self._shown < _PERIOD_S:
+            return
+        self._shown = now
+        book, settings, metrics = core.book, core.settings, self._metrics
+        self._counts(book)
+        metrics.gauge("areal_rollouts_inflight").set(core.found.in_work)
+        metrics.gauge("areal_rollout_capacity").set(settings.max_concurrent)
+        metrics.gauge("areal_gate_room_groups").set(core.found.room)
+        metrics.gauge("areal_replay_bytes").set(book.reserved * settings.bytes_per_group)
+        metrics.gauge("areal_replay_budget_bytes").set(settings.budget_bytes)
+        metrics.gauge("areal_replay_ready_groups").set(book.waiting_complete())
+        partial = sum(1 for index in book.open if book.groups[index].done)
+        metrics.gauge("areal_replay_partial_groups").set(partial)
+        if core.evaluations.recorded:
+            newest = core.evaluations.recorded[-1]
+            metrics.gauge("areal_evaluation_score").set(newest.mean)
+            metrics.gauge("areal_evaluation_version").set(newest.version)
+        reason = idle_reason(core)
+        self._progress.doing = reason or f"{core.found.in_work} groups in work"
+        self._progress.policy_id = core.fleet.served.policy_id if core.fleet.served else ""
+        self._name_wait(reason)
+
+    def _counts(self, book: Book) -> None:
+        tally = book.tally
+        for duration_s in tally.durations_s:
+            self._metrics.histogram("areal_rollout_duration_seconds").observe(duration_s)
+        tally.durations_s.clear()
+        closed = sum(tally.closed.values())
+        self._progress.advance(self._new("progress", "", closed))
+        for outcome, count in tally.closed.items():
+            new = self._new("areal_groups_total", outcome, count)
+            self._metrics.counter("areal_groups_total", outcome=outcome).inc(new)
+        for reason, count in tally.tombstones.items():
+            new = self._new("areal_tombstones_total", reason, count)
+            self._metrics.counter("areal_tombstones_total", reason=reason).inc(new)
+        new = self._new("areal_staleness_violations_total", "", tally.violations)
+        self._metrics.counter("areal_staleness_violations_total").inc(new)
+
+    def _new(self, name: str, label: str, count: int) -> int:
+        new = count - self._seen.get((name, label), 0)
+        self._seen[(name, label)] = count
+        return new
+
+    def _name_wait(self, reason: str) -> None:
+        key = _DIGITS.sub("", reason)
+        if key == self._wait_key:
+            return
+        self._wait.close()
+        self._wait_key = key
+        if reason:
+            self._wait.enter_context(self._waits.waiting("admission", reason))

@@ -1,0 +1,71 @@
+"""The controller's process: reads the resolved job, builds the parts, runs them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from areal.errors import ExitCode
+from areal.ledger import AsyncLedger
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.plan import ResolvedJob, RoleContext
+from areal.rollout.controller.assemble import Parts, Paths, serve
+from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.settings import Settings
+
+_BYTES_PER_TOKEN = 8  # ids, log-probabilities and mask, after run-length coding of what repeats
+_LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
+
+
+def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
+    """The controller's settings from the job's fields."""
+    spec = job.job.spec
+    algorithm, rollout, evaluation = spec.algorithm, spec.rollout, spec.evaluation
+    return Settings(
+        group_size=algorithm.group_size,
+        batch_groups=algorithm.batch_size,
+        max_steps=algorithm.max_steps,
+        max_staleness=algorithm.max_staleness,
+        max_concurrent=rollout.max_concurrent_rollouts,
+        group_deadline_s=rollout.group_deadline_seconds,
+        filter_zero_variance=algorithm.zero_variance == "filter",
+        max_filtered_per_step=rollout.max_filtered_per_step,
+        bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * _BYTES_PER_TOKEN,
+        budget_bytes=int(spec.replay.budget_bytes),
+        publish_interval=spec.weight_sync.interval_steps,
+        evaluation_interval=evaluation.interval_steps if evaluation_rows else 0,
+        evaluation_rows=evaluation_rows,
+        evaluation_concurrent=evaluation.max_concurrent,
+        evaluation_at_start=evaluation.at_start,
+    )
+
+
+async def run(ctx: RoleContext) -> int:
+    """Run the controller until it is asked to stop."""
+    job = ctx.job
+    layout, spec = job.layout, job.job.spec
+    train, held_out = layout.dataset / "train", layout.dataset / "evaluation"
+    rows = Rows(train, held_out if held_out.exists() else None, spec.seed)
+    settings = settings_of(job, rows.evaluation_rows(spec.evaluation.rows))
+    metrics = RoleMetrics("controller", job.job.metadata.name)
+    metrics.serve(ctx.metrics_port)
+    password = Path(job.redis_users["controller"]).read_text().strip()
+    async with AsyncLedger(
+        job.endpoints.redis, job.uid, username="controller", password=password, retry_for_s=_LEDGER_RETRY_S
+    ) as ledger:
+        parts = Parts(
+            job=job.job.metadata.name,
+            token=ctx.token,
+            settings=settings,
+            paths=Paths(
+                layout.fences, layout.journal, layout.journal.parent / "controller-kept.json", layout.evaluations
+            ),
+            rows=rows,
+            ledger=ledger,
+            metrics=metrics,
+            waits=WaitRegistry("controller"),
+            progress=ProgressCounter(),
+        )
+        await serve(parts, ctx.port, ctx.stop)
+    return ExitCode.DONE

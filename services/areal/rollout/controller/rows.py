@@ -1,0 +1,30 @@
+"""Which dataset row belongs to a prompt group or to an evaluation. Owns the dataset cursor: g decides, nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from areal.data.order import row_of
+from areal.data.snapshot import Snapshot
+
+
+class Rows:
+    """The prepared training rows in the job's order, and the evaluation rows in theirs."""
+
+    def __init__(self, train: Path, evaluation: Path | None, seed: int) -> None:
+        self._train = Snapshot(train)
+        self._evaluation = Snapshot(evaluation) if evaluation is not None else None
+        self._seed = seed
+
+    def row(self, group: int) -> bytes:
+        """The row of prompt group `group`, as JSON."""
+        return self._train.row_json(row_of(group, len(self._train), self._seed))
+
+    def evaluation_row(self, row: int) -> bytes:
+        """Row `row` of the evaluation set, as JSON."""
+        assert self._evaluation is not None
+        return self._evaluation.row_json(row)
+
+    def evaluation_rows(self, wanted: int) -> int:
+        """How many rows an evaluation has."""
+        return min(wanted, len(self._evaluation)) if self._evaluation is not None else 0

@@ -1,0 +1,241 @@
+"""The gRPC face of the controller: three heartbeat streams and the trainer's and operator's calls.
+
+Owns the translation between messages and inputs. Decides nothing: every message goes into the core's queue, every
+answer comes from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from areal.errors import ArealError, FencedError
+from areal.net import status as net_status
+from areal.rollout.controller import wire
+from areal.rollout.controller.core import Controller
+from areal.rollout.controller.loop import CoreLoop
+from areal.rollout.controller.streams import BEAT_S, Outbox, WorkerStream
+from areal.rollout.controller.summary import rollout_status
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
+
+log = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class RolloutService(rollout_grpc.RolloutServicer):
+    """Serves one core. Reads of the core happen on its own event loop, between two of its steps."""
+
+    def __init__(self, job: str, core: Controller, loop: CoreLoop, fence: int) -> None:
+        self._job = job
+        self._core = core
+        self._loop = loop
+        self._streams = loop.streams
+        self._fence = fence
+        self._epochs: dict[str, int] = {}  # worker incarnation → ledger epoch for which it was told to send again
+
+    # ---- streams
+
+    async def Work(
+        self, request_iterator: AsyncIterator[rollout.WorkerMessage], context: Context
+    ) -> AsyncIterator[rollout.WorkOrders]:
+        first = await anext(request_iterator, None)
+        if first is None:
+            return
+        stream = WorkerStream(first.worker_id, first.beat.incarnation, self._complete_work)
+        self._streams.open_worker(stream)
+        log.info("worker %s opened a stream, holding %d groups", first.worker_id, len(first.held))
+        report = wire.worker_report(first, first=True)
+        self._loop.post(lambda core, now: core.worker(now, report))
+        reader = asyncio.create_task(self._read_work(request_iterator, stream))
+        try:
+            while (orders := await stream.outbox.next()) is not None:
+                yield orders
+        finally:
+            reader.cancel()
+            self._streams.close_worker(stream)
+
+    async def _read_work(self, messages: AsyncIterator[rollout.WorkerMessage], stream: WorkerStream) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            async for message in messages:
+                report = wire.worker_report(message, first=False)
+                self._loop.post(lambda core, now, report=report: core.worker(now, report))  # type: ignore[misc]
+        stream.outbox.end()
+
+    def _complete_work(self, stream: WorkerStream, orders: rollout.WorkOrders) -> None:
+        core = self._core
+        orders.controller_fence = self._fence
+        orders.committed_group = core.book.committed
+        if self._epochs.get(stream.incarnation) != core.book.epoch:
+            self._epochs[stream.incarnation] = core.book.epoch
+            orders.resend = True
+        if core.done:
+            orders.stop = True
+        now = time.monotonic()
+        if stream.fleet_due or now - stream.fleet_told_at >= BEAT_S:
+            orders.fleet.extend(wire.server_state(s.report, live=s.routable) for s in core.fleet.servers.values())
+            told = b"".join(state.SerializeToString() for state in orders.fleet)
+            orders.fleet_changed = stream.fleet_due or told != stream.fleet_told
+            stream.fleet_told, stream.fleet_told_at, stream.fleet_due = told, now, False
+            if not orders.fleet_changed:
+                del orders.fleet[:]
+
+    async def Serve(
+        self, request_iterator: AsyncIterator[rollout.ServerMessage], context: Context
+    ) -> AsyncIterator[rollout.ServerOrders]:
+        outbox: Outbox[rollout.ServerOrders] = Outbox(rollout.ServerOrders, self._complete_serve)
+        outbox.wake()
+        self._streams.servers.add(outbox)
+        reader = asyncio.create_task(self._read_serve(request_iterator, outbox))
+        try:
+            while (orders := await outbox.next()) is not None:
+                yield orders
+        finally:
+            reader.cancel()
+            self._streams.servers.discard(outbox)
+
+    async def _read_serve(
+        self, messages: AsyncIterator[rollout.ServerMessage], outbox: Outbox[rollout.ServerOrders]
+    ) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            async for message in messages:
+                report = wire.server_report(message)
+                self._loop.post(lambda core, now, report=report: core.server(report))  # type: ignore[misc]
+        outbox.end()
+
+    def _complete_serve(self, orders: rollout.ServerOrders) -> None:
+        if self._core.fleet.served is not None:
+            orders.wanted.CopyFrom(wire.weights_ref(self._core.fleet.served))
+
+    async def Train(
+        self, request_iterator: AsyncIterator[rollout.TrainerMessage], context: Context
+    ) -> AsyncIterator[rollout.TrainerOrders]:
+        outbox: Outbox[rollout.TrainerOrders] = Outbox(rollout.TrainerOrders, self._complete_train)
+        outbox.wake()
+        self._streams.trainers.add(outbox)
+        fenced: list[FencedError] = []
+        reader = asyncio.create_task(self._read_train(request_iterator, outbox, fenced))
+        try:
+            while (orders := await outbox.next()) is not None:
+                yield orders
+            if fenced:
+                await net_status.abort(context, fenced[0])
+        finally:
+            reader.cancel()
+            self._streams.trainers.discard(outbox)
+
+    async def _read_train(
+        self,
+        messages: AsyncIterator[rollout.TrainerMessage],
+        outbox: Outbox[rollout.TrainerOrders],
+        fenced: list[FencedError],
+    ) -> None:
+        with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
+            async for message in messages:
+                alive = self._core.desk.fence
+                if message.beat.fence < alive:
+                    fenced.append(FencedError(f"trainer fence {message.beat.fence} is over: {alive} is alive"))
+                    break
+                report = wire.trainer_report(message)
+                self._loop.post(lambda core, now, report=report: core.trainer(report))  # type: ignore[misc]
+        outbox.end()
+
+    def _complete_train(self, orders: rollout.TrainerOrders) -> None:
+        core = self._core
+        orders.checkpoint_now = core.desk.checkpoint_now
+        orders.max_steps = core.max_steps
+        orders.max_staleness = core.settings.max_staleness
+        orders.served_policy_id = core.fleet.served.policy_id if core.fleet.served else ""
+        orders.evaluation_done = core.done
+
+    # ---- calls
+
+    async def AttachTrainer(
+        self, request: rollout.AttachTrainerRequest, context: Context
+    ) -> rollout.AttachTrainerResponse:
+        try:
+            await self._loop.ask(
+                lambda core, ticket: core.attach(ticket, request.fence, request.next_group, request.step)
+            )
+        except ArealError as error:
+            await net_status.abort(context, error)
+        core = self._core
+        log.info("trainer f%d attached at step %d, group %d", request.fence, request.step, request.next_group)
+        return rollout.AttachTrainerResponse(
+            controller_fence=self._fence,
+            served_policy_id=core.fleet.served.policy_id if core.fleet.served else "",
+            max_steps=core.max_steps,
+            max_staleness=core.settings.max_staleness,
+        )
+
+    async def AdvanceCursor(
+        self, request: rollout.AdvanceCursorRequest, context: Context
+    ) -> rollout.AdvanceCursorResponse:
+        try:
+            await self._loop.ask(
+                lambda core, ticket: core.advance(ticket, request.fence, request.next_group, request.step)
+            )
+        except ArealError as error:
+            await net_status.abort(context, error)
+        core = self._core
+        return rollout.AdvanceCursorResponse(
+            checkpoint_now=core.desk.checkpoint_now,
+            max_steps=core.max_steps,
+            max_staleness=core.settings.max_staleness,
+        )
+
+    async def PublishWeights(
+        self, request: rollout.PublishWeightsRequest, context: Context
+    ) -> rollout.PublishWeightsResponse:
+        try:
+            weights = wire.weights(request.weights)
+            accepted = await self._loop.ask(lambda core, ticket: core.publish(ticket, request.fence, weights))
+        except ArealError as error:
+            await net_status.abort(context, error)
+        served = self._core.fleet.served
+        log.info("weights %s: %s", request.weights.policy_id, "served" if accepted else "not accepted")
+        return rollout.PublishWeightsResponse(accepted=accepted, served_policy_id=served.policy_id if served else "")
+
+    async def ProposeTombstone(
+        self, request: rollout.ProposeTombstoneRequest, context: Context
+    ) -> rollout.ProposeTombstoneResponse:
+        try:
+            accepted = await self._loop.ask(
+                lambda core, ticket: core.propose(ticket, request.fence, request.group, request.reason, request.detail)
+            )
+        except ArealError as error:
+            await net_status.abort(context, error)
+        return rollout.ProposeTombstoneResponse(accepted=accepted)
+
+    async def SetHotFields(
+        self, request: rollout.SetHotFieldsRequest, context: Context
+    ) -> rollout.SetHotFieldsResponse:
+        try:
+            await self._loop.ask(
+                lambda core, ticket: core.set_hot(
+                    ticket,
+                    request.max_steps if request.HasField("max_steps") else None,
+                    request.max_staleness if request.HasField("max_staleness") else None,
+                    request.max_concurrent_rollouts if request.HasField("max_concurrent_rollouts") else None,
+                )
+            )
+        except ArealError as error:
+            await net_status.abort(context, error)
+        settings = self._core.settings
+        return rollout.SetHotFieldsResponse(
+            max_steps=self._core.max_steps,
+            max_staleness=settings.max_staleness,
+            max_concurrent_rollouts=settings.max_concurrent,
+        )
+
+    async def GetRolloutStatus(
+        self, request: rollout.GetRolloutStatusRequest, context: Context
+    ) -> rollout.GetRolloutStatusResponse:
+        return rollout_status(self._job, self._core, self._loop.evaluations.results)

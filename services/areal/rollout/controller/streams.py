@@ -1,0 +1,120 @@
+"""Open streams and the orders that wait to go out on them.
+
+Owns coalescing: orders gather for a few milliseconds, and a stream without orders still hears from us twice a second.
+Whoever has no stream misses nothing: on reconnect what it holds is compared with what it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from google.protobuf.message import Message
+
+from areal.v1 import rollout_pb2 as rollout
+
+COALESCE_S = 0.004
+BEAT_S = 0.5
+
+Orders = TypeVar("Orders", bound=Message)
+
+
+class Outbox(Generic[Orders]):
+    """Orders for one peer. `complete` fills in what every message carries."""
+
+    def __init__(self, empty: Callable[[], Orders], complete: Callable[[Orders], None]) -> None:
+        self._empty = empty
+        self._complete = complete
+        self._orders: Orders = empty()
+        self._wake = asyncio.Event()
+        self.ended = False
+
+    @property
+    def orders(self) -> Orders:
+        """The message being gathered. Reading it to change it wakes the sender."""
+        self._wake.set()
+        return self._orders
+
+    def wake(self) -> None:
+        """Something that `complete` fills in has changed."""
+        self._wake.set()
+
+    def end(self) -> None:
+        """No more messages: the peer went, or came back on another stream."""
+        self.ended = True
+        self._wake.set()
+
+    async def next(self) -> Orders | None:
+        """The next message to send: soon after an order, at the latest after the beat's period. None at the end."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), BEAT_S)
+            if not self.ended:
+                await asyncio.sleep(COALESCE_S)
+        except TimeoutError:
+            pass
+        if self.ended:
+            return None
+        self._wake.clear()
+        orders, self._orders = self._orders, self._empty()
+        self._complete(orders)
+        return orders
+
+
+class WorkerStream:
+    """One worker's stream; `incarnation` names its process."""
+
+    def __init__(self, worker_id: str, incarnation: str, complete: Callable[[WorkerStream, rollout.WorkOrders], None]):
+        self.worker_id = worker_id
+        self.incarnation = incarnation
+        self.fleet_due = True
+        self.fleet_told = b""  # what was sent last
+        self.fleet_told_at = 0.0
+        self.outbox: Outbox[rollout.WorkOrders] = Outbox(rollout.WorkOrders, lambda orders: complete(self, orders))
+
+
+class Streams:
+    """All open streams, by peer."""
+
+    def __init__(self) -> None:
+        self.workers: dict[str, WorkerStream] = {}
+        self.servers: set[Outbox[rollout.ServerOrders]] = set()
+        self.trainers: set[Outbox[rollout.TrainerOrders]] = set()
+
+    def open_worker(self, stream: WorkerStream) -> None:
+        """A worker's new stream takes the place of its old one."""
+        old = self.workers.get(stream.worker_id)
+        if old is not None:
+            old.outbox.end()
+        self.workers[stream.worker_id] = stream
+
+    def close_worker(self, stream: WorkerStream) -> None:
+        """The stream ended."""
+        stream.outbox.end()
+        if self.workers.get(stream.worker_id) is stream:
+            del self.workers[stream.worker_id]
+
+    def fleet_changed(self) -> None:
+        """Every worker is told the whole fleet."""
+        for stream in self.workers.values():
+            stream.fleet_due = True
+            stream.outbox.wake()
+
+    def wake_servers(self) -> None:
+        """The wanted weights changed."""
+        for outbox in self.servers:
+            outbox.wake()
+
+    def wake_trainers(self) -> None:
+        """What the trainer is told changed."""
+        for outbox in self.trainers:
+            outbox.wake()
+
+    def end(self) -> None:
+        """The role stops."""
+        for stream in self.workers.values():
+            stream.outbox.end()
+        for server in self.servers:
+            server.end()
+        for trainer in self.trainers:
+            trainer.end()
