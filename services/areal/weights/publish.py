@@ -2,7 +2,7 @@
 
 Everything goes to `.tmp-<version>-<random>`, every file is fsynced, the manifest last; then one rename makes the
 version visible and the parent is fsynced. Tensors that share storage (tied embeddings) are the caller's business: what
-is given is written. The buffers of one shard at a time are held, so an iterable that makes tensors on demand bounds memory.
+is given is written. The buffers of one shard are held at a time: an iterable making tensors on demand bounds memory.
 """
 
 from __future__ import annotations

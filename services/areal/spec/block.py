@@ -1,0 +1,104 @@
+"""What every block of a job file has in common: camelCase names, no unknown fields, described fields.
+
+Owns `knob`, by which a field declares its default, its unit, its limits and when it may change; the documentation and
+the errors are made from that.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticUndefined
+
+
+class Change(StrEnum):
+    """When a field may change. Ordered from free to fixed."""
+
+    LIVE = "live"  # while the run goes on
+    RESUME = "on resume"  # when a run is continued
+    NEVER = "never"  # it says what the run is
+
+
+class Block(BaseModel):
+    """A mapping of the job file. Fields are snake_case here and camelCase in the file; values are immutable."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        serialize_by_alias=True,
+        use_attribute_docstrings=False,
+    )
+
+    union_key: ClassVar[str] = ""  # the field that tells the members of a union apart
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_api_server_reads(cls, data: Any) -> Any:
+        """Null for a field that can't be null is as if the field weren't there; true and false are no numbers."""
+        if not isinstance(data, dict):
+            return data
+        fields = {**fields_of(cls), **cls.model_fields}
+        kept = {}
+        for key, value in data.items():
+            members = _members(fields[key].annotation) if key in fields else [Any]
+            if isinstance(value, bool) and bool not in members and Any not in members:
+                value = str(value).lower()  # which no number is made of
+            if value is not None or Any in members or NoneType in members:
+                kept[key] = value
+        return kept
+
+
+def knob(
+    default: Any = PydanticUndefined,
+    *,
+    what: str,
+    unit: str = "",
+    change: Change = Change.NEVER,
+    **limits: Any,
+) -> Any:
+    """Declare a field: what it means, its unit, when it may change, and its limits (ge, gt, le, min_length …)."""
+    extra: dict[str, Any] = {"unit": unit, "change": change.value}
+    if isinstance(default, type) or callable(default):
+        return Field(default_factory=default, description=what, json_schema_extra=extra, **limits)
+    return Field(default, description=what, json_schema_extra=extra, **limits)
+
+
+def fields_of(block: type[BaseModel]) -> dict[str, Any]:
+    """A block's fields by the name they have in the file."""
+    return {field.alias or name: field for name, field in block.model_fields.items()}
+
+
+def blocks_in(annotation: Any) -> list[type[Block]]:
+    """The blocks that a field may hold: none for a plain value, several for a union."""
+    return [member for member in _members(annotation) if isinstance(member, type) and issubclass(member, Block)]
+
+
+def block_for(annotation: Any, given: Any) -> type[Block] | None:
+    """The block that `given` means: the only one, or the member of a union whose key says so (else the first)."""
+    blocks = blocks_in(annotation)
+    if not blocks:
+        return None
+    wanted = given.get(blocks[0].union_key) if isinstance(given, dict) else None
+    return next((block for block in blocks if wanted in tags_of(block)), blocks[0])
+
+
+def tags_of(block: type[BaseModel]) -> tuple[str, ...]:
+    """The values of its key by which a union's member is known; none for a block outside unions."""
+    key = getattr(block, "union_key", "")
+    return get_args(fields_of(block)[key].annotation) if key else ()
+
+
+def _members(annotation: Any) -> list[Any]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _members(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return [inner for member in get_args(annotation) for inner in _members(member)]
+    return [annotation]

@@ -1,0 +1,104 @@
+"""The job file as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import PrivateAttr
+
+from areal.spec.algorithm import Algorithm
+from areal.spec.block import Block, Change, block_for, fields_of, knob
+from areal.spec.rollout import Rollout
+from areal.spec.serving import Generation, Reward
+from areal.spec.sources import Dataset, Evaluation, Model, Recipe
+from areal.spec.training import Checkpoint, Replay, Trainer, WeightSync
+
+
+class Metadata(Block):
+    """The job's name, and what Kubernetes adds."""
+
+    name: str = knob(what="The run's name: letters, digits and '-', at most 40 characters.")
+    namespace: str | None = knob(None, what="Kubernetes namespace.", change=Change.RESUME)
+    labels: dict[str, str] = knob(dict, what="Kubernetes labels.", change=Change.RESUME)
+    annotations: dict[str, str] = knob(dict, what="Kubernetes annotations.", change=Change.RESUME)
+
+
+class JobSpec(Block):
+    """What to train, on what, and how."""
+
+    seed: int = knob(0, what="Of the data order and of sampling.", ge=0, lt=2**63)
+    model: Model = knob(what="The start model.")
+    recipe: Recipe | None = knob(None, what="The user's Python file.")
+    dataset: Dataset = knob(what="Rows to train on and to measure.")
+    rollout: Rollout = knob(Rollout, what="How answers are made.")
+    algorithm: Algorithm = knob(what="What is optimised.")
+    reward: Reward = knob(Reward, what="Who scores.")
+    generation: Generation = knob(Generation, what="Who makes tokens.")
+    trainer: Trainer = knob(Trainer, what="Who trains.")
+    evaluation: Evaluation = knob(Evaluation, what="Measuring on held-out rows.")
+    replay: Replay = knob(Replay, what="The ledger's store.")
+    weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
+    checkpoint: Checkpoint = knob(Checkpoint, what="What a restart continues from.")
+
+    runtime_ref: dict[str, Any] | None = knob(None, what="Cluster only: the platform's runtime.", change=Change.RESUME)
+    suspend: bool = knob(False, what="Cluster only: stop the pods, keep the state.", change=Change.LIVE)
+    scheduling: dict[str, Any] | None = knob(None, what="Cluster only: gangs, topology.", change=Change.RESUME)
+    run_policy: dict[str, Any] | None = knob(None, what="Cluster only: deadlines, cleaning up.", change=Change.RESUME)
+    failure_policy: dict[str, Any] | None = knob(None, what="Cluster only: what restarts what.", change=Change.RESUME)
+    pod_template: dict[str, Any] | None = knob(
+        None, what="Cluster only: patches of pods, by role.", change=Change.RESUME
+    )
+
+
+class RLJob(Block):
+    """One run. The same file runs on a laptop and on a cluster."""
+
+    api_version: Literal["areal.dev/v1alpha1"] = knob(what="Always areal.dev/v1alpha1.")
+    kind: Literal["RLJob"] = knob(what="Always RLJob.")
+    metadata: Metadata = knob(what="The job's name.")
+    spec: JobSpec = knob(what="The job.")
+
+    _places: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    def where(self, field: str) -> str:
+        """Where a dotted field was given: `file:line` or the override, of the field or of the closest block above it.
+
+        Empty for a job that comes from no file.
+        """
+        while field and field not in self._places:
+            field = field.rpartition(".")[0]
+        return self._places.get(field, "")
+
+    def placed(self, places: Mapping[str, str]) -> RLJob:
+        """The same job, which knows where its fields were given."""
+        job = self.model_copy()
+        job._places = places
+        return job
+
+    def digest(self) -> str:
+        """sha256 over every field, defaults included."""
+        return _digest(self.model_dump(mode="json"))
+
+    def identity(self) -> dict[str, Any]:
+        """The fields that say what this run is, by dotted path: a resumed run must have the same."""
+        found: dict[str, Any] = {}
+        _identity(self, "", found)
+        return found
+
+
+def _identity(block: Block, prefix: str, found: dict[str, Any]) -> None:
+    dumped = block.model_dump(mode="json")
+    by_name = {field.alias or name: getattr(block, name) for name, field in type(block).model_fields.items()}
+    for alias, field in fields_of(type(block)).items():
+        value = by_name[alias]
+        if isinstance(value, Block):
+            _identity(value, f"{prefix}{alias}.", found)
+        elif field.json_schema_extra["change"] == Change.NEVER:
+            found[f"{prefix}{alias}"] = None if block_for(field.annotation, value) else dumped[alias]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

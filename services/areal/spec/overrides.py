@@ -1,0 +1,85 @@
+"""Overrides of a job file on the command line: `algorithm.maxSteps=20`.
+
+A path starts below `spec`, or at apiVersion, kind, metadata or spec itself. The value is YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from areal.errors import ConfigError
+from areal.spec.block import block_for, fields_of
+from areal.spec.document import parse_value
+from areal.spec.job import JobSpec, RLJob
+from areal.spec.problems import Problem, unknown_field
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
+    """Set each `path=value` in `values`; returns where each dotted path comes from, and what is wrong."""
+    origins: dict[str, str] = {}
+    problems: list[Problem] = []
+    for text in overrides:
+        where = f"override {text}"
+        path, equals, raw = text.partition("=")
+        if not equals or not path.strip():
+            problems.append(Problem("", "an override is written field=value, for example algorithm.maxSteps=20", where))
+            continue
+        keys = path.strip().split(".")
+        if keys[0] not in fields_of(RLJob):
+            keys = ["spec", *keys]
+        try:
+            value = parse_value(raw)
+        except ConfigError as error:
+            problems.append(Problem(".".join(keys), error.message, where))
+            continue
+        message = _wrong(keys, values)
+        if message:
+            problems.append(Problem(".".join(keys), message, where))
+            continue
+        _set(values, keys, value)
+        origins[".".join(keys)] = where
+    return origins, problems
+
+
+def _wrong(keys: Sequence[str], values: Any) -> str:
+    """Why a path names no field; empty when it does. Free-form fields take any path."""
+    block: type[BaseModel] | None = RLJob
+    for depth, key in enumerate(keys):
+        if block is None:
+            return ""
+        fields = fields_of(block)
+        if key not in fields:
+            return _unknown(keys[: depth + 1], block)
+        annotation = fields[key].annotation
+        values = values.get(key) if isinstance(values, dict) else None
+        block = block_for(annotation, values)
+        last = depth == len(keys) - 1
+        if block is None and not last and "dict" not in str(annotation):
+            return f"{'.'.join(keys[: depth + 1])} has no fields of its own"
+    return ""
+
+
+def _unknown(keys: Sequence[str], block: type[BaseModel]) -> str:
+    message = unknown_field(keys[-1], block)
+    if len(keys) == 2 and block is JobSpec:  # a field named without its block: maxSteps=20
+        holders = [
+            f"{name}.{keys[-1]}"
+            for name, field in fields_of(JobSpec).items()
+            if (inner := block_for(field.annotation, None)) is not None and keys[-1] in fields_of(inner)
+        ]
+        if holders:
+            return f"unknown field; did you mean {' or '.join(holders)}?"
+    return message
+
+
+def _set(values: dict[str, Any], keys: Sequence[str], value: Any) -> None:
+    for key in keys[:-1]:
+        inner = values.get(key)
+        if not isinstance(inner, dict):
+            inner = {}
+            values[key] = inner
+        values = inner
+    values[keys[-1]] = value

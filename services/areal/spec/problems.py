@@ -1,0 +1,133 @@
+"""What is wrong with a job file, in words and with the line.
+
+Owns the translation of pydantic's errors into sentences that name the field as the file writes it, the nearest allowed
+name, and what is allowed instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from areal.errors import ConfigError
+from areal.spec.block import block_for, fields_of, tags_of
+
+_EXPECTED = {
+    "int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",
+    "tuple": "a list", "dict": "a mapping", "model": "a mapping", "model_attributes": "a mapping",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong. `field` is dotted, from the top of the file; `where` is `file:line` or the override."""
+
+    field: str
+    message: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.where, self.field, self.message) if part)
+
+
+class SpecError(ConfigError):
+    """A job file that can't be read as a job. `problems` has all of them."""
+
+    def __init__(self, file: str, problems: Sequence[Problem], *, fix: str) -> None:
+        self.problems = list(problems)
+        if len(self.problems) == 1:
+            text = str(self.problems[0])
+        else:
+            lines = "".join(f"\n  {problem}" for problem in self.problems)
+            text = f"{file} has {len(self.problems)} errors:{lines}"
+        super().__init__(text, fix=fix)
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """The allowed name that was probably meant; None when none is close."""
+    choices = {choice.lower().replace("_", ""): choice for choice in allowed}
+    found = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), choices, n=1, cutoff=0.6)
+    return choices[found[0]] if found else None
+
+
+def unknown_field(name: str, block: type[BaseModel]) -> str:
+    """The sentence for a field that a block doesn't have."""
+    allowed = list(fields_of(block))
+    meant = nearest(name, allowed)
+    suggestion = f"did you mean {meant}? " if meant else ""
+    return f"unknown field; {suggestion}Allowed here: {', '.join(allowed)}."
+
+
+def place(error: ErrorDetails, root: type[BaseModel], values: Any) -> tuple[str, type[BaseModel] | None]:
+    """The dotted field of a pydantic error as the file writes it, and the block that holds it.
+
+    Pydantic puts the tags of unions into locations; they are left out here.
+    """
+    path: list[str] = []
+    block: type[BaseModel] | None = root
+    holder: type[BaseModel] | None = root
+    for element in error["loc"]:
+        if block is None or isinstance(element, int):
+            path.append(str(element))
+            values = _child(values, element)
+            continue
+        fields = fields_of(block)
+        if element not in fields and element in tags_of(block):
+            continue
+        holder = block
+        path.append(str(element))
+        values = _child(values, element)
+        block = block_for(fields[element].annotation, values) if element in fields else None
+    if error["type"] == "union_tag_invalid" and block is not None:
+        path.append(getattr(block, "union_key", ""))
+    return ".".join(path), holder
+
+
+def describe(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
+    """What is wrong with one field, without its name."""
+    kind, given, context = error["type"], error["input"], error.get("ctx", {})
+    if kind == "extra_forbidden" and holder is not None:
+        return unknown_field(str(error["loc"][-1]), holder)
+    if kind == "missing":
+        field = fields_of(holder).get(str(error["loc"][-1])) if holder else None
+        return f"missing: {field.description}" if field is not None else "missing"
+    if kind in ("literal_error", "union_tag_invalid"):
+        expected = str(context.get("expected") or context.get("expected_tags"))
+        if kind == "union_tag_invalid":
+            given = context["tag"]
+        choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
+        meant = nearest(str(given), choices)
+        return f"{given!r} is unknown; {f'did you mean {meant}? ' if meant else ''}Allowed: {', '.join(choices)}."
+    for limit, words in _LIMITS.items():
+        if limit in context:
+            return f"{given!r} is refused: it must be {words} {context[limit]}"
+    base = kind.removesuffix("_parsing").removesuffix("_type")
+    if base in _EXPECTED:
+        return f"expected {_EXPECTED[base]}, got {_show(given)}"
+    return error["msg"].removeprefix("Value error, ")
+
+
+_LIMITS = {
+    "gt": "greater than", "ge": "at least", "lt": "less than", "le": "at most",
+    "min_length": "of a length of at least", "max_length": "of a length of at most",
+}  # fmt: skip
+
+
+def _show(given: Any) -> str:
+    if isinstance(given, dict):
+        return "a mapping"
+    if isinstance(given, list):
+        return "a list"
+    return "nothing" if given is None else repr(given)
+
+
+def _child(values: Any, element: int | str) -> Any:
+    try:
+        return values[element]
+    except (KeyError, IndexError, TypeError):
+        return None

@@ -1,0 +1,44 @@
+"""Sizes in bytes as people and Kubernetes write them: 512Mi, 2Gi, 1.5G, 1073741824."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator
+
+_UNITS = {
+    "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
+    "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
+}  # fmt: skip
+_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)")
+
+
+def parse_bytes(text: str) -> int:
+    """`"2Gi"` → 2147483648; raises ValueError for text that is no size or no whole number of bytes."""
+    match = _TEXT.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is no size in bytes: write a number, or one with Ki, Mi, Gi, Ti (or k, M, G, T)")
+    size = Decimal(match[1]) * _UNITS[match[2]]
+    if size != int(size):
+        raise ValueError(f"{text!r} is no whole number of bytes")
+    return int(size)
+
+
+def show_bytes(size: int) -> str:
+    """A size for people: 1536 → `1.5 KiB`."""
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            return f"{amount:.0f} {unit}" if unit == "B" or amount == int(amount) else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("unreachable")
+
+
+def _coerce(value: Any) -> Any:
+    return parse_bytes(value) if isinstance(value, str) else value
+
+
+Bytes = Annotated[int, BeforeValidator(_coerce)]
+"""A size in a job file: a number of bytes or a string with a unit."""

@@ -1,0 +1,48 @@
+"""How answers are made: workflow, workers, limits, sampling."""
+
+from __future__ import annotations
+
+from areal.spec.block import Block, Change, knob
+
+
+class Sampling(Block):
+    """How the next token is drawn in training. Evaluation is greedy."""
+
+    temperature: float = knob(1.0, what="Of the softmax.", ge=0, le=10)
+    max_new_tokens: int = knob(1024, what="Longest answer of one turn.", unit="tokens", ge=1)
+    top_p: float = knob(1.0, what="Keep the likeliest tokens up to this mass; 1 keeps all.", gt=0, le=1)
+    top_k: int = knob(0, what="Keep this many likeliest tokens; 0 keeps all.", unit="tokens", ge=0)
+
+
+class Rollout(Block):
+    """Episodes: what runs them, how many at once, for how long."""
+
+    workflow: str = knob(
+        "rlvr", what="Built in: rlvr, multi-turn; or the name of a workflow in the recipe.", min_length=1
+    )
+    workers: int = knob(1, what="Worker processes; each runs many episodes.", change=Change.RESUME, ge=1, le=1024)
+    max_concurrent_rollouts: int = knob(
+        256, what="Groups being generated at once; complete ones don't count.", unit="groups", change=Change.LIVE, ge=1
+    )
+    group_deadline_seconds: float = knob(
+        600,
+        what="After this long with a server making progress, a group ends with the samples it has.",
+        unit="seconds",
+        change=Change.RESUME,
+        gt=0,
+    )
+    max_sample_tokens: int = knob(
+        2048, what="Longest sample: prompt and all turns. The byte budget is computed from it.", unit="tokens", ge=2
+    )
+    max_turns: int = knob(4, what="Turns of the multi-turn workflow.", unit="turns", ge=1)
+    max_filtered_per_step: int = knob(
+        4096,
+        what="So many groups filtered in a row without one to train, and the run is reported as stalled.",
+        unit="groups",
+        change=Change.RESUME,
+        ge=1,
+    )
+    chat_template: bool | None = knob(
+        None, what="Apply the tokenizer's chat template to prompts that are plain text; unless given, if there is one."
+    )
+    sampling: Sampling = knob(Sampling, what="How tokens are drawn.")

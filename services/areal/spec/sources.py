@@ -1,0 +1,86 @@
+"""What a run starts from: the model, the recipe, the datasets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from areal.spec.block import Block, Change, knob
+
+
+class Model(Block):
+    """The model that the run starts from. Give exactly one of path and uri."""
+
+    path: str | None = knob(None, what="A Hugging Face model directory on this machine.", min_length=1)
+    uri: str | None = knob(
+        None, what="Where a cluster gets the model: hf://owner/name or pvc://claim/path.", min_length=1
+    )
+    tokenizer: str | None = knob(None, what="A tokenizer directory; the model's own unless given.", min_length=1)
+
+
+class Recipe(Block):
+    """The user's Python file: reward function, workflow, dataset, training loop."""
+
+    file: str = knob(what="The recipe's path.", min_length=1)
+
+
+class HuggingFaceDataset(Block):
+    """A Hugging Face dataset: a hub name, or a folder or file on this machine."""
+
+    path: str = knob(what="Name on the hub, or a local path.", min_length=1)
+    name: str | None = knob(None, what="The dataset's configuration, where it has several.")
+    split: str = knob("train", what="Which split.", min_length=1)
+    revision: str | None = knob(None, what="A commit of the hub's repository.")
+    columns: dict[str, str] = knob(dict, what="Renames: {prompt: question} makes the column prompt from question.")
+
+
+class ReasoningGymDataset(Block):
+    """Generated items of one reasoning-gym task."""
+
+    task: str = knob(what="The task's name in reasoning-gym.", min_length=1)
+    size: int = knob(what="How many items.", unit="rows", ge=1)
+    seed: int = knob(0, what="Seed of the items.", ge=0)
+    config: dict[str, Any] = knob(dict, what="Further arguments of the task.")
+
+
+class RecipeDataset(Block):
+    """Rows that the recipe's `dataset(split)` yields."""
+
+    split: str | None = knob(None, what="What `dataset` is asked for; train or evaluation by place unless given.")
+
+
+class DatasetSource(Block):
+    """Where rows come from. Give exactly one of the four."""
+
+    jsonl: str | None = knob(None, what="A file with one JSON object a line.", min_length=1)
+    hugging_face: HuggingFaceDataset | None = knob(None, what="A Hugging Face dataset.")
+    reasoning_gym: ReasoningGymDataset | None = knob(None, what="A reasoning-gym task.")
+    recipe: RecipeDataset | None = knob(None, what="The recipe's `dataset` function.")
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the sources that are given, as in the file."""
+        return [name for name, value in self if value is not None]
+
+
+class Dataset(Block):
+    """What is trained on, and what is only ever measured."""
+
+    train: DatasetSource = knob(what="Rows to train on.")
+    evaluation: DatasetSource | None = knob(None, what="Held-out rows; without them nothing is evaluated.")
+
+
+class Evaluation(Block):
+    """Greedy answers on held-out rows while training goes on. Needs dataset.evaluation."""
+
+    interval_steps: int = knob(10, what="Evaluate every this many versions.", unit="steps", change=Change.RESUME, ge=1)
+    rows: int | None = knob(
+        None, what="How many held-out rows; all unless given.", unit="rows", change=Change.RESUME, ge=1
+    )
+    max_concurrent: int = knob(
+        64,
+        what="Evaluation rows in flight at once, beside the training groups.",
+        unit="rows",
+        change=Change.RESUME,
+        ge=1,
+    )
+    at_start: bool = knob(True, what="Also evaluate the start model.", change=Change.RESUME)

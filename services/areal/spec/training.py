@@ -1,0 +1,66 @@
+"""Who trains and what it leaves behind: trainer, replay, weights, checkpoints."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from areal.spec.block import Block, Change, knob
+from areal.spec.quantity import Bytes
+
+
+class Mesh(Block):
+    """How the trainer's processes divide the work."""
+
+    dp: int | None = knob(
+        None, what="Data-parallel (sharded) degree; all processes unless given.", change=Change.RESUME, ge=1
+    )
+
+
+class Trainer(Block):
+    """The trainer: torchrun and FSDP2, one process a GPU (or a CPU core)."""
+
+    replicas: int = knob(1, what="Nodes.", change=Change.RESUME, ge=1, le=1024)
+    proc_per_node: int = knob(1, what="Processes a node.", change=Change.RESUME, ge=1, le=64)
+    micro_batch_tokens: int = knob(
+        8192, what="Tokens of one forward and backward pass on a process; bounds memory.", unit="tokens",
+        change=Change.RESUME, ge=1,
+    )  # fmt: skip
+    pack_length: int | None = knob(
+        None, what="Samples are packed into rows of this many tokens; microBatchTokens unless given.", unit="tokens",
+        change=Change.RESUME, ge=1,
+    )  # fmt: skip
+    precision: Literal["float32", "bfloat16"] = knob("float32", what="Of the forward and backward pass.")
+    optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
+    mesh: Mesh = knob(Mesh, what="How processes divide the work.")
+    hooks: str | None = knob(
+        None, what="A Python file, imported by the trainer only, that may import torch.", min_length=1
+    )
+
+    @property
+    def world_size(self) -> int:
+        return self.replicas * self.proc_per_node
+
+
+class Replay(Block):
+    """The ledger's store."""
+
+    backend: Literal["ManagedRedis", "External"] = knob("ManagedRedis", what="A Redis of the run's own, or yours.")
+    budget_bytes: Bytes = knob(
+        2 << 30, what="Memory for samples; at 80 % a checkpoint is forced to free some.", unit="bytes",
+        change=Change.RESUME, ge=1 << 20,
+    )  # fmt: skip
+
+
+class WeightSync(Block):
+    """How new weights reach the servers."""
+
+    mode: Literal["SharedVolume"] = knob("SharedVolume", what="Versions are directories on the run's volume.")
+    interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1)
+    full_every: int = knob(1, what="Every this many publications is a full one, the others are deltas.", ge=1)
+
+
+class Checkpoint(Block):
+    """What a restart continues from."""
+
+    interval_steps: int = knob(20, what="Save every this many steps.", unit="steps", change=Change.RESUME, ge=1)
+    keep: int = knob(2, what="How many checkpoints stay on disk.", change=Change.RESUME, ge=1)
