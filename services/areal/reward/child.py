@@ -1,0 +1,105 @@
+"""A killable process of the reward service: reads batches of items, judges one after the other, writes the results.
+
+    python -m areal.reward.child custom|math ARGUMENT… --socket FD --current FD --parent PID
+
+Started by `children`, never by people. Dies with its parent. Prints of user code go to the service's log.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import resource
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from areal.errors import ArealError
+from areal.reward import frames
+from areal.reward.current import Current
+
+Judge = Callable[[Any], Any]
+_PR_SET_PDEATHSIG = 1
+_FLUSH_AFTER_S = 0.002  # results wait at most one item longer than this
+_READ_BYTES = 1 << 20
+
+
+def _die_with(parent: int) -> None:
+    """Asks the kernel for SIGKILL when the parent dies; exits when it is dead already."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _make_judge(kind: str, arguments: list[str]) -> Judge:
+    if kind == "custom":
+        from areal.reward.judges.custom import make_judge as make_custom
+
+        return make_custom(arguments[0])
+    from areal.reward.judges.math import make_judge as make_math
+
+    return make_math()
+
+
+def _limit_memory(added_bytes: int) -> None:
+    """Lets the process grow by this much from what it maps now."""
+    with open("/proc/self/statm", encoding="ascii") as file:
+        mapped = int(file.read().split()[0]) * resource.getpagesize()
+    limit = mapped + added_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+def _serve(link: socket.socket, current: Current, judge: Judge) -> None:
+    reader = frames.FrameReader()
+    done = 0
+    while data := link.recv(_READ_BYTES):
+        for batch in reader.feed(data):
+            results: list[Any] = []
+            flushed = time.monotonic()
+            for payload in batch:
+                now = time.monotonic()
+                if results and now - flushed > _FLUSH_AFTER_S:
+                    link.sendall(frames.encode(results))
+                    results = []
+                    flushed = now
+                current.write(done)
+                value = judge(payload)
+                results.append((value, time.monotonic() - now))
+                done += 1
+            current.write(done)
+            link.sendall(frames.encode(results))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", choices=("custom", "math"))
+    parser.add_argument("arguments", nargs="*")
+    parser.add_argument("--socket", type=int, required=True)
+    parser.add_argument("--current", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--memory-bytes", type=int, default=0)
+    given = parser.parse_args()
+    _die_with(given.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
+    os.dup2(2, 1)
+    link = socket.socket(fileno=given.socket)
+    for descriptor in (given.socket, given.current):
+        os.set_inheritable(descriptor, False)  # programs that user code starts must not hold the line open
+    try:
+        judge = _make_judge(given.kind, given.arguments)
+    except ArealError as error:
+        link.sendall(frames.encode({"failed": error.message, "fix": error.fix}))
+        return int(error.exit_code)
+    if given.memory_bytes:
+        _limit_memory(given.memory_bytes)
+    link.sendall(frames.encode({"ready": True}))
+    _serve(link, Current(given.current), judge)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,52 @@
+"""Mathematical equality by math-verify, without its timeouts: whoever runs this kills the process at a deadline."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from areal.errors import ConfigError
+
+_GOLDS = 4096  # parsed expected answers kept; a group repeats its own for every sample
+
+
+def make_judge() -> Callable[[Any], Any]:
+    """Imports math-verify (about a second) and returns what judges `[gold, answer, boxed]` as `[status, detail]`."""
+    try:
+        from math_verify import parse, verify
+    except ImportError:
+        raise ConfigError("the math verifier needs math-verify", fix="pip install 'areal[reward]'") from None
+    logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns once a call that its timeouts are off
+
+    @lru_cache(_GOLDS)
+    def gold_of(text: str) -> Any:
+        # Always boxed: bare text such as 2\sqrt{3} would be read as its first number.
+        return parse(f"\\boxed{{{text}}}", parsing_timeout=None)
+
+    def judge(payload: list[Any]) -> list[str]:
+        gold_text, answer, boxed = payload
+        try:
+            gold = gold_of(gold_text)
+            if not gold:
+                return ["GOLD_UNPARSEABLE", ""]
+            predicted = parse(f"\\boxed{{{answer}}}" if boxed else answer, parsing_timeout=None)
+            if not predicted:
+                return ["UNPARSEABLE" if boxed else "NO_ANSWER", ""]
+            equal = verify(gold, predicted, timeout_seconds=None)
+        except (MemoryError, RecursionError) as error:
+            return ["TOO_COMPLEX", type(error).__name__]
+        except Exception as error:  # the library answers False for what it can't read; anything else is no verdict
+            return ["ERROR", f"{type(error).__name__}: {error}"[:300]]
+        return ["EQUAL" if equal else "NOT_EQUAL", ""]
+
+    # The first calls build grammars and caches. They also prove that the library works: it answers every failure of its
+    # own, a missing parser included, with "not equal".
+    for gold_text, answer in (("1/2", "0.5"), ("x^2+1", "1+x^2"), ("(1,2)", "(1,2)")):
+        if judge([gold_text, answer, True])[0] != "EQUAL":
+            raise ConfigError(
+                f"math-verify does not find {answer} equal to {gold_text}",
+                fix="reinstall it with its parser: pip install --force-reinstall 'math-verify[antlr4_13_2]'",
+            )
+    return judge

@@ -1,0 +1,69 @@
+"""What a verifier is, and the answers it gives.
+
+A result is a score, a graded verdict, or a fault that says whose fault it was. A fault never carries a score: no
+infrastructure problem becomes reward 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import orjson
+
+from areal.errors import DataError
+from areal.v1 import common_pb2 as common
+from areal.v1 import reward_pb2 as pb
+
+
+class Verifier(Protocol):
+    """Scores items of one kind. Safe to call concurrently."""
+
+    name: str
+
+    @property
+    def slots(self) -> int:
+        """How many items it can score at once."""
+
+    async def start(self) -> None:
+        """Gets ready; raises DataError when the job's reward cannot work at all."""
+
+    async def stop(self) -> None:
+        """Ends everything it started."""
+
+    async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
+        """One result an item, in order. Never raises for an item's sake."""
+
+
+def row_of_item(item: pb.ScoreItem) -> dict[str, Any]:
+    """The item's dataset row. Raises DataError when it is no JSON object."""
+    try:
+        row = orjson.loads(item.row_json)
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"row_json is not JSON: {error}", fix="send the dataset row as a JSON object") from None
+    if not isinstance(row, dict):
+        raise DataError(f"row_json is a {type(row).__name__}", fix="send the dataset row as a JSON object")
+    return row
+
+
+def answer_of_row(row: dict[str, Any], field: str) -> Any:
+    """The expected answer of a row. Raises DataError when the row has none."""
+    answer = row.get(field)
+    if answer is None:
+        raise DataError(
+            f'the row has no "{field}" to compare with (it has {", ".join(map(str, row)) or "no columns"})',
+            fix="add this column to the dataset, or name another one in reward.answerField",
+        )
+    return answer
+
+
+def fault_result(
+    kind: common.FaultKind.ValueType, message: str, *, fix: str = "", traceback: str = "", wall_s: float = 0.0
+) -> pb.ScoreResult:
+    """A result that is no score."""
+    fault = common.Fault(kind=kind, message=message, fix=fix, traceback=traceback)
+    return pb.ScoreResult(fault=fault, wall_s=wall_s)
+
+
+def data_fault(error: DataError) -> pb.ScoreResult:
+    return fault_result(common.FAULT_KIND_DATA, error.message, fix=error.fix)

@@ -1,0 +1,65 @@
+"""`exact`: the completion equals the row's answer, white space apart."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from typing import Any
+
+from areal.errors import DataError
+from areal.reward.verifier import answer_of_row, data_fault, row_of_item
+from areal.v1 import reward_pb2 as pb
+
+_AT_ONCE = 1024  # in-process and quick: a figure for the capabilities, not a limit
+
+
+def normalised(text: str) -> str:
+    """NFC, runs of white space as one space, none at the ends. Case counts."""
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFC", text)).split())
+
+
+def matches(completion: str, answer: Any) -> bool:
+    """Whether a completion is the answer, or one of them when the row lists several."""
+    found = normalised(completion)
+    if isinstance(answer, list):
+        return any(found == normalised(_text(one)) for one in answer)
+    return found == normalised(_text(answer))
+
+
+def _text(answer: Any) -> str:
+    if isinstance(answer, str):
+        return answer
+    if isinstance(answer, int | float):
+        return str(answer)
+    raise DataError(
+        f"the row's answer is a {type(answer).__name__}", fix="give a text, a number, or a list of them to compare with"
+    )
+
+
+class ExactVerifier:
+    """Compares in this process; 1.0 or 0.0."""
+
+    name = "exact"
+
+    def __init__(self, answer_field: str) -> None:
+        self._field = answer_field
+
+    @property
+    def slots(self) -> int:
+        return _AT_ONCE
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def stop(self) -> None:
+        """Nothing to stop."""
+
+    async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
+        return [self._score(item) for item in items]
+
+    def _score(self, item: pb.ScoreItem) -> pb.ScoreResult:
+        try:
+            answer = answer_of_row(row_of_item(item), self._field)
+            return pb.ScoreResult(score=1.0 if matches(item.completion, answer) else 0.0)
+        except DataError as error:
+            return data_fault(error)

@@ -1,0 +1,176 @@
+"""`math`: mathematical equality of the final answer and the row's answer.
+
+Text decides what it can (`extraction`), computer algebra the rest, in processes that are killed at a deadline. A
+deadline is a verdict (TIMEOUT, score 0, for the trainer to mask if it likes), for it says something about the answer; a
+process that could not be had is a fault. Equal questions are asked once: a group repeats its answers a lot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from areal.errors import DataError
+from areal.observe.waits import WaitRegistry
+from areal.reward.children import ChildCommand
+from areal.reward.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.verifier import answer_of_row, data_fault, fault_result, row_of_item
+from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict, too_complex
+from areal.v1 import common_pb2 as common
+from areal.v1 import reward_pb2 as pb
+
+_CHECK_S = 2.0  # the slowest of math-verify's own test pairs takes 0.5 s
+_QUEUE_S = 120.0
+_CACHED = 100_000
+_RECYCLE_ITEMS = 2_000  # sympy's caches grow
+_MEMORY_BYTES = 1 << 30
+_KEPT = ("EQUAL", "NOT_EQUAL", "UNPARSEABLE", "NO_ANSWER", "GOLD_UNPARSEABLE")  # what asking again would not change
+
+Key = tuple[str, str, bool]  # expected answer, answer, marked as one
+Graded = tuple[str, str]  # status, detail
+
+
+class MathVerifier:
+    """Grades answers; processes with math-verify start at the first answer that needs them."""
+
+    name = "math"
+
+    def __init__(
+        self,
+        answer_field: str,
+        *,
+        check_s: float = _CHECK_S,
+        size: PoolSize | None = None,
+        waits: WaitRegistry | None = None,
+    ) -> None:
+        workers = max(2, (os.cpu_count() or 2) // 2)
+        command = ChildCommand("math", memory_bytes=_MEMORY_BYTES)
+        default = PoolSize(least=workers, most=workers, standby=1, recycle_items=_RECYCLE_ITEMS)
+        self._field = answer_field
+        self._check_s = check_s
+        self._pool = KillablePool(command, size or default, waits)
+        self._starting = asyncio.Lock()
+        self._started = False
+        self._known: OrderedDict[Key, Graded] = OrderedDict()
+        self._asked: dict[Key, asyncio.Future[Graded | pb.ScoreResult]] = {}
+
+    @property
+    def slots(self) -> int:
+        return self._pool.slots
+
+    async def start(self) -> None:
+        """Nothing yet: text decides most answers of most tasks."""
+
+    async def stop(self) -> None:
+        if self._started:
+            await self._pool.stop()
+
+    async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
+        results: list[pb.ScoreResult | None] = [None] * len(items)
+        waiting: dict[int, asyncio.Future[Graded | pb.ScoreResult]] = {}
+        fresh: list[tuple[Key, float]] = []
+        began = time.monotonic()
+        for index, item in enumerate(items):
+            key = self._quick(item, results, index)
+            if key is None:
+                continue
+            if key in self._known:
+                self._known.move_to_end(key)
+                results[index] = _verdict(self._known[key], "CACHED")
+                continue
+            if key not in self._asked:
+                self._asked[key] = asyncio.get_running_loop().create_future()
+                fresh.append((key, min(self._check_s, item.deadline_s or self._check_s)))
+            waiting[index] = self._asked[key]
+        if fresh:
+            # A task of its own: others may wait for these answers too, so they outlive this caller.
+            asking = asyncio.create_task(self._ask(fresh))
+            await asyncio.shield(asking)
+        for index, future in waiting.items():
+            graded = await asyncio.shield(future)
+            if isinstance(graded, pb.ScoreResult):
+                results[index] = graded
+            else:
+                results[index] = _verdict(graded, "SYMPY", wall_s=time.monotonic() - began)
+        return [result for result in results if result is not None]
+
+    def _quick(self, item: pb.ScoreItem, results: list[pb.ScoreResult | None], index: int) -> Key | None:
+        """Fills in the result where text decides it; otherwise returns what to ask computer algebra."""
+        try:
+            answer = answer_of_row(row_of_item(item), self._field)
+            if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+                raise DataError(
+                    f"the row's answer is a {type(answer).__name__}", fix="give one text or number as the answer"
+                )
+        except DataError as error:
+            results[index] = data_fault(error)
+            return None
+        gold = gold_text(str(answer))
+        if not gold:
+            results[index] = _verdict(("GOLD_UNPARSEABLE", ""), "FAST")
+            return None
+        found = extract(item.completion)
+        if found is None:
+            results[index] = _verdict(("NO_ANSWER", ""), "FAST")
+            return None
+        equal = quick_verdict(gold, found.text)
+        if equal is not None:
+            results[index] = _verdict(("EQUAL" if equal else "NOT_EQUAL", ""), "FAST")
+            return None
+        if (why := too_complex(gold, found.text)) is not None:
+            results[index] = _verdict(("TOO_COMPLEX", why), "FAST")
+            return None
+        return gold, found.text, found.marked
+
+    async def _ask(self, fresh: list[tuple[Key, float]]) -> None:
+        outcome: Graded | pb.ScoreResult = fault_result(common.FAULT_KIND_INFRA, "the math verifier was stopped")
+        try:
+            async with self._starting:
+                if not self._started:
+                    await self._pool.start()
+                    self._started = True
+            outcomes = await self._pool.run([list(key) for key, _ in fresh], [s for _, s in fresh], _QUEUE_S)
+            for (key, _), each in zip(fresh, outcomes, strict=True):
+                graded = _graded(each)
+                if not isinstance(graded, pb.ScoreResult) and graded[0] in _KEPT:
+                    self._known[key] = graded
+                    if len(self._known) > _CACHED:
+                        self._known.popitem(last=False)
+                self._asked.pop(key).set_result(graded)
+        except Exception as error:
+            outcome = fault_result(common.FAULT_KIND_INFRA, f"the math verifier cannot work: {error}")
+        finally:
+            for key, _ in fresh:
+                if key in self._asked:
+                    self._asked.pop(key).set_result(outcome)
+
+
+def _graded(outcome: Outcome) -> Graded | pb.ScoreResult:
+    match outcome:
+        case Answered(["ERROR", detail]):
+            return fault_result(common.FAULT_KIND_BUG, f"math-verify failed: {detail}")
+        case Answered([str(status), str(detail)]):
+            return status, detail
+        case Answered(value):
+            return fault_result(common.FAULT_KIND_BUG, f"a scorer answered {value!r:.80}")
+        case DeadlineHit(deadline_s):
+            return "TIMEOUT", f"more than {deadline_s:g} s"
+        case Crashed(how):
+            return "TOO_COMPLEX", f"ended its process twice ({how})"
+        case _:
+            return fault_result(common.FAULT_KIND_INFRA, outcome.reason, fix="it is tried again")
+
+
+def _verdict(graded: Graded, method: str, *, wall_s: float = 0.0) -> pb.ScoreResult:
+    status, detail = graded
+    if status == "GOLD_UNPARSEABLE":
+        return fault_result(
+            common.FAULT_KIND_DATA,
+            "GOLD_UNPARSEABLE: the row's answer is no mathematics that can be compared",
+            fix="correct the answer in the dataset, or use the exact verifier",
+        )
+    verdict = common.Verdict(score=1.0 if status == "EQUAL" else 0.0, status=status, method=method, detail=detail)
+    return pb.ScoreResult(verdict=verdict, wall_s=wall_s)
