@@ -98,7 +98,7 @@ class AsyncLedger:
         return await self._run_all([self._calls.close(fence, g, o, group_size, at_least) for g, o in groups])
 
     async def advance(self, fence: int, cursor: int, trainer_fence: int | None = None) -> int:
-        """After lost data: the frontier needn't wait for groups below the live trainer's cursor. Returns the frontier."""
+        """After lost data: the frontier passes what is below the live trainer's cursor. Returns the frontier."""
         return await self._run(self._calls.advance(fence, cursor, trainer_fence))
 
     async def reopen(self, fence: int, group: int) -> bool:
@@ -152,16 +152,28 @@ class AsyncLedger:
         return sorted(int(key[len(prefix) :]) for key in keys)
 
     async def _run(self, call: Call[T]) -> T:
+        return call.read(await self._answer(call))
+
+    async def _run_all(self, calls: Sequence[Call[T]]) -> list[T]:
+        answers = await self._answer_all(calls)
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise typed(answer, self._address) from answer
+        return [call.read(answer) for call, answer in zip(calls, answers, strict=True)]
+
+    async def _answer(self, call: Call[Any]) -> Any:
         async def once() -> Any:
             try:
                 return await self._redis.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
             except redis_errors.NoScriptError:
                 return await self._redis.eval(call.script.text, len(call.keys), *call.keys, *call.args)
 
-        return call.read(await self._retry(once))
+        return await self._retry(once)
 
-    async def _run_all(self, calls: Sequence[Call[T]]) -> list[T]:
-        """All calls in one pipeline; those that a new Redis doesn't know the script of go again one by one."""
+    async def _answer_all(self, calls: Sequence[Call[Any]]) -> list[Any]:
+        """All calls in one pipeline. A Redis that doesn't know the script yet learns it from the first, then gets the
+        rest.
+        """
         if not calls:
             return []
 
@@ -173,15 +185,12 @@ class AsyncLedger:
             return answers
 
         answers = await self._retry(once)
-        results: list[T] = []
-        for call, answer in zip(calls, answers, strict=True):
-            if isinstance(answer, redis_errors.NoScriptError):
-                results.append(await self._run(call))
-            elif isinstance(answer, Exception):
-                raise typed(answer, self._address) from answer
-            else:
-                results.append(call.read(answer))
-        return results
+        unknown = [i for i, answer in enumerate(answers) if isinstance(answer, redis_errors.NoScriptError)]
+        if unknown:
+            answers[unknown[0]] = await self._answer(calls[unknown[0]])
+            for i, answer in zip(unknown[1:], await self._answer_all([calls[i] for i in unknown[1:]]), strict=True):
+                answers[i] = answer
+        return answers
 
     async def _retry(self, once: Callable[[], Awaitable[Any]]) -> Any:
         patience = Patience(self._address, time.monotonic, self._retry_for_s)

@@ -89,7 +89,7 @@ class Calls:
     ) -> Call[CloseResult]:
         """See `LedgerModel.close`."""
         needed = group_size if at_least is None else at_least
-        args = (fence, group, outcome, group_size, needed, *sorted(REPLACES_COMPLETE))
+        args: tuple[int | str, ...] = (fence, group, outcome, group_size, needed, *sorted(REPLACES_COMPLETE))
         return self._call("close", args, _reader("controller", fence, _read_close))
 
     def advance(self, fence: int, cursor: int, trainer_fence: int | None) -> Call[int]:

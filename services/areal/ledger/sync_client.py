@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -31,6 +32,9 @@ FETCH_GROUPS = 16
 
 WAIT_SLICE_S = 0.5
 """A blocked read returns this often, to see a stream made anew or a Redis that restarted."""
+
+TAKE_TRIES = 3
+"""A group may be tombstoned between its marker and its samples being read, but not again and again."""
 
 SWEEP_PAGE = 1000
 
@@ -92,12 +96,12 @@ class SyncLedger:
         if max_groups < 1:
             return []
         self._heal(from_group)
-        for _ in range(3):
-            markers = self._run(self._calls.take(fence, from_group, max_groups))
-            taken, gone = self._fetch(markers)
+        gone: int | None = None
+        for _ in range(TAKE_TRIES):
+            taken, gone = self._fetch(self._run(self._calls.take(fence, from_group, max_groups)))
             if gone is None:
                 return taken
-        raise lost_samples(gone)
+        raise lost_samples(from_group if gone is None else gone)
 
     def wait_ready(self, from_group: int, timeout_s: float) -> bool:
         """Waits until `take(from_group)` has something; False when the time is over."""
@@ -145,7 +149,7 @@ class SyncLedger:
         for start in range(0, len(markers), FETCH_GROUPS):
             page = markers[start : start + FETCH_GROUPS]
             wanted = [self._calls.samples(group) for group, outcome in page if outcome == COMPLETE]
-            answers = iter(self._retry(lambda wanted=wanted: self._read_all(wanted)))
+            answers = iter(self._retry(partial(self._read_all, wanted)))
             for group, outcome in page:
                 fields = next(answers) if outcome == COMPLETE else {}
                 taken.append(read_group(group, outcome, fields))
