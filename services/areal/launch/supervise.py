@@ -85,6 +85,7 @@ class Supervised:
         self._family: Family | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
+        self.on_change: Callable[[], None] = lambda: None
 
     @property
     def status(self) -> ChildStatus:
@@ -201,3 +202,4 @@ class Supervised:
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        self.on_change()

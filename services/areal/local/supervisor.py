@@ -1,0 +1,188 @@
+"""Runs a job's roles on this machine: starts them in order, restarts what dies, stops them in the opposite order.
+
+Owns the life of all children and the decision when the run is over. Every role but the trainer restarts by itself
+(`areal.launch`); the trainer's gang restarts by epoch, under the same kind of budget, here. Promises that `run` returns
+only when no process of the run is left. Knows nothing of what the roles do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from areal.launch import orphans
+from areal.launch.budget import Budget, Exhausted
+from areal.launch.core import TERMINAL, Phase, RestartBy
+from areal.launch.supervise import ChildSpec, ChildStatus, Supervised
+from areal.local import order
+
+log = logging.getLogger("areal.local")
+
+
+@dataclass(frozen=True)
+class Member:
+    """One row of the role table as a child, with its place in the order."""
+
+    spec: ChildSpec
+    role: str
+    depends_on: Sequence[str] = ()
+
+
+class Ended(StrEnum):
+    """How a run ended."""
+
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+    STOPPED = "Stopped"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The end of a run. `failed` is the child that ended it, if one did; `reason` is for people."""
+
+    ended: Ended
+    failed: ChildStatus | None = None
+    reason: str = ""
+    killed: bool = False  # stopped without waiting for a clean end
+
+
+class Supervisor:
+    """All children of one run. `stop` and `kill` may be called at any time from the same loop."""
+
+    def __init__(
+        self, members: Sequence[Member], *, final_role: str = "trainer", clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._roles = {member.spec.name: member.role for member in members}
+        self._needs = order.resolve(self._roles, {member.spec.name: member.depends_on for member in members})
+        self._levels = order.stop_levels(self._needs)
+        self._final = [member.spec.name for member in members if member.role == final_role]
+        self._clock = clock
+        living: set[int] = set()
+        self.children = {member.spec.name: Supervised(member.spec, living=living) for member in members}
+        self._budgets = {
+            name: Budget(child.spec.policy.budget)
+            for name, child in self.children.items()
+            if child.spec.policy.restart is RestartBy.EPOCH
+        }
+        self._change = asyncio.Event()
+        self._asked_to_stop = False
+        self._asked_to_kill = False
+        self._failure: Outcome | None = None
+        for child in self.children.values():
+            child.on_change = self._change.set
+
+    def stop(self) -> None:
+        """Stop cleanly: the trainer writes a checkpoint, then the others stop."""
+        self._asked_to_stop = True
+        self._change.set()
+
+    def kill(self) -> None:
+        """Stop at once."""
+        self._asked_to_kill = True
+        self._change.set()
+
+    def fail(self, reason: str) -> None:
+        """End the run as failed, for a reason that no exit code tells."""
+        self._failure = self._failure or Outcome(Ended.FAILED, None, reason)
+        self._change.set()
+
+    def waits_for(self, name: str) -> list[str]:
+        """The rows that `name` can't start before, and that aren't ready."""
+        if self.children[name].status.phase is not Phase.IDLE:
+            return []
+        return sorted(other for other in self._needs[name] if not self._is_up(other))
+
+    async def run(self) -> Outcome:
+        """Start everything and supervise it to the end of the run."""
+        orphans.adopt()
+        lives = {name: asyncio.create_task(self._live(name), name=name) for name in self.children}
+        gangs: set[asyncio.Task[None]] = set()
+        try:
+            while (outcome := self._outcome()) is None:
+                self._change.clear()
+                for name in self._budgets:
+                    if self.children[name].status.awaits_epoch:
+                        self._restart_gang(name, gangs)
+                await self._change.wait()
+            await self._end(outcome, lives)
+            return outcome if not self._asked_to_kill else Outcome(outcome.ended, outcome.failed, outcome.reason, True)
+        finally:
+            for task in [*gangs, *lives.values()]:
+                task.cancel()
+            await asyncio.gather(*gangs, *lives.values(), return_exceptions=True)
+
+    async def _live(self, name: str) -> None:
+        child = self.children[name]
+        while not all(self._is_up(other) for other in self._needs[name]):
+            if child.status.phase in TERMINAL:
+                return
+            await self._one_change([child, *(self.children[other] for other in self._needs[name])])
+        await child.run()
+
+    @staticmethod
+    async def _one_change(children: Sequence[Supervised]) -> None:
+        waits = [asyncio.ensure_future(child.changed()) for child in children]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    def _is_up(self, name: str) -> bool:
+        return self.children[name].status.phase in (Phase.READY, Phase.COMPLETE)
+
+    def _outcome(self) -> Outcome | None:
+        """Whether the run is over, and how."""
+        if self._asked_to_stop or self._asked_to_kill:
+            return Outcome(Ended.STOPPED, None, "asked to stop")
+        if self._failure is not None:
+            return self._failure
+        statuses = {name: child.status for name, child in self.children.items()}
+        for status in statuses.values():
+            if status.phase is Phase.FAILED:
+                return Outcome(Ended.FAILED, status, status.reason)
+        if self._final and all(statuses[name].phase is Phase.COMPLETE for name in self._final):
+            return Outcome(Ended.COMPLETE)
+        return None
+
+    def _restart_gang(self, name: str, gangs: set[asyncio.Task[None]]) -> None:
+        if any(task.get_name() == name and not task.done() for task in gangs):
+            return
+        child = self.children[name]
+        died = child.status
+        reason = died.last_exit.reason if died.last_exit else died.reason
+        granted = self._budgets[name].ask(self._clock(), reason)
+        if isinstance(granted, Exhausted):
+            self._failure = Outcome(Ended.FAILED, died, granted.reason)
+            self._change.set()
+            return
+
+        async def later() -> None:
+            await asyncio.sleep(granted.wait_s)
+            if child.status.awaits_epoch:
+                log.info("%s: %s; restarts in epoch %d", name, reason, died.epoch + 1)
+                child.restart(died.epoch + 1)
+
+        gangs.add(asyncio.create_task(later(), name=name))
+
+    async def _end(self, outcome: Outcome, lives: dict[str, asyncio.Task[None]]) -> None:
+        """Stop all children, dependents first. Asked to kill, at any moment of it, kill all."""
+        for level in self._levels:
+            for name in level:
+                self.children[name].drain()
+            pending = {lives[name] for name in level}
+            while pending and not self._asked_to_kill:
+                self._change.clear()
+                asked = asyncio.create_task(self._change.wait())
+                await asyncio.wait({*pending, asked}, return_when=asyncio.FIRST_COMPLETED)
+                asked.cancel()
+                pending = {task for task in pending if not task.done()}
+            if self._asked_to_kill:
+                break
+        for child in self.children.values():
+            child.kill()
+        await asyncio.gather(*lives.values())

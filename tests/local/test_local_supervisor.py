@@ -1,0 +1,241 @@
+"""A whole table of roles, tiny ones: order, restarts, budgets, stopping, killing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from areal.launch.budget import BudgetPolicy
+from areal.launch.child import Command
+from areal.launch.core import LifePolicy, Phase, RestartBy
+from areal.launch.probe import Probe, ProbeKind
+from areal.launch.supervise import ChildSpec
+from areal.local.supervisor import Ended, Member, Supervisor
+
+pytestmark = pytest.mark.component
+
+# Writes "<name> <what>" lines to one file: what happened to all roles, in order.
+ROLE = """
+import os, signal, socket, sys, time
+name, diary, port = sys.argv[1], sys.argv[2], int(sys.argv[3])
+def say(what):
+    with open(diary, "a") as file:
+        file.write(f"{name} {what}\\n")
+def stop(*_):
+    say("stop")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, stop)
+say("start")
+if port:
+    time.sleep(0.05)
+    server = socket.create_server(("127.0.0.1", port))
+    say("ready")
+exec(sys.argv[4])
+time.sleep(600)
+"""
+
+BUDGET = BudgetPolicy(max_restarts=2, first_wait_s=0.01)
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class Table:
+    """Builds members that share one diary."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.diary = folder / "diary"
+        (folder / "role.py").write_text(ROLE)
+        self.members: list[Member] = []
+
+    def add(
+        self, name: str, code: str = "", *, needs: tuple[str, ...] = (), serves: bool = False, gang: bool = False
+    ) -> Table:
+        port = free_port() if serves else 0
+        argv = [sys.executable, "-S", str(self.folder / "role.py"), name, str(self.diary), str(port), code]
+        policy = LifePolicy(RestartBy.EPOCH if gang else RestartBy.ITSELF, drain_s=5.0, budget=BUDGET)
+        spec = ChildSpec(
+            Command(name, argv, {**os.environ}, self.folder),
+            self.folder / "logs" / f"{name}.log",
+            Probe(ProbeKind.TCP, port) if serves else Probe(),
+            policy,
+        )
+        self.members.append(Member(spec, name.partition("-")[0], needs))
+        return self
+
+    def events(self) -> list[str]:
+        return self.diary.read_text().splitlines() if self.diary.exists() else []
+
+
+async def said(table: Table, event: str, times: int = 1) -> None:
+    async with asyncio.timeout(20):
+        while table.events().count(event) < times:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def no_child_is_left() -> bool:
+    return not [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path)
+
+
+async def test_roles_start_when_what_they_need_is_ready_and_stop_the_other_way(table):
+    table.add("trainer", "say('done'); sys.exit(0)", needs=("controller",))
+    table.add("controller-0", needs=("redis",), serves=True).add("redis", serves=True)
+    outcome = await asyncio.wait_for(Supervisor(table.members).run(), 30)
+    assert outcome.ended is Ended.COMPLETE
+    assert table.events() == [
+        "redis start",
+        "redis ready",
+        "controller-0 start",
+        "controller-0 ready",
+        "trainer start",
+        "trainer done",
+        "controller-0 stop",
+        "redis stop",
+    ]
+    assert no_child_is_left()
+
+
+async def test_a_role_that_dies_is_restarted_and_the_run_completes(table):
+    table.add(
+        "worker-0", "time.sleep(0.1) if os.environ['AREAL_START'] == '3' else os.kill(os.getpid(), 9)", serves=True
+    )
+    table.add(
+        "trainer",
+        "open('up', 'w').close()\nwhile open(sys.argv[2]).read().count('worker-0 ready') < 3: time.sleep(0.01)\nsys.exit(0)",
+    )
+    supervisor = Supervisor(table.members)
+    outcome = await asyncio.wait_for(supervisor.run(), 30)
+    assert outcome.ended is Ended.COMPLETE
+    assert supervisor.children["worker-0"].status.restarts == 2
+
+
+async def test_a_trainer_that_dies_is_restarted_in_a_new_epoch(table):
+    table.add("trainer", "sys.exit(75 if os.environ['AREAL_EPOCH'] == '0' else 0)", gang=True)
+    supervisor = Supervisor(table.members)
+    outcome = await asyncio.wait_for(supervisor.run(), 30)
+    status = supervisor.children["trainer"].status
+    assert (outcome.ended, status.epoch, status.restarts) == (Ended.COMPLETE, 1, 1)
+
+
+@pytest.mark.parametrize("gang", [False, True])
+async def test_a_spent_budget_ends_the_run_and_names_the_role(table, gang):
+    name = "trainer" if gang else "reward-0"
+    table.add("redis", serves=True).add(name, "print('why it died'); sys.exit(75)", needs=("redis",), gang=gang)
+    if not gang:
+        table.add("trainer")
+    outcome = await asyncio.wait_for(Supervisor(table.members).run(), 30)
+    assert outcome.ended is Ended.FAILED
+    assert outcome.failed is not None
+    assert outcome.failed.name == name
+    assert "all 2 restarts" in outcome.reason
+    assert table.events()[-1] == "redis stop"
+    assert no_child_is_left()
+
+
+async def test_a_broken_job_is_not_restarted(table):
+    table.add("worker-0", "sys.exit(65)").add("trainer")
+    outcome = await asyncio.wait_for(Supervisor(table.members).run(), 30)
+    assert outcome.failed is not None
+    assert outcome.failed.last_exit is not None
+    assert (outcome.failed.last_exit.code, outcome.failed.restarts) == (65, 0)
+
+
+async def test_stop_lets_the_trainer_save_while_the_ledger_is_up(table):
+    table.add("redis", serves=True).add("trainer", needs=("redis",))
+    supervisor = Supervisor(table.members)
+    run = asyncio.create_task(supervisor.run())
+    await said(table, "trainer start")
+    supervisor.stop()
+    outcome = await asyncio.wait_for(run, 30)
+    assert (outcome.ended, outcome.killed) == (Ended.STOPPED, False)
+    assert table.events()[-2:] == ["trainer stop", "redis stop"]
+
+
+async def test_a_second_stop_kills_at_once(table):
+    table.add("trainer", "signal.signal(15, lambda *_: say('deaf')); say('up')\nwhile True: time.sleep(1)")
+    supervisor = Supervisor(table.members)
+    run = asyncio.create_task(supervisor.run())
+    await said(table, "trainer up")
+    supervisor.stop()
+    await said(table, "trainer deaf")
+    before = time.monotonic()
+    supervisor.kill()
+    outcome = await asyncio.wait_for(run, 30)
+    assert outcome.killed
+    assert time.monotonic() - before < 3.0
+    assert no_child_is_left()
+
+
+async def test_a_role_that_waits_says_for_whom(table):
+    table.add("redis", needs=()).add("controller-0", needs=("redis",), serves=True).add(
+        "trainer", needs=("controller",)
+    )
+    table.members[0].spec.command.argv[5] = str(free_port())
+    slow = Supervisor([*table.members])
+    assert slow.waits_for("trainer") == ["controller-0"]
+    run = asyncio.create_task(slow.run())
+    await said(table, "controller-0 ready")
+    assert slow.waits_for("redis") == []
+    slow.kill()
+    await asyncio.wait_for(run, 30)
+
+
+async def test_stopping_before_anything_is_up_starts_nothing_more(table):
+    table.add("redis", "", serves=True).add("trainer", needs=("redis",))
+    supervisor = Supervisor(table.members)
+    run = asyncio.create_task(supervisor.run())
+    await said(table, "redis start")
+    supervisor.stop()
+    assert (await asyncio.wait_for(run, 30)).ended is Ended.STOPPED
+    assert "trainer start" not in table.events()
+    assert supervisor.children["trainer"].status.phase is Phase.STOPPED
+
+
+SUPERVISOR = """
+import asyncio, sys
+sys.path[:0] = [sys.argv[1]]
+from pathlib import Path
+from test_local_supervisor import Supervisor, Table
+table = Table(Path(sys.argv[2]))
+table.add("redis", serves=True)
+nest = "import subprocess; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
+table.add("worker-0", nest, needs=("redis",)).add("trainer", nest, needs=("redis",))
+asyncio.run(Supervisor(table.members).run())
+"""
+
+
+def test_killing_the_supervisor_leaves_no_process(tmp_path, table):
+    script = tmp_path / "run.py"
+    script.write_text(SUPERVISOR)
+    process = subprocess.Popen([sys.executable, str(script), str(Path(__file__).parent), str(tmp_path)])
+    try:
+        deadline = time.monotonic() + 20
+        while len(family := psutil.Process(process.pid).children(recursive=True)) < 8:
+            assert time.monotonic() < deadline, family
+            time.sleep(0.01)
+        process.send_signal(signal.SIGKILL)
+        process.wait(10)
+        deadline = time.monotonic() + 10
+        while left := [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
+            assert time.monotonic() < deadline, left
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait(10)
