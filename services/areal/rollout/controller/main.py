@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from areal.errors import ExitCode
-from areal.ledger import AsyncLedger
+from areal.errors import ConfigError, ExitCode
+from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
@@ -41,6 +41,14 @@ def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
     )
 
 
+def _read(path: Path) -> str:
+    """A secret from its file. Raises ConfigError when it is not there."""
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror}", fix="start the run with `areal run`") from error
+
+
 async def run(ctx: RoleContext) -> int:
     """Run the controller until it is asked to stop."""
     job = ctx.job
@@ -50,7 +58,7 @@ async def run(ctx: RoleContext) -> int:
     settings = settings_of(job, rows.evaluation_rows(spec.evaluation.rows))
     metrics = RoleMetrics("controller", job.job.metadata.name)
     metrics.serve(ctx.metrics_port)
-    password = Path(job.redis_users["controller"]).read_text().strip()
+    password = _read(Path(job.redis_users["controller"]))
     async with AsyncLedger(
         job.endpoints.redis, job.uid, username="controller", password=password, retry_for_s=_LEDGER_RETRY_S
     ) as ledger:

@@ -25,6 +25,8 @@ class Rows:
         assert self._evaluation is not None
         return self._evaluation.row_json(row)
 
-    def evaluation_rows(self, wanted: int) -> int:
-        """How many rows an evaluation has."""
-        return min(wanted, len(self._evaluation)) if self._evaluation is not None else 0
+    def evaluation_rows(self, wanted: int | None) -> int:
+        """How many rows an evaluation has; all of them when None are wanted."""
+        if self._evaluation is None:
+            return 0
+        return len(self._evaluation) if wanted is None else min(wanted, len(self._evaluation))

@@ -74,6 +74,10 @@ class TrainerDesk:
         if next_group <= book.cursor:
             self._emit(Answer(ticket))
             return
+        if step >= max(book.settings.max_steps, self.step):
+            # The run was shortened to end before this batch: the answer says so, and the batch is dropped.
+            self._emit(Answer(ticket))
+            return
         pending = any(
             g < next_group and group.phase is Phase.DECIDED for g, group in book.groups.items() if g >= book.cursor
         )

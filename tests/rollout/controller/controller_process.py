@@ -1,0 +1,43 @@
+"""A controller in a process of its own, so that a test can kill it: `python controller_process.py SETTINGS.json`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal.ledger.async_client import AsyncLedger
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.controller.assemble import Parts, Paths, serve
+from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.settings import Settings
+
+
+async def main(given: dict[str, Any]) -> None:
+    root = Path(given["root"])
+    evaluation = root / "evaluation"
+    rows = Rows(root / "train", evaluation if evaluation.exists() else None, seed=7)
+    paths = Paths(root / "fences", root / "journal.jsonl", root / "kept.json", root / "evaluations.jsonl")
+    async with AsyncLedger(given["redis"], given["job"], retry_for_s=0.5) as ledger:
+        parts = Parts(
+            job=given["job"],
+            token=given["token"],
+            settings=Settings(**given["settings"]),
+            paths=paths,
+            rows=rows,
+            ledger=ledger,
+            metrics=RoleMetrics("controller", given["job"]),
+            waits=WaitRegistry("controller"),
+            progress=ProgressCounter(),
+        )
+        await serve(parts, given["port"], asyncio.Event())
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
+    asyncio.run(main(json.loads(Path(sys.argv[1]).read_text())))
