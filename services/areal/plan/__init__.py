@@ -1,0 +1,23 @@
+"""From a job to processes: resolved paths and addresses, and the table of roles.
+
+Owns what a run consists of and where it keeps what. Starts nothing.
+"""
+
+from areal.plan.context import RoleContext
+from areal.plan.layout import RunLayout
+from areal.plan.resolve import resolve
+from areal.plan.resolved import Endpoints, ResolvedJob
+from areal.plan.table import Place, RoleRow, role_table
+from areal.plan.write import write_run
+
+__all__ = [
+    "Endpoints",
+    "Place",
+    "ResolvedJob",
+    "RoleContext",
+    "RoleRow",
+    "RunLayout",
+    "resolve",
+    "role_table",
+    "write_run",
+]

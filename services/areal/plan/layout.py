@@ -1,0 +1,120 @@
+"""Where a run keeps what: the one place that knows the names in a run directory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunLayout:
+    """Paths below a run directory. Nothing here touches the disk."""
+
+    root: Path
+
+    @property
+    def resolved(self) -> Path:
+        """The resolved job, written last: a directory without it was never a run."""
+        return self.root / "resolved.json"
+
+    @property
+    def token(self) -> Path:
+        """The bearer token of every gRPC and HTTP control call, mode 0600."""
+        return self.root / "token"
+
+    @property
+    def redis(self) -> Path:
+        """Redis' configuration, access rules, passwords and append-only file."""
+        return self.root / "redis"
+
+    @property
+    def recipe(self) -> Path:
+        """Holds a copy of the recipe, so that editing the original changes no running job."""
+        return self.root / "recipe"
+
+    @property
+    def dataset(self) -> Path:
+        """Prepared snapshots: train/ and evaluation/."""
+        return self.root / "dataset"
+
+    @property
+    def logs(self) -> Path:
+        """One file a role."""
+        return self.root / "logs"
+
+    @property
+    def weights(self) -> Path:
+        """Published versions."""
+        return self.root / "weights"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def fences(self) -> Path:
+        """One file a fence, made by exclusive create."""
+        return self.root / "fences"
+
+    @property
+    def journal(self) -> Path:
+        """The controller's tombstones and cursor."""
+        return self.root / "journal" / "controller.jsonl"
+
+    @property
+    def evidence(self) -> Path:
+        """What the trainer's gradients were made of."""
+        return self.root / "evidence"
+
+    @property
+    def metrics(self) -> Path:
+        """One line a step."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def evaluations(self) -> Path:
+        """One line an evaluated version."""
+        return self.root / "evaluations.jsonl"
+
+    @property
+    def trajectories(self) -> Path:
+        """Samples of trained steps, for people."""
+        return self.root / "trajectories"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def model(self) -> Path:
+        """The final Hugging Face model."""
+        return self.root / "model"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def report_png(self) -> Path:
+        return self.root / "report.png"
+
+    @property
+    def endpoints(self) -> Path:
+        """Addresses of the running roles, for `areal status`."""
+        return self.root / "endpoints.json"
+
+    def redis_password(self, user: str) -> Path:
+        """The password file of a Redis login, mode 0600."""
+        return self.redis / f"{user}.password"
+
+    @property
+    def redis_conf(self) -> Path:
+        return self.redis / "redis.conf"
+
+    @property
+    def redis_acl(self) -> Path:
+        return self.redis / "users.acl"

@@ -1,0 +1,58 @@
+"""Configuration of a run's own Redis: durable, bounded, never evicting, reachable by its logins only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from areal.errors import ConfigError
+from areal.ledger.acl import User, acl_file
+from areal.plan.resolved import ResolvedJob
+
+_OVERHEAD = 1.5  # keys, indexes and fragmentation beside the payloads that the budget counts
+_FLOOR_BYTES = 64 << 20
+
+
+def redis_conf(resolved: ResolvedJob, host: str = "127.0.0.1") -> str:
+    """The text of redis.conf.
+
+    The budget is kept by the controller's admission; maxmemory stands above it and only catches a leak, since with
+    `noeviction` a full Redis refuses writes instead of losing samples.
+    """
+    layout = resolved.layout
+    maxmemory = max(int(resolved.job.spec.replay.budget_bytes * _OVERHEAD), _FLOOR_BYTES)
+    settings = [
+        ("bind", host),
+        ("protected-mode", "yes"),
+        ("port", str(resolved.ports["redis"]["main"])),
+        ("dir", _quoted(layout.redis)),
+        ("aclfile", _quoted(layout.redis_acl)),
+        ("daemonize", "no"),
+        ("appendonly", "yes"),
+        ("appendfsync", "everysec"),  # a lost last second is regenerated; the ledger is built for that
+        ("aof-use-rdb-preamble", "yes"),
+        ("save", '""'),
+        ("maxmemory", str(maxmemory)),
+        ("maxmemory-policy", "noeviction"),
+        ("tcp-keepalive", "30"),
+        ("timeout", "0"),
+        ("loglevel", "notice"),
+        ("logfile", '""'),
+    ]
+    return "".join(f"{name} {value}\n" for name, value in settings)
+
+
+def redis_acl(resolved: ResolvedJob, passwords: Mapping[str, str]) -> str:
+    """The text of the access rules: who may touch which keys."""
+    return acl_file(resolved.uid, cast("Mapping[User, str]", passwords))
+
+
+def _quoted(path: Path) -> str:
+    text = str(path)
+    if "\n" in text or "\r" in text:
+        raise ConfigError(
+            f"the run directory {text!r} has a line break in its name", fix="Choose another run directory."
+        )
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,169 @@
+"""Decides everything that a job file leaves open, and refuses what can't run, before anything is written.
+
+Reads the disk to find files; writes nothing (`write_run` does) and starts nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+from areal.errors import ConfigError
+from areal.plan.layout import RunLayout
+from areal.plan.ports import free_ports
+from areal.plan.recipe_names import defines
+from areal.plan.resolved import REDIS_USERS, Endpoints, ResolvedJob, Verifier
+from areal.plan.resume import check_same_run, refuse_occupied
+from areal.plan.roles import PortAllocator, assign_ports, role_instances
+from areal.spec.job import RLJob
+from areal.spec.locate import locate, must_locate
+from areal.spec.sources import Dataset, DatasetSource
+
+_HOST = "127.0.0.1"
+
+
+def resolve(
+    job: RLJob,
+    *,
+    run_dir: Path,
+    base_dir: Path,
+    ports: PortAllocator = free_ports,
+    resume: bool = False,
+    uid: str | None = None,
+) -> ResolvedJob:
+    """The job with its files found, its addresses chosen and its roles known.
+
+    Args:
+        job: a job that passed `check`.
+        run_dir: where the run will keep everything; must be empty or absent, or a run of the same job with `resume`.
+        base_dir: the job file's directory; relative paths are looked for below the current directory, then below it.
+        ports: gives free ports.
+        resume: continue the run in `run_dir`: its identity is kept, its ports are new.
+        uid: of the run; made up when None.
+
+    Raises:
+        ConfigError: a file is missing (naming every place tried), the directory is occupied, or a resumed job differs.
+    """
+    run_dir = run_dir.absolute()
+    earlier = None
+    if resume:
+        earlier = ResolvedJob.load(RunLayout(run_dir).resolved)
+        check_same_run(earlier.job, job)
+    else:
+        refuse_occupied(run_dir)
+    model = _model(job, base_dir)
+    recipe = recipe_file(job, base_dir)
+    verifier = verifier_of(job, recipe)
+    instances = role_instances(job, verifier)
+    table = assign_ports(instances, ports)
+    layout = RunLayout(run_dir)
+
+    def address(row: str, purpose: str = "grpc") -> str | None:
+        return f"{_HOST}:{table[row][purpose]}" if row in table else None
+
+    return ResolvedJob(
+        job=job,
+        uid=earlier.uid if earlier else uid or f"{job.metadata.name}-{secrets.token_hex(4)}",
+        digest=job.digest(),
+        run_dir=run_dir,
+        model_path=model,
+        tokenizer_path=_tokenizer(job, base_dir, model),
+        recipe_path=layout.recipe / recipe.name if recipe else None,
+        hooks_path=_hooks(job, base_dir),
+        dataset=_dataset(job, base_dir),
+        verifier=verifier,
+        endpoints=Endpoints(
+            controller=f"{_HOST}:{table['controller']['grpc']}",
+            redis=f"{_HOST}:{table['redis']['main']}",
+            reward=address("reward"),
+            reward_custom=address("reward-custom"),
+        ),
+        redis_users={user: layout.redis_password(user) for user in REDIS_USERS},
+        ports=table,
+    )
+
+
+def recipe_file(job: RLJob, base_dir: Path) -> Path | None:
+    """The user's recipe; None when the job has none."""
+    if job.spec.recipe is None:
+        return None
+    return must_locate(
+        job.spec.recipe.file,
+        base_dir,
+        what="the recipe",
+        where=job.where("spec.recipe.file"),
+        fix="Correct recipe.file, or remove the recipe and name a built-in reward.verifier.",
+    )
+
+
+def verifier_of(job: RLJob, recipe: Path | None) -> Verifier | None:
+    """Who scores: what the job names, else the recipe's `reward`, else nobody but the workflow itself."""
+    if job.spec.reward.verifier is not None:
+        return job.spec.reward.verifier
+    return "custom" if recipe is not None and defines(recipe, "reward") else None
+
+
+def _model(job: RLJob, base_dir: Path) -> Path:
+    model = job.spec.model
+    if model.path is None:
+        raise ConfigError(
+            f"{job.where('spec.model')}: model.uri {model.uri!r} is for clusters; a local run reads a directory",
+            fix="Download the model and name its directory in model.path.",
+        )
+    found = must_locate(
+        model.path,
+        base_dir,
+        what="the model",
+        where=job.where("spec.model.path"),
+        fix=f"Correct model.path, or make a small model there: `areal init-model --out {model.path}`.",
+    )
+    if not (found / "config.json").exists() or not any(found.glob("*.safetensors")):
+        raise ConfigError(
+            f"{job.where('spec.model.path')}: {found} is no Hugging Face model: it needs config.json and *.safetensors",
+            fix="Name the directory of a model saved with `save_pretrained`, or make one with `areal init-model`.",
+        )
+    return found
+
+
+def _tokenizer(job: RLJob, base_dir: Path, model: Path) -> Path:
+    named = job.spec.model.tokenizer
+    field = "spec.model.tokenizer" if named else "spec.model.path"
+    found = model
+    if named:
+        fix = "Correct model.tokenizer, or leave it out to use the model's own."
+        found = must_locate(named, base_dir, what="the tokenizer", where=job.where(field), fix=fix)
+    if not (found / "tokenizer.json").exists():
+        raise ConfigError(
+            f"{job.where(field)}: there is no tokenizer.json in {found}",
+            fix="Save a fast tokenizer there, or name its directory in model.tokenizer.",
+        )
+    return found
+
+
+def _hooks(job: RLJob, base_dir: Path) -> Path | None:
+    hooks = job.spec.trainer.hooks
+    if hooks is None:
+        return None
+    where = job.where("spec.trainer.hooks")
+    return must_locate(hooks, base_dir, what="the hooks file", where=where, fix="Correct trainer.hooks, or remove it.")
+
+
+def _dataset(job: RLJob, base_dir: Path) -> Dataset:
+    dataset = job.spec.dataset
+    train = _source(job, dataset.train, base_dir, "spec.dataset.train")
+    evaluation = dataset.evaluation and _source(job, dataset.evaluation, base_dir, "spec.dataset.evaluation")
+    return Dataset(train=train, evaluation=evaluation)
+
+
+def _source(job: RLJob, source: DatasetSource, base_dir: Path, field: str) -> DatasetSource:
+    """The source with absolute paths. A Hugging Face path that exists nowhere is a name on the hub."""
+    if source.jsonl is not None:
+        fix = f"Correct {field.removeprefix('spec.')}.jsonl; the quickstart's data is made by `make quickstart`."
+        where = job.where(f"{field}.jsonl")
+        found = must_locate(source.jsonl, base_dir, what="the dataset", where=where, fix=fix)
+        return source.model_copy(update={"jsonl": str(found)})
+    if source.hugging_face is not None:
+        local = locate(source.hugging_face.path, base_dir)
+        hub = source.hugging_face.model_copy(update={"path": str(local) if local else source.hugging_face.path})
+        return source.model_copy(update={"hugging_face": hub})
+    return source

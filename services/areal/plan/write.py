@@ -1,0 +1,75 @@
+"""Makes a run directory: secrets, Redis' files, the recipe's copy, and the resolved job last.
+
+A directory without `resolved.json` was never a run: whatever fails before that, starting again is possible.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from pathlib import Path
+
+from areal.errors import InfraError
+from areal.plan.redis_conf import redis_acl, redis_conf
+from areal.plan.resolved import REDIS_USERS, ResolvedJob
+
+_SECRET_BYTES = 32
+
+
+def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJob:
+    """Write everything that roles need before they start. Secrets that exist are kept, so that a run can be resumed.
+
+    `recipe` is the user's file, copied to where the resolved job says. Raises InfraError when the disk refuses.
+    """
+    layout = resolved.layout
+    try:
+        for directory in (
+            resolved.run_dir,
+            layout.redis,
+            layout.logs,
+            layout.weights,
+            layout.checkpoints,
+            layout.fences,
+        ):
+            directory.mkdir(parents=True, exist_ok=True)
+        for directory in (layout.journal.parent, layout.evidence, layout.trajectories, layout.tensorboard):
+            directory.mkdir(parents=True, exist_ok=True)
+        layout.redis.chmod(0o700)
+        secret_in(layout.token)
+        passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in REDIS_USERS}
+        _write_private(layout.redis_acl, redis_acl(resolved, passwords))
+        _write_private(layout.redis_conf, redis_conf(resolved))
+        if recipe is not None and resolved.recipe_path is not None:
+            resolved.recipe_path.parent.mkdir(exist_ok=True)
+            shutil.copyfile(recipe, resolved.recipe_path)
+        resolved.save()
+    except OSError as error:
+        raise InfraError(
+            f"the run directory {resolved.run_dir} can't be written: {error}",
+            fix="Free space there, or choose another one with --run-dir.",
+        ) from error
+    return resolved
+
+
+def secret_in(path: Path) -> str:
+    """The secret in a file; made, with mode 0600, when there is none."""
+    if path.exists():
+        path.chmod(0o600)
+        if kept := path.read_text(encoding="ascii").strip():
+            return kept
+    made = secrets.token_urlsafe(_SECRET_BYTES)
+    _write_private(path, made)
+    return made
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a file that is nobody else's to read, at no moment."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
