@@ -78,6 +78,13 @@ class RLJob(Block):
         job._places = places
         return job
 
+    def __eq__(self, other: object) -> bool:
+        """Jobs are equal when their fields are, wherever they were given."""
+        return self.digest() == other.digest() if isinstance(other, RLJob) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.digest())
+
     def digest(self) -> str:
         """sha256 over every field, defaults included."""
         return _digest(self.model_dump(mode="json"))
