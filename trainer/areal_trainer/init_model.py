@@ -186,13 +186,21 @@ def _examples(vocabulary: dict[str, int], rows: list[dict[str, Any]], source: Pa
 
 def _save(out: Path, model: Any, tokenizer: Any, facts: dict[str, Any]) -> None:
     """Writes beside `out`, then renames."""
+    from transformers.utils.logging import disable_progress_bar, enable_progress_bar
+
     out.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{out.name}.tmp-", dir=out.parent))
     try:
-        model.save_pretrained(work)
+        disable_progress_bar()  # type: ignore[no-untyped-call]
+        try:
+            model.save_pretrained(work)
+        finally:
+            enable_progress_bar()  # type: ignore[no-untyped-call]
         tokenizer.save_pretrained(work)
         (work / ORIGIN).write_bytes(orjson.dumps(facts, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         work.chmod(0o755)
+        for file in work.iterdir():
+            file.chmod(0o644)
         if out.exists():
             old = out.with_name(f".{out.name}.old-{os.getpid()}")
             out.rename(old)

@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 
 from areal.errors import ConfigError, DataError
+from areal.spec.sources import DatasetSource
 
 _CHUNK_BYTES = 1 << 20
 
@@ -90,50 +91,30 @@ def fingerprint(source: Source) -> str | None:
             return None
 
 
-def source_from_spec(spec: Any, *, base_dir: Path, recipe: Path | None, split: str, seed: int = 0) -> Source:
-    """The source that one entry of the job's `dataset` names (exactly one of its four kinds).
+def source_from_spec(spec: DatasetSource, *, base_dir: Path, recipe: Path | None, split: str) -> Source:
+    """The source that one entry of the job's `dataset` names.
 
     Args:
-        spec: `dataset.train` or `dataset.evaluation`, with attributes jsonl, hugging_face, reasoning_gym, recipe.
+        spec: `dataset.train` or `dataset.evaluation`; gives exactly one of its four kinds.
         base_dir: what relative paths are relative to.
         recipe: the job's recipe file, for `recipe: …`.
-        split: the name asked of a recipe that is not told one ("train" or "evaluation").
-        seed: for generated data that names no seed of its own.
+        split: what a recipe is asked for when the job doesn't say: "train" or "evaluation".
     """
-    if (jsonl := _get(spec, "jsonl")) is not None:
-        return JsonlSource(base_dir / Path(_get(jsonl, "path") if not isinstance(jsonl, str | Path) else jsonl))
-    if (hub := _get(spec, "hugging_face")) is not None:
-        if isinstance(hub, str):
-            return HuggingFaceSource(_local_or_hub(hub, base_dir), split="train" if split == "train" else "test")
-        return HuggingFaceSource(
-            path=_local_or_hub(str(_get(hub, "path")), base_dir),
-            name=_get(hub, "name"),
-            split=_get(hub, "split") or ("train" if split == "train" else "test"),
-            revision=_get(hub, "revision"),
-            columns=_get(hub, "columns") or {},
+    if len(spec.given) != 1:
+        raise ConfigError(
+            f"a dataset gives {' and '.join(spec.given) or 'no source'}",
+            fix="give exactly one of jsonl, huggingFace, reasoningGym and recipe",
         )
-    if (gym := _get(spec, "reasoning_gym")) is not None:
-        if isinstance(gym, str):
-            return ReasoningGymSource(gym, size=1000, seed=seed)
-        chosen = _get(gym, "seed")
-        return ReasoningGymSource(
-            task=str(_get(gym, "task") or _get(gym, "name")),
-            size=int(_get(gym, "size") or 1000),
-            seed=seed if chosen is None else int(chosen),
-            config=_get(gym, "config") or {},
-        )
-    if (asked := _get(spec, "recipe")) is not None and asked is not False:
-        if recipe is None:
-            raise ConfigError("dataset names the recipe, but the job has none", fix="set recipe.file in the job")
-        own = asked if isinstance(asked, str) else _get(asked, "split")
-        return RecipeSource(recipe, own or split)
-    raise ConfigError(
-        "this dataset names no source", fix="give one of jsonl, huggingFace, reasoningGym or recipe under dataset"
-    )
-
-
-def _get(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    if spec.jsonl is not None:
+        return JsonlSource(base_dir / spec.jsonl)
+    if (hub := spec.hugging_face) is not None:
+        return HuggingFaceSource(_local_or_hub(hub.path, base_dir), hub.name, hub.split, hub.revision, hub.columns)
+    if (gym := spec.reasoning_gym) is not None:
+        return ReasoningGymSource(gym.task, gym.size, gym.seed, gym.config)
+    assert spec.recipe is not None
+    if recipe is None:
+        raise ConfigError("a dataset is the recipe's, but the job has none", fix="set recipe.file in the job")
+    return RecipeSource(recipe, spec.recipe.split or split)
 
 
 def _local_or_hub(path: str, base_dir: Path) -> str:

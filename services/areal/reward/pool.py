@@ -264,10 +264,11 @@ class KillablePool:
         sent = time.monotonic()
         first = child.send([task.payload for task in chunk])
         done = 0
+        soonest_s = min(task.deadline_s for task in chunk)  # whatever it works on by then can't be overdue before
         while done < len(chunk):
             item, overdue_at = _overdue(child, chunk, first, done, sent)
             try:
-                message = await child.receive(max(0.0, overdue_at - time.monotonic()))
+                message = await child.receive(max(0.0, min(soonest_s, overdue_at - time.monotonic())))
             except TimeoutError:
                 item, overdue_at = _overdue(child, chunk, first, done, sent)
                 if time.monotonic() < overdue_at:

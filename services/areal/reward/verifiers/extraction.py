@@ -16,11 +16,12 @@ _INTEGER = re.compile(r"[+-]?\d{1,400}")
 _DECIMAL = re.compile(r"[+-]?\d{1,300}\.\d{1,300}")
 _LETTER = re.compile(r"[A-Z]")
 _ANCHOR = re.compile(r"(?:final answer|answer)\s*(?:is|:|=)\s*:?\s*([^\n]+)", re.IGNORECASE)
-_TAGGED = re.compile(r"<answer>(.*?)</answer>", re.DOTALL | re.IGNORECASE)
+_BRACE = re.compile(r"\\boxed\{|[{}]")
 _TOKEN = re.compile(r"\\[a-zA-Z]+|\d+|\S")
 _LONG_NUMBER = re.compile(r"\d{401,}")
 _EXPONENT = re.compile(r"(?:\^|\*\*)\s*\{?\s*[+-]?\s*(\d+)")
 _TOWER = re.compile(r"(?:\^|\*\*)[\s{(]*[^\s^{}()]+[\s})]*(?:\^|\*\*)[\s{(]*[^\s^{}()]+[\s})]*(?:\^|\*\*)")
+_POWER_OF_POWER = re.compile(r"\d[\s})]*(?:\^|\*\*)[\s{(]*(\d+)[\s})]*(?:\^|\*\*)[\s{(]*(\d+)")  # 9^{9^{9}}
 _FACTORIAL = re.compile(r"(\d+)\s*\}?\s*\)?\s*!")
 _BINOMIAL = re.compile(r"\\[dt]?binom\D{0,3}(\d+)|\bbinomial\((\d+)")
 _HEAVY = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)\b|∑|∏|∫")
@@ -40,8 +41,8 @@ def extract(completion: str) -> Extracted | None:
     """The final answer of a completion; None when there is none."""
     tail = completion[-TAIL_CHARS:].rpartition("</think>")[2].strip()
     found = last_boxed(tail)
-    if found is None and (tagged := _TAGGED.findall(tail)):
-        found = tagged[-1]
+    if found is None:
+        found = last_tagged(tail)
     if found is None and "####" in tail:
         found = tail.rpartition("####")[2].partition("\n")[0]
     if found is None and (anchored := _ANCHOR.findall(tail)):
@@ -60,19 +61,23 @@ def gold_text(gold: str) -> str:
 
 
 def last_boxed(text: str) -> str | None:
-    """What the last complete `\\boxed{…}` holds, braces balanced; None without one."""
-    end = len(text)
-    while (start := text.rfind("\\boxed{", 0, end)) >= 0:
-        depth = 1
-        for position in range(start + len("\\boxed{"), len(text)):
-            if text[position] == "{":
-                depth += 1
-            elif text[position] == "}":
-                depth -= 1
-                if depth == 0:
-                    return text[start + len("\\boxed{") : position]
-        end = start  # this one never closes
-    return None
+    """What the last complete `\\boxed{…}` holds, braces balanced; None without one. One pass, whatever the text."""
+    opened: list[int] = []  # where the content of each open brace begins; negative: no box
+    last: tuple[int, int] | None = None
+    for token in _BRACE.finditer(text):
+        if token[0] != "}":
+            opened.append(token.end() if len(token[0]) > 1 else -1)
+        elif opened and (start := opened.pop()) >= 0 and (last is None or start > last[0]):
+            last = (start, token.start())
+    return None if last is None else text[last[0] : last[1]]
+
+
+def last_tagged(text: str) -> str | None:
+    """What the last complete `<answer>…</answer>` holds; None without one."""
+    lower = text.lower()
+    end = lower.rfind("</answer>")
+    start = lower.rfind("<answer>", 0, max(end, 0))
+    return text[start + len("<answer>") : end] if 0 <= start < end else None
 
 
 def quick_verdict(gold: str, answer: str) -> bool | None:
@@ -103,7 +108,7 @@ def too_complex(gold: str, answer: str) -> str | None:
         return f"nested deeper than {_MAX_NESTING}"
     if any(int(digits) > _MAX_EXPONENT for digits in _EXPONENT.findall(answer)):
         return f"an exponent above {_MAX_EXPONENT}"
-    if _TOWER.search(answer):
+    if _TOWER.search(answer) or any(_power_above(int(b), int(e)) for b, e in _POWER_OF_POWER.findall(answer)):
         return "a tower of powers"
     if any(int(digits) > _MAX_FACTORIAL for digits in _FACTORIAL.findall(answer)) or re.search(
         r"!\s*[)}]*\s*!", answer
@@ -114,6 +119,11 @@ def too_complex(gold: str, answer: str) -> str | None:
     if _HEAVY.search(answer) and not _HEAVY.search(gold):
         return "a sum, product, integral or limit where the answer has none"
     return None
+
+
+def _power_above(base: int, exponent: int) -> bool:
+    """Whether base^exponent, itself an exponent, exceeds the limit. Never computes a large power."""
+    return base > 1 and exponent * (base.bit_length() - 1) >= _MAX_EXPONENT.bit_length()
 
 
 def _nesting(text: str) -> int:
