@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -27,6 +26,7 @@ from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.schedule import Schedule
+from areal_trainer.timer import PhaseTimer
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,19 @@ class UpdateFigures:
         return self.applied == self.tried
 
 
+class Trainable(Protocol):
+    """A batch as `update` needs it; `max_steps` is what the learning rate's schedule runs to."""
+
+    @property
+    def step(self) -> int: ...
+    @property
+    def max_steps(self) -> int: ...
+    @property
+    def tokens(self) -> TokenBatch: ...
+    @property
+    def micro_batch_divisor(self) -> int: ...
+
+
 class Actor:
     """The trained model with its optimizer."""
 
@@ -66,13 +79,18 @@ class Actor:
         engine: Engine,
         options: ActorOptions,
         checkpointer: Checkpointer,
+        *,
+        timer: PhaseTimer | None = None,
+        still_mine: Callable[[], None] = lambda: None,
         compute_advantages: Callable[..., Any] | None = None,
     ) -> None:
         self.engine = engine
         self.options = options
         self._checkpointer = checkpointer
         self._compute_advantages = compute_advantages
-        self.micro_batch_tokens = options.micro_batch_tokens
+        self._timer = timer or PhaseTimer()
+        self._still_mine = still_mine
+        self._micro_batch_tokens = options.micro_batch_tokens
         self._max_positions = engine.max_positions
 
     @property
@@ -98,14 +116,19 @@ class Actor:
     def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
         """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
         places = np.arange(tokens.sequences) if chosen is None else np.flatnonzero(chosen)
-        return self.engine.logprobs(self._micros(tokens, places, tokens.trainable()), tokens.tokens)
+        with self._timer.phase("prox"):
+            return self.engine.logprobs(self._micros(tokens, places, tokens.trainable()), tokens.tokens)
 
-    def update(
-        self, step: int, max_steps: int, tokens: TokenBatch, advantages: Advantages, proximal: Tensor | None = None
-    ) -> UpdateFigures:
+    def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
         """PPO updates over the mini-batches of one batch; `proximal` is [tokens] or None with one mini-batch."""
         if proximal is None and self.needs_proximal:
             raise ValueError("several mini-batches need the log-probabilities from before the first")
+        with self._timer.phase("train"):
+            return self._update(batch, advantages, proximal)
+
+    def _update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None) -> UpdateFigures:
+        step, tokens = batch.step, batch.tokens
+        self._micro_batch_tokens = max(1, self.options.micro_batch_tokens // batch.micro_batch_divisor)
         device = self.engine.ranks.device
         of_token = advantages.values[tokens.sequence_of]
         predicted = tokens.trainable() & advantages.trained[tokens.sequence_of]
@@ -117,7 +140,7 @@ class Actor:
             proximal=None if proximal is None else proximal.to(device),
         )
         statistics = LossStatistics(device)
-        rate = self.options.schedule.at(step, max_steps)
+        rate = self.options.schedule.at(step, batch.max_steps)
         norms: list[float] = []
         seed = (self.options.seed, step)
         for part in mini_batches(tokens.group_ids[trained], self.options.mini_batches, seed):
@@ -137,9 +160,11 @@ class Actor:
             applied=sum(math.isfinite(norm) for norm in norms),
         )
 
-    def save(self, position: Position, fence: int, still_mine: Callable[[], None]) -> Path:
-        """Write a checkpoint; returns its directory."""
-        return self._checkpointer.save(position, fence, still_mine)
+    def save(self, position: Position) -> Position:
+        """Write a checkpoint of this position of the run; it is on disk when this returns."""
+        with self._timer.phase("checkpoint"):
+            self._checkpointer.save(position, self._still_mine)
+        return position
 
     def _micros(self, tokens: TokenBatch, chosen: NDArray[np.int64], predicted: NDArray[np.bool_]) -> list[MicroBatch]:
         longest = int(tokens.lengths[chosen].max(initial=0))
@@ -154,7 +179,7 @@ class Actor:
             predicted,
             rank=self.engine.ranks.rank,
             world_size=self.engine.ranks.world_size,
-            micro_batch_tokens=self.micro_batch_tokens,
+            micro_batch_tokens=self._micro_batch_tokens,
             pack_length=self.options.pack_length,
         )
 

@@ -97,8 +97,11 @@ class ControllerLink:
 
     # ---- calls of the training thread
 
-    def attach(self, next_group: int, step: int) -> rollout.AttachTrainerResponse:
-        """Say where this trainer begins; answers when the controller has compared the ledger with its journal."""
+    def attach(self, next_group: int, step: int) -> str:
+        """Say where this trainer begins; the controller first compares the ledger with its journal.
+
+        Answers the policy that is served, empty before the first publication.
+        """
         request = rollout.AttachTrainerRequest(fence=self._fence, next_group=next_group, step=step)
         answer = self._retry(
             "attach", "the controller to compare the ledger", lambda: self._stub.AttachTrainer(request, timeout=60.0)
@@ -106,10 +109,10 @@ class ControllerLink:
         self._told = None
         self._apply(answer.max_steps)
         self.orders.served_policy_id = answer.served_policy_id
-        return answer
+        return str(answer.served_policy_id)
 
-    def advance(self, next_group: int, step: int) -> None:
-        """Tell the cursor behind a taken batch; after this the batch may be trained.
+    def advance(self, next_group: int, step: int) -> int:
+        """Tell the cursor behind a taken batch; after this the batch may be trained. Answers the run's length.
 
         One try. Raises InfraError when the controller is away or the batch changed meanwhile: take it again.
         """
@@ -118,6 +121,7 @@ class ControllerLink:
         self._told = request
         self.orders.checkpoint_now |= answer.checkpoint_now
         self._apply(answer.max_steps)
+        return int(answer.max_steps)
 
     def publish(self, weights: common.WeightsRef, final: bool) -> str:
         """Announce a version; answers the policy that is served then. Raises FencedError when it is refused."""

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch.distributed.checkpoint as dcp
 from areal.errors import DataError
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
+from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began, Found, Record
@@ -29,11 +31,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Position:
-    """How far the run is: goes into the record."""
+    """How far the run is, and under which fence: goes into the record."""
 
     step: int
     next_group: int
     tombstones_below: int
+    fence: int
 
 
 class Checkpointer:
@@ -46,10 +49,10 @@ class Checkpointer:
         config = json.dumps(_shape_of(config_json(engine.model_path)), sort_keys=True)
         self._model_digest = hashlib.sha256(config.encode()).hexdigest()
 
-    def save(self, position: Position, fence: int, still_mine: Callable[[], None]) -> Path:
+    def save(self, position: Position, still_mine: Callable[[], None]) -> Path:
         """Write everything, seal it, name it, drop the oldest. `still_mine` raises FencedError when it is not."""
         ranks = self._engine.ranks
-        final = self._directory / catalog.name(position.step, fence)
+        final = self._directory / catalog.name(position.step, position.fence)
         partial = final.with_name(final.name + catalog.PARTIAL)
         if ranks.first:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -57,9 +60,9 @@ class Checkpointer:
         ranks.barrier()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about one process without a group: intended
-            dcp.save(
+            save_tensors(
                 self._engine.state(),
-                storage_writer=dcp.FileSystemWriter(partial, sync_files=False),  # sealing syncs them
+                storage_writer=FileSystemWriter(partial, sync_files=False),  # sealing syncs them
                 no_dist=ranks.world_size == 1,
             )
         np.save(partial / _rng_name(ranks.rank), self._engine.rng_state())
@@ -68,7 +71,7 @@ class Checkpointer:
             files = {path.name: catalog.fingerprint(path) for path in sorted(partial.iterdir())}
             record = Record(
                 step=position.step,
-                fence=fence,
+                fence=position.fence,
                 next_group=position.next_group,
                 tombstones_below=position.tombstones_below,
                 optimizer_updates=self._engine.optimizer.updates,
@@ -102,7 +105,7 @@ class Checkpointer:
         state = self._engine.state()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            dcp.load(state, storage_reader=dcp.FileSystemReader(found.path), no_dist=ranks.world_size == 1)
+            load_tensors(state, storage_reader=FileSystemReader(found.path), no_dist=ranks.world_size == 1)
         self._engine.optimizer.set_updates(record.optimizer_updates)
         rng = found.path / _rng_name(ranks.rank)
         if rng.exists():  # another world size may have had fewer ranks

@@ -7,7 +7,7 @@ one forward pass. Never decides what to train; it is given micro-batches and a l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +35,7 @@ class EngineOptions:
 
     precision: Literal["float32", "bfloat16"] = "float32"
     temperature: float = 1.0
-    optimizer: AdamWOptions = AdamWOptions()
+    optimizer: AdamWOptions = field(default_factory=AdamWOptions)
 
 
 class Engine:

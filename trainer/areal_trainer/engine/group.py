@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
@@ -46,7 +47,7 @@ class Ranks:
             if "MASTER_ADDR" in os.environ:
                 dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
             else:  # one rank without torchrun: tests and notebooks
-                dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+                dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
         self.mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("dp",))
 
     @property

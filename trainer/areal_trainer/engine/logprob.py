@@ -71,5 +71,5 @@ def chunked_logprobs(
         two float32 tensors, [tokens]
     """
     size = chunk or chunk_tokens(weight.shape[0])
-    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, size)  # type: ignore[no-untyped-call]
+    logprobs, entropy = _ChunkedLogprob.apply(hidden, weight, targets, temperature, size)
     return logprobs, entropy

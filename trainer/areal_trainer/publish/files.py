@@ -32,4 +32,9 @@ def side_files(model: Path, tokenizer: Path) -> dict[str, Path]:
 def sources(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[TensorSource]:
     """Tensors on the CPU as name, dtype, shape and bytes, without another copy."""
     for name, tensor in tensors:
-        yield name, _DTYPES[tensor.dtype], tuple(tensor.shape), tensor.flatten().view(torch.uint8).numpy()
+        yield (
+            name,
+            _DTYPES[tensor.dtype],
+            tuple(tensor.shape),
+            memoryview(tensor.flatten().view(torch.uint8).numpy().data),
+        )

@@ -1,0 +1,215 @@
+"""Rank 0's side of the ledger: takes batches in order, tells the controller, leaves evidence, commits.
+
+Owns the order of those four, which is what makes training exactly once: a batch is decoded, the controller's
+acknowledgement of the cursor is waited for, the attempt is on disk, and only then is the batch handed to training.
+Drives `ledger.consumer`, which owns the rules. Every wait is a bounded slice, so that the other ranks hear something.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from areal.errors import DataError, InfraError
+from areal.ledger import payload
+from areal.ledger.consumer import Batch, Consumer, StalenessViolation, TrainerState
+from areal.ledger.evidence import EvidenceLog, TrainedGroup
+from areal.ledger.poison import Precaution
+from areal.ledger.sync_client import SyncLedger
+from areal.ledger.values import Reason, TakenGroup
+from areal.observe.waits import WaitRegistry
+from areal.v1 import common_pb2 as common
+
+from areal_trainer.control import ControllerLink
+from areal_trainer.timer import PhaseTimer
+
+_log = logging.getLogger(__name__)
+
+SLICE_S = 0.5  # other ranks, signals and fences are looked at this often
+REATTACH_EVERY = 3  # refused acknowledgements in a row that a controller without memory of this trainer explains
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A batch that may be trained now."""
+
+    batch: Batch
+    samples: tuple[common.Sample, ...]
+    max_steps: int
+    micro_batch_divisor: int
+
+
+class Feed:
+    """Everything rank 0 does with the ledger while training."""
+
+    def __init__(
+        self,
+        ledger: SyncLedger,
+        link: ControllerLink,
+        consumer: Consumer,
+        evidence: EvidenceLog,
+        *,
+        waits: WaitRegistry,
+        timer: PhaseTimer,
+        precaution: Precaution | None = None,
+        groups_deadline_s: float = 3600.0,
+        outage_s: float = 120.0,
+    ) -> None:
+        self.consumer = consumer
+        self.link = link
+        self.staleness_violations = 0
+        self._ledger = ledger
+        self._evidence = evidence
+        self._waits = waits
+        self._timer = timer
+        self._precaution = precaution
+        self._groups_deadline_s = groups_deadline_s
+        self._outage_s = outage_s
+        self._waiting = ExitStack()
+        self._waiting_since: float | None = None
+        self._refused = 0
+        self._refused_since = 0.0
+        self._digests: dict[int, tuple[tuple[int, int], ...]] = {}
+
+    # ---- take
+
+    def poll(self) -> Taken | None:
+        """The next batch when it is whole, else None after at most one slice."""
+        self.link.check()
+        if self.link.orders.max_steps is not None:
+            self.consumer.set_max_steps(self.link.orders.max_steps)
+        wanted = self.consumer.want()
+        if wanted is None:
+            return None
+        from_group, most = wanted
+        with self._timer.phase("take"):
+            groups = self._ledger.take(self.consumer.fence, from_group, most)
+        if not groups:
+            self._wait(from_group)
+            return None
+        try:
+            batch = self.consumer.offer(groups)
+        except StalenessViolation:
+            self.staleness_violations += 1
+            raise
+        if batch is None:
+            return None
+        with self._timer.phase("take"):
+            samples = self._decode(batch)
+            if samples is None or not self._acknowledged(batch):
+                return None
+        self._done_waiting()
+        self._evidence.attempt(batch.step, _tokens(batch))
+        divisor = 1
+        if self._precaution is not None and self._precaution.step == batch.step:
+            divisor = self._precaution.micro_batch_divisor
+        return Taken(batch, samples, self.consumer.policy.max_steps, divisor)
+
+    def _wait(self, from_group: int) -> None:
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+            words = f"group {from_group} and more, for step {self.consumer.state.step}"
+            self._waiting.enter_context(self._waits.waiting("groups", words, deadline_s=self._groups_deadline_s))
+        elif now - self._waiting_since > self._groups_deadline_s:
+            raise InfraError(
+                f"no group became complete for {self._groups_deadline_s:.0f} s, waiting for group {from_group}",
+                fix="`areal status` names what the controller, the workers and the servers wait for",
+            )
+        with self._timer.phase("wait"):
+            self._ledger.wait_ready(from_group, SLICE_S)
+
+    def _done_waiting(self) -> None:
+        self._waiting.close()
+        self._waiting_since = None
+
+    def _decode(self, batch: Batch) -> tuple[common.Sample, ...] | None:
+        """All samples in order; None when one is damaged and its group was given up."""
+        samples: list[common.Sample] = []
+        self._digests = {}
+        for group in batch.groups:
+            try:
+                decoded = [payload.decode(raw) for raw in group.payloads]
+            except DataError as error:
+                if not self.link.propose_tombstone(group.group, Reason.POISON.value, error.message):
+                    raise
+                _log.error("group %d is given up: %s", group.group, error.message)
+                self.consumer.drop()
+                return None
+            self._digests[group.group] = _digests(group)
+            samples += decoded
+        return tuple(samples)
+
+    def _acknowledged(self, batch: Batch) -> bool:
+        """Whether the controller knows the cursor behind the batch, so that it may be trained."""
+        try:
+            max_steps = self.link.advance(batch.next_group, batch.step)
+        except InfraError as error:
+            self.consumer.drop()
+            self._patience(error)
+            return False
+        self._refused = 0
+        if not self.consumer.accept(batch, max_steps or self.consumer.policy.max_steps):
+            _log.info("the run was shortened to end before step %d", batch.step)
+            return False
+        return True
+
+    def _patience(self, error: InfraError) -> None:
+        """The controller is away, or the batch changed while it was taken: wait a little, then take again."""
+        now = time.monotonic()
+        self._refused += 1
+        if self._refused == 1:
+            self._refused_since = now
+        if now - self._refused_since > self._outage_s:
+            raise error
+        _log.warning("the batch is taken again: %s", error.message)
+        words = "the controller to acknowledge the cursor"
+        with self._waits.waiting("cursor", words, deadline_s=self._outage_s):
+            if self._refused % REATTACH_EVERY == 0:
+                state = self.consumer.state
+                self.link.attach(state.next_group, state.step)
+            time.sleep(min(0.1 * self._refused, 1.0))
+
+    # ---- trained, committed
+
+    def trained(self, batch: Batch, *, applied: bool) -> None:
+        """The batch's gradient is in the weights, or was left out: evidence first, then the position moves."""
+        groups = [TrainedGroup(group.group, self._digests[group.group]) for group in batch.groups]
+        if applied:
+            self._evidence.trained(batch.step, groups)
+        else:
+            self._evidence.skipped(batch.step, groups)
+        self.consumer.trained(batch)
+        telling = self.link.telling
+        telling.step = self.consumer.state.step
+        telling.next_group = self.consumer.state.next_group
+
+    def committed(self, state: TrainerState) -> None:
+        """A checkpoint of `state` is on disk: free what it holds."""
+        self.consumer.committed(state)
+        self._ledger.commit(self.consumer.fence, state.next_group)
+        self.link.telling.committed_group = state.next_group
+        self.link.orders.checkpoint_now = False
+        self.link.orders.asked = False
+
+    def finished(self) -> None:
+        """The run reached its last step and everything is published and saved."""
+        self._evidence.finished(self.consumer.state.step)
+        self.link.telling.finished = True
+
+    def close(self) -> None:
+        """Give everything back."""
+        self._waiting.close()
+        self._evidence.close()
+        self._ledger.close_connection()
+
+
+def _digests(group: TakenGroup) -> tuple[tuple[int, int], ...]:
+    """(index, xxh3 of the sample) as the payload itself says, not as the ledger remembers."""
+    return tuple((index, payload.digest(raw)) for index, raw in zip(group.indices, group.payloads, strict=True))
+
+
+def _tokens(batch: Batch) -> dict[int, int]:
+    return {group.group: sum(meta.tokens for meta in group.metas) for group in batch.groups}

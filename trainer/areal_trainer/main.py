@@ -1,0 +1,72 @@
+"""Entry of every trainer rank: `torchrun … -m areal_trainer.main --job resolved.json --port P --metrics-port M`.
+
+Owns the exit code: a failure says whose fault it was, so that a failure policy can tell a broken job from a lost
+machine. SIGTERM ends the current step, saves and exits 143.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from areal.errors import ArealError, ExitCode
+from areal.observe import logs
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, run, classify."""
+    arguments = _parser().parse_args(argv)
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    rank = os.environ.get("RANK", "0")
+    logs.setup("trainer" if rank == "0" else f"trainer-{rank}", Path(arguments.job).stem, json=_wants_json())
+    log = logging.getLogger("areal_trainer")
+    try:
+        return _run(arguments, stopping)
+    except ArealError as error:
+        log.error("%s", error)
+        return int(error.exit_code)
+    except Exception as error:
+        log.exception("the trainer failed")
+        return int(_blame(error))
+
+
+def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
+    import torch
+
+    from areal_trainer.resolve import settings_of
+    from areal_trainer.run import Ports, run
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
+    settings = settings_of(Path(arguments.job))
+    return int(run(settings, Ports(arguments.port, arguments.metrics_port), stopping))
+
+
+def _blame(error: Exception) -> ExitCode:
+    """Another rank or a device that went away is the world's fault; anything else without an owner is ours."""
+    import torch
+
+    lost = (torch.distributed.DistError, torch.OutOfMemoryError, OSError)
+    return ExitCode.INFRA if isinstance(error, lost) or "onnection closed by peer" in str(error) else ExitCode.BUG
+
+
+def _wants_json() -> bool:
+    return os.environ.get("AREAL_LOG_FORMAT", "human") == "json"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="areal_trainer.main", description=__doc__)
+    parser.add_argument("--job", required=True, help="the resolved job")
+    parser.add_argument("--port", type=int, default=0, help="of this role's gRPC server")
+    parser.add_argument("--metrics-port", type=int, default=0, help="of this role's Prometheus metrics")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

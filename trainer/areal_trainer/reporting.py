@@ -1,0 +1,177 @@
+"""What a step left behind, for people and machines: JSONL, TensorBoard, Prometheus.
+
+Owns the row of `metrics.jsonl`. A replayed step appears again under its new fence; who reads takes the last. The
+torn last line of a killed trainer is ended, not continued.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.weights.policy import PolicyId
+
+from areal_trainer.actor import UpdateFigures
+from areal_trainer.algorithms.advantages import Advantages
+from areal_trainer.data.batch import TokenBatch
+
+PHASES = ("wait", "take", "prox", "train", "publish", "checkpoint")
+
+
+class Reporter:
+    """Writes one row a step. Rank 0 only."""
+
+    def __init__(
+        self, path: Path, tensorboard: Path | None, fence: int, metrics: RoleMetrics, progress: ProgressCounter
+    ) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("ab")
+        if self._file.tell() and not _ends_whole(path):
+            self._file.write(b"\n")
+        self._events = _event_writer(tensorboard) if tensorboard is not None else None
+        self._fence = fence
+        self._metrics = metrics
+        self._progress = progress
+        self._last = time.monotonic()
+        self.skipped_steps = 0
+        self.tokens_per_s = 0.0
+
+    def step(
+        self,
+        step: int,
+        tokens: TokenBatch,
+        advantages: Advantages,
+        update: UpdateFigures,
+        seconds: dict[str, float],
+    ) -> None:
+        """A batch is consumed. `seconds` of publish and checkpoint are those since the row before."""
+        now = time.monotonic()
+        wall = now - self._last
+        self._last = now
+        compute = seconds.get("prox", 0.0) + seconds.get("train", 0.0)
+        self.tokens_per_s = tokens.tokens / compute if compute else 0.0
+        self.skipped_steps += not update.finite
+        row = self._row(step, tokens, advantages, update)
+        row["tokens_per_s"] = self.tokens_per_s
+        row["wall_s"] = wall
+        row["seconds"] = {phase: seconds.get(phase, 0.0) for phase in PHASES}
+        row["at"] = time.time()
+        self._write(row)
+        self._count(row, update, seconds)
+        self._progress.policy_id = str(PolicyId(step + 1, self._fence))
+        self._progress.advance()
+
+    def checkpoint(self, step: int) -> None:
+        """A checkpoint is on disk."""
+        self._metrics.gauge("areal_checkpoint_last_success_timestamp_seconds").set(time.time())
+        self._progress.advance()
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+
+    def _row(self, step: int, tokens: TokenBatch, advantages: Advantages, update: UpdateFigures) -> dict[str, Any]:
+        staleness = _staleness(step, tokens)
+        used = advantages.values[advantages.trained]
+        loss = update.loss
+        return {
+            "step": step,
+            "fence": self._fence,
+            "policy_version": step + 1,
+            "policy_id": str(PolicyId(step + 1, self._fence)),
+            "reward_mean": _mean(tokens.rewards),
+            "reward_std": float(tokens.rewards.std()) if tokens.sequences else None,
+            "groups": len(np.unique(tokens.group_ids)),
+            "sequences": tokens.sequences,
+            "zero_variance_groups": advantages.zero_variance_groups,
+            "advantage_mean": _mean(used),
+            "advantage_std": float(used.std()) if used.size else None,
+            "loss": _finite(loss.loss),
+            "clip_ratio": loss.clip_ratio,
+            "rejected_ratio": loss.rejected_ratio,
+            "approx_kl": _finite(loss.approx_kl),
+            "behaviour_weight_mean": _finite(loss.behaviour_weight_mean),
+            "behaviour_weight_max": _finite(loss.behaviour_weight_max),
+            "behaviour_gap": _finite(loss.behaviour_gap),
+            "logprob_mismatch": loss.logprob_mismatch,
+            "logprob_mismatch_max": loss.logprob_mismatch_max,
+            "entropy": _finite(loss.entropy),
+            "grad_norm": _finite(update.grad_norm),
+            "learning_rate": update.learning_rate,
+            "updates": update.applied,
+            "skipped_updates": update.tried - update.applied,
+            "staleness_mean": _mean(staleness),
+            "staleness_max": int(staleness.max()) if staleness.size else None,
+            "tokens": tokens.tokens,
+            "trained_tokens": loss.tokens,
+        }
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+        self._file.flush()
+        if self._events is not None:
+            for name, value in row.items():
+                if isinstance(value, int | float) and name not in ("step", "fence", "at"):
+                    self._events.add_scalar(f"trainer/{name}", value, row["step"])
+            for phase, value in row["seconds"].items():
+                self._events.add_scalar(f"seconds/{phase}", value, row["step"])
+
+    def _count(self, row: dict[str, Any], update: UpdateFigures, seconds: dict[str, float]) -> None:
+        metrics = self._metrics
+        metrics.counter("areal_trainer_steps_total").inc()
+        metrics.counter("areal_trainer_tokens_total").inc(row["tokens"])
+        metrics.counter("areal_trainer_skipped_steps_total").inc(0 if update.finite else 1)
+        metrics.gauge("areal_trainer_policy_version").set(row["policy_version"])
+        metrics.counter("areal_trainer_data_wait_seconds_total").inc(seconds.get("wait", 0.0))
+        for phase in PHASES:
+            if phase in seconds:
+                metrics.histogram("areal_trainer_step_duration_seconds", phase=phase).observe(seconds[phase])
+        gauges = {
+            "areal_trainer_grad_norm": row["grad_norm"],
+            "areal_trainer_reward_mean": row["reward_mean"],
+            "areal_trainer_kl": row["approx_kl"],
+            "areal_trainer_clip_ratio": row["clip_ratio"],
+        }
+        for name, value in gauges.items():
+            if value is not None:
+                metrics.gauge(name).set(value)
+        if row["staleness_max"] is not None:
+            metrics.histogram("areal_trainer_staleness_steps").observe(row["staleness_max"])
+
+
+def _staleness(step: int, tokens: TokenBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Age of each sequence's oldest sampled token, in versions, when this step trains it."""
+    sampled = tokens.versions >= 0
+    oldest = np.full(tokens.sequences, np.iinfo(np.int64).max)
+    np.minimum.at(oldest, tokens.sequence_of[sampled], tokens.versions[sampled])
+    ages: np.ndarray[Any, np.dtype[np.int64]] = step - oldest[oldest < np.iinfo(np.int64).max]
+    return ages
+
+
+def _mean(values: np.ndarray[Any, Any]) -> float | None:
+    return float(values.mean()) if values.size else None
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _ends_whole(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"
+
+
+def _event_writer(directory: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter(str(directory), flush_secs=5)

@@ -1,0 +1,45 @@
+"""From the resolved job's file to the trainer's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from areal.errors import ConfigError
+from areal.plan.resolved import ResolvedJob
+
+from areal_trainer.settings import Paths, Settings
+
+
+def settings_of(job: Path) -> Settings:
+    """Read `resolved.json` and the secrets that it names."""
+    resolved = ResolvedJob.load(job)
+    layout = resolved.layout
+    user = resolved.redis_users.get("trainer")
+    return Settings(
+        name=resolved.job.metadata.name,
+        uid=resolved.uid,
+        spec=resolved.job.spec,
+        paths=Paths(
+            start_model=resolved.model_path,
+            tokenizer=resolved.tokenizer_path,
+            recipe=resolved.recipe_path,
+            checkpoints=layout.checkpoints,
+            fences=layout.fences,
+            evidence=layout.evidence,
+            weights=layout.weights,
+            metrics=layout.metrics,
+            tensorboard=layout.tensorboard,
+            model=layout.model,
+        ),
+        controller=resolved.endpoints.controller,
+        redis=resolved.endpoints.redis,
+        redis_password=_secret(Path(user)) if user else None,
+        token=_secret(layout.token),
+    )
+
+
+def _secret(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror}", fix="start the run with `areal run`") from error

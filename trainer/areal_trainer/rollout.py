@@ -1,0 +1,207 @@
+"""Where batches come from and weights go to.
+
+One of the two objects a training loop works with (the other is `Actor`). Every method is a collective: all ranks call
+it in the same order. Rank 0 holds the `Feed` and the `Publisher`; the others are told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from areal.errors import InfraError
+from areal.ledger.consumer import Batch, TrainerState
+from areal.observe.waits import WaitRegistry
+from areal.weights.policy import PolicyId
+
+from areal_trainer.actor import Actor, UpdateFigures
+from areal_trainer.algorithms.advantages import Advantages
+from areal_trainer.checkpoint.checkpointer import Position
+from areal_trainer.data.batch import TokenBatch, columns
+from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.feed import Feed, Taken
+from areal_trainer.publish.canary import canary
+from areal_trainer.publish.publisher import Publisher
+from areal_trainer.reporting import Reporter
+from areal_trainer.timer import PhaseTimer
+
+_log = logging.getLogger(__name__)
+
+PUBLISH_DEADLINE_S = 600.0  # writing a large model to a slow volume; the controller's answer has its own bound
+
+
+@dataclass(frozen=True)
+class TrainBatch:
+    """The groups of one step. `max_steps` is the run's length as known now: the schedule depends on it."""
+
+    step: int
+    max_steps: int
+    tokens: TokenBatch
+    micro_batch_divisor: int = 1
+
+
+@dataclass(frozen=True)
+class Due:
+    """What is to be done after a step, the same on every rank."""
+
+    publish: bool
+    checkpoint: bool
+    position: Position
+
+
+@dataclass
+class FirstRank:
+    """What rank 0 has and the others don't."""
+
+    feed: Feed
+    publisher: Publisher
+    reporter: Reporter
+    waits: WaitRegistry
+    stopping: Callable[[], bool] = lambda: False
+
+
+class Rollout:
+    """The ledger and the servers, as the training loop sees them."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        fence: int,
+        vocabulary: int,
+        *,
+        first: FirstRank | None,
+        timer: PhaseTimer,
+        served_in_bfloat16: bool = False,
+        evaluation_deadline_s: float = 900.0,
+    ) -> None:
+        if ranks.first != (first is not None):
+            raise ValueError("rank 0, and only rank 0, has the feed")
+        self._ranks = ranks
+        self._fence = fence
+        self._vocabulary = vocabulary
+        self._first = first
+        self._timer = timer
+        self._served_in_bfloat16 = served_in_bfloat16
+        self._evaluation_deadline_s = evaluation_deadline_s
+        self._batch: Batch | None = None
+        self.stopped = False  # asked to stop before the last step
+
+    def prepare_batch(self) -> TrainBatch | None:
+        """The next batch in order, as soon as it may be trained; None when the run is over or must stop."""
+        while True:
+            message = self._ranks.tell(self._poll() if self._first else None)
+            match message.header["kind"]:
+                case "batch":
+                    return _batch(message)
+                case "end":
+                    self.stopped = bool(message.header["stopped"])
+                    return None
+
+    def trained(self, batch: TrainBatch, advantages: Advantages, update: UpdateFigures) -> Due:
+        """The batch is consumed: leaves evidence and metrics, moves on, and says what is due."""
+        header: dict[str, Any] = {}
+        if self._first is not None:
+            assert self._batch is not None
+            feed = self._first.feed
+            feed.trained(self._batch, applied=update.applied > 0)
+            self._first.reporter.step(batch.step, batch.tokens, advantages, update, self._timer.take())
+            feed.link.telling.skipped_steps = self._first.reporter.skipped_steps
+            feed.link.telling.tokens_per_s = self._first.reporter.tokens_per_s
+            header = self._due()
+        return self._agree(header)
+
+    def due(self, *, checkpoint_now: bool = False) -> Due:
+        """What is to be done now, without a step before it: at the start and at the end."""
+        return self._agree(self._due(checkpoint_now) if self._first is not None else {})
+
+    def publish(self, actor: Actor) -> None:
+        """Publish the current weights; written and announced beside training, the final version awaited."""
+        with self._timer.phase("publish"):
+            proof = canary(actor.engine, served_in_bfloat16=self._served_in_bfloat16)
+            tensors = [pair for pair in actor.engine.export() if self._first is not None]
+            if self._first is None:
+                return
+            consumer = self._first.feed.consumer
+            policy = PolicyId(consumer.version, self._fence)
+            final = consumer.finished
+            self._first.publisher.publish(policy, tensors, proof, final=final, deadline_s=PUBLISH_DEADLINE_S)
+            consumer.published()
+            if final:
+                self._first.publisher.wait(PUBLISH_DEADLINE_S)
+
+    def commit(self, position: Position) -> None:
+        """A checkpoint of `position` is on disk: what it holds may be freed."""
+        if self._first is not None:
+            state = TrainerState(position.step, position.next_group, position.tombstones_below)
+            self._first.feed.committed(state)
+            self._first.reporter.checkpoint(position.step)
+
+    def evaluate(self) -> None:
+        """Wait until the controller's evaluation of the final version is done."""
+        if self._first is not None:
+            orders = self._first.feed.link.orders
+            deadline = time.monotonic() + self._evaluation_deadline_s
+            words = "the evaluation of the final version"
+            with self._first.waits.waiting("evaluation", words, deadline_s=self._evaluation_deadline_s):
+                while not orders.evaluation_done:
+                    self._first.feed.link.check()
+                    if time.monotonic() > deadline:
+                        raise InfraError(
+                            f"{words} is not done after {self._evaluation_deadline_s:.0f} s",
+                            fix="`areal status` shows which rows are missing",
+                        )
+                    time.sleep(0.05)  # beats arrive on another thread, every half second
+        self._ranks.barrier()
+
+    # ---- rank 0
+
+    def _poll(self) -> Message:
+        assert self._first is not None
+        feed = self._first.feed
+        stopping = self._first.stopping()
+        if stopping or feed.consumer.finished:
+            return Message({"kind": "end", "stopped": stopping and not feed.consumer.finished}, {})
+        taken = feed.poll()
+        if taken is None:
+            return Message({"kind": "wait"}, {})
+        self._batch = taken.batch
+        with self._timer.phase("take"):
+            return self._message(taken)
+
+    def _message(self, taken: Taken) -> Message:
+        header = {
+            "kind": "batch",
+            "step": taken.batch.step,
+            "max_steps": taken.max_steps,
+            "micro_batch_divisor": taken.micro_batch_divisor,
+        }
+        return Message(header, columns(taken.samples, self._vocabulary).arrays())
+
+    def _due(self, checkpoint_now: bool = False) -> dict[str, Any]:
+        assert self._first is not None
+        feed = self._first.feed
+        orders = feed.link.orders
+        state = feed.consumer.state
+        return {
+            "publish": feed.consumer.publish_due(),
+            "checkpoint": feed.consumer.checkpoint_due(checkpoint_now or orders.checkpoint_now or orders.asked),
+            "position": [state.step, state.next_group, state.tombstones_below],
+        }
+
+    def _agree(self, header: dict[str, Any]) -> Due:
+        told = self._ranks.tell(Message(header, {}) if self._first is not None else None).header
+        step, next_group, tombstones_below = told["position"]
+        return Due(told["publish"], told["checkpoint"], Position(step, next_group, tombstones_below, self._fence))
+
+
+def _batch(message: Message) -> TrainBatch:
+    arrays: dict[str, Any] = dict(message.arrays)
+    return TrainBatch(
+        step=message.header["step"],
+        max_steps=message.header["max_steps"],
+        tokens=TokenBatch(**arrays),
+        micro_batch_divisor=message.header["micro_batch_divisor"],
+    )

@@ -1,0 +1,130 @@
+"""What the trainer needs to know, read once from the resolved job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal.errors import ConfigError
+from areal.ledger.consumer import ConsumerPolicy
+from areal.spec.job import JobSpec
+from areal.workflow.recipe import load_recipe
+
+from areal_trainer.actor import ActorOptions
+from areal_trainer.algorithms.advantages import AdvantageOptions
+from areal_trainer.algorithms.ppo import PPOOptions, Rejection
+from areal_trainer.engine.engine import EngineOptions
+from areal_trainer.engine.optimizer import AdamWOptions
+from areal_trainer.engine.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Where the run keeps what the trainer reads and writes."""
+
+    start_model: Path
+    tokenizer: Path
+    recipe: Path | None
+    checkpoints: Path
+    fences: Path
+    evidence: Path
+    weights: Path
+    metrics: Path
+    tensorboard: Path | None
+    model: Path
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One trainer."""
+
+    name: str
+    uid: str
+    spec: JobSpec
+    paths: Paths
+    controller: str
+    redis: str
+    redis_password: str | None
+    token: str
+    outage_s: float = 120.0
+
+    def __post_init__(self) -> None:
+        algorithm, world = self.spec.algorithm, self.spec.trainer.world_size
+        if algorithm.kl_coefficient:
+            raise ConfigError(
+                "algorithm.klCoefficient needs a reference model, which this trainer does not hold",
+                fix="set klCoefficient: 0",
+            )
+        if self.spec.rollout.sampling.temperature <= 0:
+            raise ConfigError(
+                "greedy answers (temperature 0) have no probability to learn from",
+                fix="set rollout.sampling.temperature above 0",
+            )
+        if self.spec.trainer.mesh.dp not in (None, world):
+            raise ConfigError(f"trainer.mesh.dp is not the number of processes, {world}", fix=f"set it to {world}")
+
+    @property
+    def consumer(self) -> ConsumerPolicy:
+        algorithm = self.spec.algorithm
+        return ConsumerPolicy(
+            batch_groups=algorithm.batch_size,
+            group_size=algorithm.group_size,
+            max_steps=algorithm.max_steps,
+            publish_interval=self.spec.weight_sync.interval_steps,
+            checkpoint_interval=self.spec.checkpoint.interval_steps,
+        )
+
+    @property
+    def engine(self) -> EngineOptions:
+        algorithm = self.spec.algorithm
+        return EngineOptions(
+            precision=self.spec.trainer.precision,
+            temperature=self.spec.rollout.sampling.temperature,
+            optimizer=AdamWOptions(
+                betas=algorithm.betas,
+                epsilon=algorithm.eps,
+                weight_decay=algorithm.weight_decay,
+                grad_clip=algorithm.grad_clip,
+            ),
+        )
+
+    @property
+    def actor(self) -> ActorOptions:
+        algorithm, trainer = self.spec.algorithm, self.spec.trainer
+        rejection = Rejection(algorithm.rejection.upper) if algorithm.rejection is not None else None
+        return ActorOptions(
+            ppo=PPOOptions(algorithm.clip_low, algorithm.upper_clip, algorithm.decoupled, rejection),
+            advantages=AdvantageOptions(
+                mean=algorithm.advantage_mean,
+                std=algorithm.advantage_std,
+                leave_one_out=algorithm.leave_one_out,
+            ),
+            schedule=Schedule(
+                algorithm.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio
+            ),
+            mini_batches=algorithm.mini_batches,
+            micro_batch_tokens=trainer.micro_batch_tokens,
+            pack_length=trainer.pack_length,
+            seed=self.spec.seed,
+        )
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What the user's files replace: `trainer.hooks` first, then the recipe."""
+
+    train: Callable[[Any], Any] | None = None
+    compute_advantages: Callable[..., Any] | None = None
+
+
+def overrides(spec: JobSpec, recipe: Path | None) -> Overrides:
+    """Load the recipe and the hooks. Raises DataError when a file can't be loaded."""
+    files = [Path(spec.trainer.hooks)] if spec.trainer.hooks else []
+    files += [recipe] if recipe is not None else []
+    loaded = [load_recipe(file) for file in files]
+    return Overrides(
+        train=next((one.train for one in loaded if one.train), None),
+        compute_advantages=next((one.compute_advantages for one in loaded if one.compute_advantages), None),
+    )

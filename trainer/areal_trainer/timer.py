@@ -1,0 +1,31 @@
+"""Wall time by phase: where a step's seconds went."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+class PhaseTimer:
+    """Adds up seconds by name until they are taken. Phases do not nest."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds: dict[str, float] = {}
+        self.doing: Callable[[str], None] = lambda _: None
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the block's time as `name`."""
+        began = self._clock()
+        self.doing(name)
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - began
+
+    def take(self) -> dict[str, float]:
+        """Seconds by phase since the last call."""
+        taken, self._seconds = self._seconds, {}
+        return taken
