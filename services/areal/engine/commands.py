@@ -72,8 +72,9 @@ class SetVersion:
 
 @dataclass(frozen=True)
 class Flush:
-    """Give back cache memory; refused while requests hold some."""
+    """Give back cache memory. While requests hold some it is refused, or waits (`when_idle`)."""
 
+    when_idle: bool = False
     done: Future[Answer] = field(default_factory=Future)
 
 

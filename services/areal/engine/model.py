@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from areal.engine.cache import KVCache
@@ -116,7 +116,9 @@ def _after_attention(layer: Layer, x: Tensor, attended: Tensor, eps: float) -> T
 
 def _rotary_table(config: ModelConfig, context: int) -> Tensor:
     """Unit complex numbers [context, head_dim / 2]: the rotation of each pair at each position."""
-    frequencies = 1.0 / (config.rope_theta ** (torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim))
+    frequencies = 1.0 / (
+        config.rope_theta ** (torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim)
+    )
     scaling = config.llama3_rope
     if scaling is not None:
         wavelengths = 2 * math.pi / frequencies

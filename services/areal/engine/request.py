@@ -206,7 +206,12 @@ def _number(raw: dict[str, Any], name: str, default: Any, *, low: float, high: f
     value = raw.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or value < low or (high is not None and value > high):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or value < low
+        or (high is not None and value > high)
+    ):
         raise BadRequest(f"{name} must be a number of at least {low}" + (f" and at most {high}" if high else ""))
     if isinstance(default, int) and not isinstance(value, int):
         raise BadRequest(f"{name} must be an integer")

@@ -41,8 +41,8 @@ class Running:
 
     def spans(self, made: int) -> list[tuple[str, int, int]]:
         """Half-open spans of the first `made` tokens."""
-        ends = [start for _, start in self.marks[1:]] + [made]
-        return [(version, start, end) for (version, start), end in zip(self.marks, ends, strict=True) if end > start]
+        ends = [*(start for _, start in self.marks[1:]), made]
+        return [(version, start, end) for (version, start), end in zip(self.marks, ends, strict=False) if end > start]
 
 
 class Rows:

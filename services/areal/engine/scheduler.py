@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,18 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from areal.engine import prefill, sampling
+from areal.engine import endings, prefill, sampling
 from areal.engine.cache import KVCache
 from areal.engine.commands import Abort, Add, Answer, Command, Continue, Flush, Load, Pause, SetVersion, Stop
 from areal.engine.model import Model
 from areal.engine.request import GenerateRequest, Output
 from areal.engine.rows import Rows, Running
+from areal.engine.stats import Meter, Stats
 from areal.engine.weights import Weights
 
 log = logging.getLogger(__name__)
-
-ABORTED: dict[str, Any] = {"type": "abort", "message": "Aborted", "status_code": None, "err_type": None}
-ABORTED_QUEUED: dict[str, Any] = {"type": "abort", "message": "Abort in waiting queue"}
 
 
 @dataclass(frozen=True)
@@ -43,25 +40,6 @@ class SchedulerLimits:
     max_running: int = 128
     max_total_tokens: int = 1 << 18  # positions of all rows together, as allocated
     max_prefill_tokens: int = 8192  # admitted in one step: bounds how long running requests stand still
-
-
-@dataclass(frozen=True)
-class Stats:
-    """A consistent picture between two steps."""
-
-    weight_version: str
-    model_path: str
-    paused: bool = False
-    running: int = 0
-    waiting: int = 0
-    used_tokens: int = 0
-    steps: int = 0
-    generated_tokens: int = 0
-    prompt_tokens: int = 0
-    requests: int = 0
-    aborted: int = 0
-    retracted: int = 0
-    gen_throughput: float = 0.0  # tokens a second over the last second or so
 
 
 class Scheduler:
@@ -76,6 +54,7 @@ class Scheduler:
         model_path: str,
         limits: SchedulerLimits,
         deliver: Callable[[list[Output]], None],
+        on_failure: Callable[[BaseException], None],
         decode_text: Callable[[list[int]], str] | None = None,
     ) -> None:
         self._model = model
@@ -84,6 +63,7 @@ class Scheduler:
         self._path = model_path
         self._limits = limits
         self._deliver = deliver
+        self._on_failure = on_failure
         self._decode_text = decode_text
         self._cache = KVCache(model.config, model.dtype)
         self._rows = Rows(limits.max_running)
@@ -91,16 +71,15 @@ class Scheduler:
         self._waiting: deque[Running] = deque()
         self._behind: deque[Running] = deque()  # arrived after a Load that waits for those before it
         self._pending_load: Load | None = None
+        self._pending_flushes: list[Flush] = []
         self._live: dict[str, Running] = {}
         self._prefixes = prefill.Prefixes()
         self._paused = False
         self._stopped = False
         self._outputs: list[Output] = []
-        self._counts = {"steps": 0, "tokens": 0, "prompt": 0, "requests": 0, "aborted": 0, "retracted": 0}
-        self._rate = (time.monotonic(), 0, 0.0)  # since when, tokens then, tokens a second before
+        self._meter = Meter()
         self.stats = Stats(version, model_path)
         self._thread = threading.Thread(target=self._run, name="scheduler", daemon=True)
-        self.failure: BaseException | None = None
 
     def start(self) -> None:
         """Begin stepping."""
@@ -133,9 +112,8 @@ class Scheduler:
                     self._try_load()
                 self._publish()
         except BaseException as error:
-            self.failure = error
             log.exception("the scheduler failed; the engine must be restarted")
-            raise
+            self._on_failure(error)
 
     def _take_commands(self) -> None:
         """Handle what is there; wait for something when there is nothing else to do."""
@@ -150,26 +128,20 @@ class Scheduler:
 
     def _publish(self) -> None:
         """Give out the step's outputs and a picture of the state."""
-        now = time.monotonic()
-        since, tokens, rate = self._rate
-        if now - since > 1.0:
-            rate = (self._counts["tokens"] - tokens) / (now - since)
-            self._rate = (now, self._counts["tokens"], rate)
+        if self._pending_flushes and not self._live:
+            self._close_holes()
+            for flush in self._pending_flushes:
+                if not flush.done.cancelled():
+                    flush.done.set_result(self._flush())
+            self._pending_flushes.clear()
         rows = self._rows
-        self.stats = Stats(
+        self.stats = self._meter.picture(
             self._version,
             self._path,
             paused=self._paused,
-            running=rows.count,
+            running=len(self._live) - len(self._waiting) - len(self._behind),
             waiting=len(self._waiting) + len(self._behind),
             used_tokens=int(rows.position[: rows.count].sum()) + rows.count,
-            steps=self._counts["steps"],
-            generated_tokens=self._counts["tokens"],
-            prompt_tokens=self._counts["prompt"],
-            requests=self._counts["requests"],
-            aborted=self._counts["aborted"],
-            retracted=self._counts["retracted"],
-            gen_throughput=rate if rows.count else 0.0,
         )
         if self._outputs:
             outputs, self._outputs = self._outputs, []
@@ -178,6 +150,8 @@ class Scheduler:
     # ---- commands
 
     def _handle(self, command: Command) -> None:
+        if not isinstance(command, Add):
+            self._close_holes()
         match command:
             case Add(requests):
                 self._add(requests)
@@ -196,8 +170,11 @@ class Scheduler:
                     self._abort(None)
                 self._set_version(version)
                 done.set_result(Answer())
-            case Flush(done):
-                done.set_result(self._flush())
+            case Flush(when_idle, done):
+                if when_idle and self._live:
+                    self._pending_flushes.append(command)
+                else:
+                    done.set_result(self._flush())
             case Stop():
                 self._abort(None)
                 self._stopped = True
@@ -206,23 +183,23 @@ class Scheduler:
         queued = self._behind if self._pending_load is not None else self._waiting
         for request in requests:
             if request.rid in self._live:
-                refused = {"type": "abort", "message": f"rid {request.rid} is in use", "status_code": 400}
-                self._outputs.append(Output(request, [], [], [], self._version, {**refused, "err_type": "BadRequest"}))
+                refusal = endings.rid_taken(request.rid)
+                self._outputs.append(Output(request, [], [], [], self._version, refusal))
                 continue
             item = Running(request)
             self._live[request.rid] = item
-            self._counts["requests"] += 1
-            self._counts["prompt"] += len(request.input_ids)
+            self._meter.requests += 1
+            self._meter.prompt_tokens += len(request.input_ids)
             queued.append(item)
 
     def _abort(self, rid: str | None) -> None:
         items = list(self._live.values()) if rid is None else [self._live[rid]] if rid in self._live else []
         for item in items:
-            self._counts["aborted"] += 1
+            self._meter.aborted += 1
             if item.row >= 0:
-                self._finish_row(item.row, ABORTED)
+                self._finish_row(item.row, endings.ABORTED)
             else:
-                self._finish_waiting(item, ABORTED if item.marks else ABORTED_QUEUED)
+                self._finish_waiting(item, endings.ABORTED if item.marks else endings.ABORTED_QUEUED)
         if items:
             gone = {id(item) for item in items}
             self._waiting = deque(item for item in self._waiting if id(item) not in gone)
@@ -244,7 +221,7 @@ class Scheduler:
         self._prefixes.clear()
         for item in items:
             item.retractions += 1
-        self._counts["retracted"] += len(items)
+        self._meter.retracted += len(items)
         self._waiting.extendleft(reversed(items))
 
     def _request_load(self, command: Load) -> None:
@@ -295,7 +272,8 @@ class Scheduler:
         taken: list[Running] = []
         scored: list[Running] = []
         budget = self._limits.max_prefill_tokens
-        active = self._rows.count
+        holes = self._rows.holes()
+        active = self._rows.count - len(holes)
         capacity = self._cache.capacity if active else 0
         if not active and self._waiting and self._cache.capacity > 4 * self._needs(self._waiting[0]):
             self._cache.reset()
@@ -315,25 +293,27 @@ class Scheduler:
         if scored:
             self._score(scored)
         if taken:
-            self._place(taken, capacity)
+            self._place(taken, holes, capacity)
+        self._close_holes()
 
     def _needs(self, item: Running) -> int:
         return KVCache.capacity_for(len(item.request.input_ids) + item.request.sampling.max_new_tokens)
 
-    def _place(self, taken: list[Running], capacity: int) -> None:
-        """Give rows to admitted requests and fill their cache up to the token before the last."""
-        active = self._rows.count
-        rows = 1 << (active + len(taken) - 1).bit_length()
-        fitting = max(active + len(taken), min(self._limits.max_running, self._limits.max_total_tokens // capacity))
-        self._cache.reserve(min(rows, fitting), capacity, active)
+    def _place(self, taken: list[Running], holes: list[int], capacity: int) -> None:
+        """Give rows to admitted requests, those left by others first, and fill their cache."""
+        used = self._rows.count
+        rows = max(used, used - len(holes) + len(taken))
+        fitting = max(rows, min(self._limits.max_running, self._limits.max_total_tokens // capacity))
+        self._cache.reserve(min(1 << (rows - 1).bit_length(), fitting), capacity, used)
         want_logprobs = [item for item in taken if _wants_prompt(item)]
         if want_logprobs:
             prefill.score(self._model, self._weights, want_logprobs, self._limits.max_prefill_tokens)
         eos = self._model.config.eos_token_ids
-        for item in taken:
+        for place, item in enumerate(taken):
             params = item.request.sampling
             stops = params.stop_token_ids if params.ignore_eos else params.stop_token_ids + eos
-            self._rows.place(self._rows.count, item, tuple(dict.fromkeys(stops)))
+            row = holes[place] if place < len(holes) else self._rows.count
+            self._rows.place(row, item, tuple(dict.fromkeys(stops)))
             item.mark(self._version, len(item.made_ids))
         prefill.fill(self._model, self._weights, self._cache, self._prefixes, taken, self._limits.max_prefill_tokens)
 
@@ -343,7 +323,7 @@ class Scheduler:
         if wanted:
             prefill.score(self._model, self._weights, wanted, self._limits.max_prefill_tokens)
         for item in items:
-            self._finish_waiting(item, {"type": "length", "length": 0})
+            self._finish_waiting(item, endings.length(0))
 
     def _step(self) -> None:
         """One token for every row; then ends and due chunks."""
@@ -358,8 +338,8 @@ class Scheduler:
             sampling.forbid(logits, row, stops[stops >= 0])
         tokens, logprobs = sampling.choose(logits, rows.choice())
         rows.append(tokens, logprobs)
-        self._counts["steps"] += 1
-        self._counts["tokens"] += n
+        self._meter.steps += 1
+        self._meter.tokens += n
         stopped = rows.stopped()
         broken = ~np.isfinite(logprobs)
         ended = stopped | (rows.made[:n] >= rows.limit[:n]) | broken | rows.has_text_stop[:n]
@@ -367,34 +347,26 @@ class Scheduler:
             self._outputs.append(self._with_text(rows.output(row, self._version, None)))
         for row in np.flatnonzero(ended).tolist():
             self._end_row(row, stopped=bool(stopped[row]), broken=bool(broken[row]))
-        self._close_holes()
 
     def _end_row(self, row: int, *, stopped: bool, broken: bool) -> None:
         """Decide how a row ends, if it does; a stop string is asked before a stop token, as SGLang does."""
         rows = self._rows
+        item, made = rows.running[row], int(rows.made[row])
+        assert item is not None
         if broken:
-            message = "the model's logits are not finite: its weights are broken"
-            self._finish_row(row, {**ABORTED, "message": message, "err_type": "NonFiniteLogits"}, drop=1)
+            self._finish_row(row, endings.NON_FINITE, drop=1)
             return
-        matched = self._matched_text(row) if rows.has_text_stop[row] else None
+        matched = None
+        if rows.has_text_stop[row] and self._decode_text is not None:
+            matched = endings.matched_text(rows.ids[row, :made], item.request.sampling.stop, self._decode_text)
         if matched is not None:
-            self._finish_row(row, {"type": "stop", "matched": matched})
+            self._finish_row(row, endings.stop(matched))
         elif stopped:
-            self._finish_row(row, {"type": "stop", "matched": int(rows.token[row])})
-        elif rows.made[row] >= rows.limit[row]:
-            self._finish_row(row, {"type": "length", "length": int(rows.limit[row])})
-        elif rows.interval[row] and rows.made[row] - rows.sent[row] >= rows.interval[row]:
+            self._finish_row(row, endings.stop(int(rows.token[row])))
+        elif made >= rows.limit[row]:
+            self._finish_row(row, endings.length(made))
+        elif rows.interval[row] and made - rows.sent[row] >= rows.interval[row]:
             self._outputs.append(self._with_text(rows.output(row, self._version, None)))
-
-    def _matched_text(self, row: int) -> str | None:
-        """The stop string that the row's newest text contains. Looks at a tail: one token ends at most one of them."""
-        item = self._rows.running[row]
-        assert item is not None and self._decode_text is not None
-        stops = item.request.sampling.stop
-        made = int(self._rows.made[row])
-        tail = max(len(stop) for stop in stops) + 8  # a token is at least a byte; 8 more for partial characters
-        text = self._decode_text(self._rows.ids[row, max(0, made - tail) : made].tolist())
-        return next((stop for stop in stops if stop in text), None)
 
     # ---- ends
 

@@ -153,7 +153,7 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
                 for key in shard.keys():  # noqa: SIM118 - not a mapping
                     tensors[key] = shard.get_tensor(key)
                     flat = tensors[key].contiguous().flatten().view(torch.uint8)
-                    checksums[key] = xxhash.xxh3_64_hexdigest(flat.numpy())
+                    checksums[key] = xxhash.xxh3_64_hexdigest(flat.numpy().data)
         except (SafetensorError, OSError) as error:
             raise DataError(f"{path / name} can't be read: {error}", fix="publish the version again") from error
     return tensors, checksums

@@ -1,0 +1,118 @@
+"""Control routes: interruption, weight updates, versions, cache. Bodies and answers are SGLang's."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+
+from areal.engine.commands import Answer
+from areal.engine.embedded import EmbeddedEngine
+from areal.engine.replies import error_reply
+
+
+def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
+    """Everything that changes the engine's state, except generating."""
+
+    @app.post("/abort_request")
+    async def abort_request(request: Request) -> Response:
+        body = await _body(request)
+        rid = body.get("rid")
+        if not body.get("abort_all") and not rid:
+            return _json(error_reply("give rid or abort_all"), 400)
+        engine.abort(None if body.get("abort_all") else str(rid))
+        return Response(status_code=200)
+
+    @app.post("/pause_generation")
+    async def pause_generation(request: Request) -> Response:
+        mode = (await _body(request)).get("mode", "abort")
+        if mode not in ("abort", "retract", "in_place"):
+            return _json(error_reply(f"unknown pause mode {mode!r}"), 400)
+        await engine.pause(mode)
+        return _json({"message": "Generation paused successfully.", "status": "ok"})
+
+    @app.post("/continue_generation")
+    async def continue_generation(request: Request) -> Response:
+        await _body(request)
+        await engine.resume()
+        return _json({"message": "Generation continued successfully.", "status": "ok"})
+
+    @app.post("/update_weights_from_disk")
+    async def update_weights_from_disk(request: Request) -> Response:
+        body = await _body(request)
+        path = body.get("model_path")
+        if not isinstance(path, str):
+            return _json({"success": False, "message": "model_path is missing", "num_paused_requests": 0}, 400)
+        version = body.get("weight_version")
+        done = await engine.load(
+            Path(path),
+            None if version is None else str(version),
+            flush_cache=body.get("flush_cache", True) is not False,
+            abort_all=bool(body.get("abort_all_requests", False)),
+        )
+        return _json({"success": done.success, "message": done.message, "num_paused_requests": 0}, _status(done))
+
+    @app.post("/begin_weight_update")
+    async def begin_weight_update(request: Request) -> Response:
+        await _body(request)
+        if engine.update_open:
+            return _outcome(Answer(False, "a weight update is open already"))
+        engine.update_open = True
+        return _outcome(Answer(True, "Succeeded."))
+
+    @app.post("/end_weight_update")
+    async def end_weight_update(request: Request) -> Response:
+        await _body(request)
+        if not engine.update_open:
+            return _outcome(Answer(False, "no weight update is open"))
+        engine.update_open = False
+        return _outcome(Answer(True, "Succeeded."))
+
+    @app.post("/update_weight_version")
+    async def update_weight_version(request: Request) -> Response:
+        body = await _body(request)
+        version = body.get("new_version")
+        if not isinstance(version, str):
+            return _outcome(Answer(False, "new_version is missing"))
+        await engine.set_version(version, abort_all=body.get("abort_all_requests", True) is not False)
+        message = f"Weight version updated to {version}"
+        return _json({"success": True, "message": message, "new_version": version})
+
+    @app.api_route("/weights_checker", methods=["GET", "POST"])
+    async def weights_checker() -> Response:
+        checksums = engine.checksums
+        whole = hashlib.sha256("".join(f"{name}={checksums[name]};" for name in sorted(checksums)).encode()).hexdigest()
+        ranks = [{"checksums": checksums, "per_gpu_checksum": whole, "parallelism_info": []}]
+        engine_sum = hashlib.sha256(whole.encode()).hexdigest()
+        return _json({"success": True, "message": "", "ranks": ranks, "per_engine_checksum": engine_sum})
+
+    @app.api_route("/flush_cache", methods=["GET", "POST"])
+    async def flush_cache(timeout: float = 0.0) -> Response:
+        try:
+            done = await asyncio.wait_for(engine.flush(when_idle=timeout > 0), timeout or None)
+        except TimeoutError:
+            done = Answer(False, f"requests still ran after {timeout} s")
+        return Response(done.message or "Cache flushed.\n", _status(done), media_type="text/plain")
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    """The JSON object of a request; nothing is an empty one."""
+    raw = await request.body()
+    value = orjson.loads(raw) if raw else {}
+    return value if isinstance(value, dict) else {}
+
+
+def _status(done: Answer) -> int:
+    return 200 if done.success else 400
+
+
+def _outcome(done: Answer) -> Response:
+    return _json({"success": done.success, "message": done.message}, _status(done))
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(content), status, media_type="application/json")

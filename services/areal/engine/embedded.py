@@ -1,0 +1,239 @@
+"""The engine as asyncio sees it: requests in, outputs out, commands awaited.
+
+Owns the way between the event loop and the scheduler's thread: which request belongs to which subscriber, and the
+loading of new weights beside those in use. Outputs cross once a step, however many requests they belong to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+import torch
+from tokenizers import Tokenizer
+
+from areal.engine.cache import KVCache
+from areal.engine.commands import Abort, Add, Answer, Continue, Flush, Load, Pause, PauseMode, SetVersion, Stop
+from areal.engine.model import Model
+from areal.engine.model_config import ModelConfig
+from areal.engine.request import BadRequest, GenerateRequest, Limits, Output
+from areal.engine.scheduler import Scheduler, SchedulerLimits
+from areal.engine.stats import Stats
+from areal.engine.weights import DTYPES, Weights, load_weights
+from areal.errors import DataError
+
+CACHE_SHARE = 0.25  # of free memory, when no token budget is given: weights are held twice during a swap
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """What the command line decides."""
+
+    model_path: Path
+    weight_version: str = "default"
+    dtype: str = "float32"
+    max_running_requests: int = 128
+    max_total_tokens: int | None = None
+    max_prefill_tokens: int = 8192
+    context_length: int | None = None
+    stream_interval: int = 1
+    tokenizer_path: Path | None = None  # None: the model's
+    skip_tokenizer: bool = False
+
+
+class Subscription:
+    """The outputs of one call's requests, newest only: each output holds all of its request's tokens."""
+
+    def __init__(self, requests: list[GenerateRequest]) -> None:
+        self.requests = requests
+        self.received_s = time.time()
+        self._unfinished = {request.rid for request in requests}
+        self._fresh: dict[str, Output] = {}
+        self._wake = asyncio.Event()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every request's last output was given out or waits in `next`."""
+        return not self._unfinished
+
+    def push(self, output: Output) -> None:
+        """On the event loop: a request moved on."""
+        self._fresh[output.request.rid] = output
+        if output.finish is not None:
+            self._unfinished.discard(output.request.rid)
+        self._wake.set()
+
+    async def next(self) -> list[Output]:
+        """Wait for news and take all there is; empty when everything was taken."""
+        if not self._fresh and self._unfinished:
+            await self._wake.wait()
+        self._wake.clear()
+        fresh, self._fresh = self._fresh, {}
+        return list(fresh.values())
+
+    def unfinished(self) -> set[str]:
+        """Requests without an end so far."""
+        return self._unfinished
+
+
+class EmbeddedEngine:
+    """Generation with swappable weights. Start it inside a running event loop."""
+
+    def __init__(self, options: EngineOptions, on_failure: Callable[[BaseException], None]) -> None:
+        """`on_failure` is called on the scheduler's thread when it fails: nothing will move any more."""
+        if options.dtype not in DTYPES:
+            raise DataError(f"dtype {options.dtype} is unknown", fix=f"use one of {', '.join(DTYPES)}")
+        self.options = options
+        self.config = ModelConfig.from_dir(options.model_path)
+        dtype = DTYPES[options.dtype]
+        self.context = min(options.context_length or self.config.context, self.config.context)
+        tokenizer = None if options.skip_tokenizer else _tokenizer(options.tokenizer_path or options.model_path)
+        self.limits = Limits(self.config.vocab, self.context, options.stream_interval, text=tokenizer is not None)
+        self._dtype = dtype
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._subscriptions: dict[str, Subscription] = {}
+        self._loading = asyncio.Lock()
+        self.update_open = False  # between begin_ and end_weight_update
+        self.draining = False
+        self._checksums: dict[str, str] = {}
+        weights = load_weights(options.model_path, self.config, dtype)
+        self._checksums = weights.checksums
+        self.max_total_tokens = options.max_total_tokens or _token_budget(self.config, dtype, self.context)
+        self._scheduler = Scheduler(
+            Model(self.config, dtype, self.context),
+            weights,
+            version=options.weight_version,
+            model_path=str(options.model_path),
+            limits=SchedulerLimits(options.max_running_requests, self.max_total_tokens, options.max_prefill_tokens),
+            deliver=self._deliver,
+            on_failure=on_failure,
+            decode_text=(lambda ids: str(tokenizer.decode(ids))) if tokenizer is not None else None,
+        )
+
+    def start(self) -> None:
+        """Begin stepping; outputs arrive on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._scheduler.start()
+
+    def stop(self) -> None:
+        """End everything with what was made."""
+        self._scheduler.post(Stop())
+        self._scheduler.join(5.0)
+
+    @property
+    def stats(self) -> Stats:
+        """The scheduler's state after its last step."""
+        return self._scheduler.stats
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the scheduler's thread lives; paused is healthy."""
+        return self._scheduler.alive
+
+    @property
+    def checksums(self) -> dict[str, str]:
+        """xxh3-64 of every tensor of the weights loaded last, by Hugging Face name."""
+        return self._checksums
+
+    def submit(self, requests: list[GenerateRequest]) -> Subscription:
+        """Queue requests. Raises BadRequest when one's rid is in use."""
+        rids = [request.rid for request in requests]
+        taken = next((rid for rid in rids if rid in self._subscriptions), None)
+        if taken is not None or len(set(rids)) < len(rids):
+            raise BadRequest(f"rid {taken or 'given twice in a batch'} is in use: rids must be unique")
+        subscription = Subscription(requests)
+        for rid in rids:
+            self._subscriptions[rid] = subscription
+        self._scheduler.post(Add(requests))
+        return subscription
+
+    def abort(self, rid: str | None) -> None:
+        """End one request, or all; their last outputs come the usual way."""
+        self._scheduler.post(Abort(rid))
+
+    def release(self, subscription: Subscription) -> None:
+        """The caller went away: end what it left unfinished."""
+        for rid in list(subscription.unfinished()):
+            self.abort(rid)
+
+    async def pause(self, mode: PauseMode) -> Answer:
+        """Stop stepping, from the next step on."""
+        command = Pause(mode)
+        self._scheduler.post(command)
+        return await _answer(command.done)
+
+    async def resume(self) -> Answer:
+        """Step again."""
+        command = Continue()
+        self._scheduler.post(command)
+        return await _answer(command.done)
+
+    async def flush(self, *, when_idle: bool = False) -> Answer:
+        """Give back cache memory: now, or refused; or as soon as nothing runs."""
+        command = Flush(when_idle)
+        self._scheduler.post(command)
+        return await _answer(command.done)
+
+    async def set_version(self, version: str, *, abort_all: bool) -> Answer:
+        """Rename the weights in use."""
+        command = SetVersion(version, abort_all)
+        self._scheduler.post(command)
+        return await _answer(command.done)
+
+    async def load(self, path: Path, version: str | None, *, flush_cache: bool, abort_all: bool) -> Answer:
+        """Read weights beside those in use, then swap. A directory that can't be used changes nothing."""
+        async with self._loading:
+            loop = asyncio.get_running_loop()
+            try:
+                weights = await loop.run_in_executor(None, self._read, path)
+            except DataError as error:
+                return Answer(False, f"Failed to load the weights, the old ones stay: {error.message}")
+            command = Load(weights, str(path), version, flush_cache, abort_all)
+            self._scheduler.post(command)
+            answer = await _answer(command.done)
+            if answer.success or "were updated" in answer.message:
+                self._checksums = weights.checksums
+            return answer
+
+    def _read(self, path: Path) -> Weights:
+        if (path / "config.json").is_file():
+            config = replace(ModelConfig.from_dir(path), eos_token_ids=self.config.eos_token_ids)
+            if config != self.config:
+                raise DataError(f"{path} is another model than the one in use", fix="start an engine for that model")
+        return load_weights(path, self.config, self._dtype)
+
+    def _deliver(self, outputs: list[Output]) -> None:
+        """On the scheduler's thread: one crossing for all outputs of a step."""
+        assert self._loop is not None
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._dispatch, outputs)
+
+    def _dispatch(self, outputs: list[Output]) -> None:
+        for output in outputs:
+            rid = output.request.rid
+            subscription = self._subscriptions.get(rid)
+            if subscription is None:
+                continue
+            if output.finish is not None:
+                del self._subscriptions[rid]
+            subscription.push(output)
+
+
+async def _answer(done: Future[Answer]) -> Answer:
+    return await asyncio.wrap_future(done)
+
+
+def _tokenizer(path: Path) -> Tokenizer | None:
+    file = path / "tokenizer.json"
+    return Tokenizer.from_file(str(file)) if file.is_file() else None
+
+
+def _token_budget(config: ModelConfig, dtype: torch.dtype, context: int) -> int:
+    """Cache positions that fit a share of the free memory, and at least one whole context."""
+    share = int(psutil.virtual_memory().available * CACHE_SHARE)
+    return max(KVCache.capacity_for(context), min(1 << 20, share // KVCache.bytes_per_token(config, dtype)))

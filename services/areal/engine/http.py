@@ -1,0 +1,102 @@
+"""The HTTP face: `/generate` as SGLang answers it, single, batched and streamed.
+
+Owns the way between a call and a subscription, and that a caller who goes away leaves nothing running. Chunks of all
+requests that moved in a step leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+
+from areal.engine.auth import BearerLayer
+from areal.engine.control import add_control_routes
+from areal.engine.embedded import EmbeddedEngine, Subscription
+from areal.engine.info import add_info_routes
+from areal.engine.replies import error_reply, generate_reply
+from areal.engine.request import BadRequest, Output, parse_generate
+
+
+def create_app(engine: EmbeddedEngine, *, api_key: str | None = None, admin_key: str | None = None) -> FastAPI:
+    """All routes over one engine."""
+    app = FastAPI(title="areal embedded engine", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(BearerLayer, api_key=api_key, admin_key=admin_key)
+    add_control_routes(app, engine)
+    add_info_routes(app, engine)
+
+    @app.post("/generate")
+    async def generate(request: Request) -> Response:
+        try:
+            body = orjson.loads(await request.body())
+            requests, batch = parse_generate(body, engine.limits)
+            subscription = engine.submit(requests)
+        except orjson.JSONDecodeError as error:
+            return answer(error_reply(f"the body is not JSON: {error}"), 400)
+        except (BadRequest, TypeError, ValueError) as error:
+            return answer(error_reply(str(error)), 400)
+        if requests[0].stream:
+            return StreamingResponse(_events(engine, subscription, batch), media_type="text/event-stream")
+        return await _whole(engine, subscription, batch, request)
+
+    return app
+
+
+def answer(content: Any, status: int = 200) -> Response:
+    """A JSON response."""
+    return Response(orjson.dumps(content), status, media_type="application/json")
+
+
+async def _events(engine: EmbeddedEngine, subscription: Subscription, batch: bool) -> AsyncIterator[bytes]:
+    """Server-sent events, cumulative; items of a batch carry their index."""
+    index = {request.rid: number for number, request in enumerate(subscription.requests)}
+    try:
+        while outputs := await subscription.next():
+            chunks = []
+            for output in outputs:
+                reply = generate_reply(output, subscription.received_s)
+                if batch:
+                    reply["index"] = index[output.request.rid]
+                chunks.append(b"data: " + orjson.dumps(reply) + b"\n\n")
+            yield b"".join(chunks)
+        yield b"data: [DONE]\n\n"
+    finally:
+        engine.release(subscription)
+
+
+async def _whole(engine: EmbeddedEngine, subscription: Subscription, batch: bool, request: Request) -> Response:
+    """The final outputs, in the order of the requests."""
+    collected: dict[str, Output] = {}
+
+    async def collect() -> None:
+        while outputs := await subscription.next():
+            collected.update((output.request.rid, output) for output in outputs)
+
+    collecting = asyncio.ensure_future(collect())
+    gone = asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait((collecting, gone), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        gone.cancel()
+        if not collecting.done():
+            collecting.cancel()
+        engine.release(subscription)
+    if not collecting.done() or collecting.cancelled():
+        return Response(status_code=499)
+    replies = []
+    for item in subscription.requests:
+        output = collected[item.rid]
+        status = (output.finish or {}).get("status_code")
+        if status is not None:
+            return answer(error_reply(output.finish["message"] if output.finish else ""), status)
+        replies.append(generate_reply(output, subscription.received_s))
+    return answer(replies if batch else replies[0])
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,46 @@
+"""The JSON that `/generate` answers, in SGLang's shape."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from areal.engine.request import Output
+
+
+def generate_reply(output: Output, received_s: float) -> dict[str, Any]:
+    """One result object; cumulative while the request runs. `received_s` is the wall clock at arrival."""
+    request = output.request
+    prompt = len(request.input_ids)
+    now = time.time()
+    meta: dict[str, Any] = {
+        "id": request.rid,
+        "finish_reason": output.finish,
+        "prompt_tokens": prompt,
+        "completion_tokens": len(output.output_ids),
+        "cached_tokens": 0,
+        "weight_version": output.weight_version,
+        "weight_versions": [{"version": name, "start": start, "end": end} for name, start, end in output.spans],
+        "num_retractions": output.retractions,
+        "e2e_latency": now - received_s,
+    }
+    if request.return_logprob:
+        meta["input_token_logprobs"] = _prompt_logprobs(output)
+        meta["output_token_logprobs"] = [
+            [logprob, token, None] for logprob, token in zip(output.logprobs, output.output_ids, strict=True)
+        ]
+        meta["output_token_logprobs_length"] = len(output.output_ids)
+    return {"text": output.text, "output_ids": output.output_ids, "meta_info": meta}
+
+
+def _prompt_logprobs(output: Output) -> list[list[Any]]:
+    """Triples of the prompt from `logprob_start_len` on; the first has no log-probability."""
+    if output.input_logprobs is None:
+        return []
+    ids = output.request.input_ids[output.request.logprob_start_len :].tolist()
+    return [[logprob, token, None] for logprob, token in zip([None, *output.input_logprobs], ids, strict=True)]
+
+
+def error_reply(message: str) -> dict[str, Any]:
+    """An error as SGLang words it."""
+    return {"error": {"message": message}}
