@@ -4,7 +4,10 @@ Owns what an RLJob may say. Promises that a job which loads and passes `check` c
 imports torch, and reads no file but the job's.
 """
 
+from areal.spec.check import RULES, check, refuse
+from areal.spec.explain import explain
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.load import load_job
+from areal.spec.rules import Facts, Finding, Severity
 
-__all__ = ["JobSpec", "RLJob", "load_job"]
+__all__ = ["RULES", "Facts", "Finding", "JobSpec", "RLJob", "Severity", "check", "explain", "load_job", "refuse"]

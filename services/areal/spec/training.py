@@ -26,8 +26,8 @@ class Trainer(Block):
         change=Change.RESUME, ge=1,
     )  # fmt: skip
     pack_length: int | None = knob(
-        None, what="Samples are packed into rows of this many tokens; microBatchTokens unless given.", unit="tokens",
-        change=Change.RESUME, ge=1,
+        None, what="Samples are packed into rows of at least this many tokens; chosen by lengths unless given.",
+        unit="tokens", change=Change.RESUME, ge=1,
     )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = knob("float32", what="Of the forward and backward pass.")
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")

@@ -1,0 +1,66 @@
+"""All rules against one job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from areal.errors import ConfigError
+from areal.spec import rules_asynchrony, rules_learning, rules_sources
+from areal.spec.job import RLJob
+from areal.spec.locate import candidates, locate
+from areal.spec.rules import Facts, Finding, Rule, Severity
+
+RULES: tuple[Rule, ...] = (*rules_sources.RULES, *rules_asynchrony.RULES, *rules_learning.RULES)
+
+
+def check(job: RLJob, facts: Facts | None = None, *, base_dir: Path | None = None) -> list[Finding]:
+    """What is wrong with a job: errors first, in the order of the rules.
+
+    Args:
+        job: a loaded job.
+        facts: what is known of recipe, dataset, tokenizer and model; rules that need more say nothing.
+        base_dir: the job file's directory; with it, also look whether the files that the job names are there.
+    """
+    known = Facts() if facts is None else facts
+    found = [
+        Finding(rule.id, rule.severity, rule.field, message, rule.fix, job.where(rule.field))
+        for rule in RULES
+        if (message := rule.broken(job, known)) is not None
+    ]
+    if base_dir is not None:
+        found += _missing_files(job, base_dir)
+    return sorted(found, key=lambda finding: finding.severity is not Severity.ERROR)
+
+
+def refuse(findings: Sequence[Finding], job_file: Path | str) -> None:
+    """Raise one ConfigError with all findings that are errors; nothing when there is none."""
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    if not errors:
+        return
+    lines = "".join(f"\n  {finding.where or finding.field}: {finding.message} [{finding.rule}]" for finding in errors)
+    fixes = " ".join(dict.fromkeys(finding.fix for finding in errors))
+    raise ConfigError(f"{job_file} can't run:{lines}", fix=fixes)
+
+
+def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
+    spec = job.spec
+    named = {
+        "spec.model.path": spec.model.path,
+        "spec.model.tokenizer": spec.model.tokenizer,
+        "spec.recipe.file": spec.recipe.file if spec.recipe else None,
+        "spec.dataset.train.jsonl": spec.dataset.train.jsonl,
+        "spec.dataset.evaluation.jsonl": spec.dataset.evaluation.jsonl if spec.dataset.evaluation else None,
+        "spec.trainer.hooks": spec.trainer.hooks,
+    }
+    findings = []
+    for field, path in named.items():
+        if path is None or locate(path, base_dir) is not None:
+            continue
+        tried = " and ".join(str(place) for place in candidates(path, base_dir))
+        fix = f"Correct {field.removeprefix('spec.')}."
+        if field == "spec.model.path":
+            fix = f"Correct model.path, or make a small model there: `areal init-model --out {path}`."
+        message = f"{path!r} is not there: tried {tried}"
+        findings.append(Finding("file-missing", Severity.ERROR, field, message, fix, job.where(field)))
+    return findings

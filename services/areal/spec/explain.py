@@ -1,0 +1,101 @@
+"""What a job will do, in numbers and sentences."""
+
+from __future__ import annotations
+
+from areal.spec import numbers
+from areal.spec.job import RLJob
+from areal.spec.quantity import show_bytes
+
+_FEW_VERSIONS = 6
+
+
+def explain(job: RLJob) -> list[tuple[str, str]]:
+    """Lines for people: a subject and a sentence each."""
+    spec = job.spec
+    algorithm, rollout, trainer = spec.algorithm, spec.rollout, spec.trainer
+    eta = algorithm.max_staleness
+    return [
+        (
+            "a step",
+            f"{algorithm.batch_size} groups × {algorithm.group_size} samples = {numbers.samples_a_step(job)} samples, "
+            f"at most {numbers.tokens_a_step(job):,} tokens ({rollout.max_sample_tokens} a sample)",
+        ),
+        (
+            "the run",
+            f"{algorithm.max_steps} steps, {algorithm.max_steps * algorithm.batch_size:,} groups, "
+            f"{algorithm.max_steps * numbers.samples_a_step(job):,} samples",
+        ),
+        ("staleness", _staleness(eta)),
+        (
+            "in flight",
+            f"staleness admits {numbers.groups_in_flight(job)} groups beyond the newest version, "
+            f"maxConcurrentRollouts lets {rollout.max_concurrent_rollouts} be generated at once",
+        ),
+        (
+            "samples kept",
+            f"at most {show_bytes(numbers.bytes_a_step(job))} a step; {eta + 2} steps = "
+            f"{show_bytes(numbers.bytes_in_flight(job))} of {show_bytes(spec.replay.budget_bytes)} "
+            f"({numbers.bytes_in_flight(job) / spec.replay.budget_bytes:.2%})",
+        ),
+        ("checkpoints", _checkpoints(job)),
+        (
+            "updates",
+            f"{algorithm.mini_batches} a step"
+            + (", so u = π_θ/π_prox = 1 and the clip is idle" if algorithm.mini_batches == 1 else "")
+            + f"; micro-batches of up to {trainer.micro_batch_tokens:,} tokens on {trainer.world_size} process"
+            + ("es" if trainer.world_size > 1 else ""),
+        ),
+        ("learning rate", _learning_rate(job)),
+        ("weights", f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last"),
+        ("evaluation", _evaluation(job)),
+        ("processes", _processes(job)),
+    ]
+
+
+def _staleness(eta: int) -> str:
+    if eta == 0:
+        return "η = 0: synchronous, every token is made by the version that trains it"
+    return (
+        f"η = {eta}: a step that makes version v+1 trains tokens of versions v−{eta} … v; generation runs up to "
+        f"{_every(eta + 1, 'step')} ahead".replace("each step", "1 step")
+    )
+
+
+def _every(count: int, unit: str) -> str:
+    return unit if count == 1 else f"{count} {unit}s"
+
+
+def _checkpoints(job: RLJob) -> str:
+    wanted, forced = job.spec.checkpoint.interval_steps, numbers.forced_checkpoint_every(job)
+    said = f"every {_every(wanted, 'step')}, the last {job.spec.checkpoint.keep} kept"
+    if forced < wanted:
+        return f"{said}; with samples of full length the budget forces one every {_every(forced, 'step')}"
+    return f"{said}; the budget would force one only after {_every(forced, 'step')}"
+
+
+def _learning_rate(job: RLJob) -> str:
+    algorithm = job.spec.algorithm
+    peak = f"{algorithm.learning_rate:g} after {_every(algorithm.warmup_steps, 'step')} of warm-up"
+    if algorithm.lr_schedule == "constant":
+        return f"{peak}, then constant"
+    return f"{peak}, then {algorithm.lr_schedule} to {algorithm.learning_rate * algorithm.min_lr_ratio:g}"
+
+
+def _evaluation(job: RLJob) -> str:
+    versions = numbers.evaluated_versions(job)
+    if not versions:
+        return "none: the job has no held-out rows"
+    shown = [str(version) for version in versions]
+    if len(shown) > _FEW_VERSIONS:
+        shown = [*shown[:3], "…", *shown[-2:]]
+    rows = job.spec.evaluation.rows
+    return f"greedy on {rows if rows is not None else 'all'} rows at versions {', '.join(shown)}"
+
+
+def _processes(job: RLJob) -> str:
+    spec = job.spec
+    return (
+        f"{spec.generation.replicas} generation ({spec.generation.engine.type}), {spec.rollout.workers} worker, "
+        f"{spec.trainer.world_size} trainer; one controller, one Redis"
+        + ("" if spec.reward.verifier is None and spec.recipe is None else ", one reward service")
+    )

@@ -1,0 +1,47 @@
+"""Numbers that follow from a job: bytes, steps, when things happen. Pure arithmetic, each formula once."""
+
+from __future__ import annotations
+
+from areal.spec.job import RLJob
+
+BYTES_A_TOKEN = 8  # id, log-probability and mask of a token as the ledger holds them, rounded up
+BUDGET_SHARE = 0.8  # of the budget; beyond it a checkpoint is forced, which frees what it holds
+
+
+def samples_a_step(job: RLJob) -> int:
+    return job.spec.algorithm.batch_size * job.spec.algorithm.group_size
+
+
+def tokens_a_step(job: RLJob) -> int:
+    """The most tokens that one step trains on, prompts included."""
+    return samples_a_step(job) * job.spec.rollout.max_sample_tokens
+
+
+def bytes_a_step(job: RLJob) -> int:
+    """The most bytes that the samples of one step take in the ledger."""
+    return tokens_a_step(job) * BYTES_A_TOKEN
+
+
+def bytes_in_flight(job: RLJob) -> int:
+    """The most bytes that must fit at once: η+1 steps admitted, and one being trained."""
+    return (job.spec.algorithm.max_staleness + 2) * bytes_a_step(job)
+
+
+def groups_in_flight(job: RLJob) -> int:
+    """The most groups that staleness admits beyond the newest version's batch."""
+    return job.spec.algorithm.batch_size * (job.spec.algorithm.max_staleness + 1)
+
+
+def forced_checkpoint_every(job: RLJob) -> int:
+    """After how many steps 80 % of the budget are full if every sample has the greatest length."""
+    steps_that_fit = int(job.spec.replay.budget_bytes * BUDGET_SHARE) // bytes_a_step(job)
+    return max(1, steps_that_fit - (job.spec.algorithm.max_staleness + 1))
+
+
+def evaluated_versions(job: RLJob) -> list[int]:
+    """The versions that are evaluated; empty without held-out rows. The last version always is."""
+    if job.spec.dataset.evaluation is None:
+        return []
+    evaluation, last = job.spec.evaluation, job.spec.algorithm.max_steps
+    versions = set(range(evaluation.interval_steps, last + 1, evaluation.interval_steps)) | {last}
+    return sorted(versions | {0} if evaluation.at_start else versions)

@@ -1,0 +1,77 @@
+"""Rules over several fields: how one is declared, and what comes of it.
+
+Each rule exists once, with its Python predicate and the same condition in CEL for the API server. A rule whose CEL is
+None needs facts that no API server has (the dataset's rows, the recipe's names).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from areal.spec.job import RLJob
+
+
+class Severity(StrEnum):
+    ERROR = "error"  # the job can't run, or would train something else than it says
+    WARNING = "warning"  # it runs; somebody should know
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known beside the job file. None: not known, so rules that need it say nothing."""
+
+    recipe_defines_reward: bool | None = None
+    recipe_workflows: frozenset[str] | None = None  # names of workflows in the recipe
+    train_rows: int | None = None
+    train_columns: frozenset[str] | None = None
+    evaluation_rows: int | None = None
+    longest_prompt_tokens: int | None = None
+    tokenizer_vocabulary: int | None = None  # largest token id + 1
+    model_vocabulary: int | None = None
+    model_context_tokens: int | None = None
+
+
+Predicate = Callable[[RLJob, Facts], str | None]
+"""Says what is wrong, with the arithmetic; None when nothing is."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule. `field` is where it is reported; `says` is the rule in a sentence, true of every accepted job."""
+
+    id: str
+    field: str
+    says: str
+    fix: str
+    cel: str | None
+    severity: Severity
+    broken: Predicate
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A rule that a job breaks. `where` is `file:line` or the override that gave the field."""
+
+    rule: str
+    severity: Severity
+    field: str
+    message: str
+    fix: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        place = ": ".join(part for part in (self.where, self.field) if part)
+        return f"{self.severity}: {place}: {self.message} [{self.rule}]\n  fix: {self.fix}"
+
+
+def rule(
+    id: str, field: str, says: str, *, fix: str, cel: str | None, severity: Severity = Severity.ERROR
+) -> Callable[[Predicate], Rule]:
+    """Declare a rule around its predicate."""
+
+    def declare(broken: Predicate) -> Rule:
+        return Rule(id, field, says, fix, cel, severity, broken)
+
+    return declare

@@ -1,0 +1,196 @@
+"""Rules of the asynchronous loop: gate, staleness, publication, bytes."""
+
+from __future__ import annotations
+
+from areal.spec.job import RLJob
+from areal.spec.numbers import BUDGET_SHARE, bytes_a_step, bytes_in_flight, forced_checkpoint_every
+from areal.spec.quantity import show_bytes
+from areal.spec.rules import Facts, Severity, rule
+
+_STEP_BYTES_CEL = (
+    "self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * self.spec.rollout.maxSampleTokens * 8"
+)
+_BUDGET_CEL = "quantity(string(self.spec.replay.budgetBytes)).asInteger()"
+
+
+@rule(
+    "batch-cannot-fill",
+    "spec.rollout.maxConcurrentRollouts",
+    "A whole batch can be generated at once: maxConcurrentRollouts ≥ batchSize.",
+    fix="Raise rollout.maxConcurrentRollouts to at least algorithm.batchSize, or lower batchSize.",
+    cel="self.spec.rollout.maxConcurrentRollouts >= self.spec.algorithm.batchSize",
+)
+def batch_cannot_fill(job: RLJob, facts: Facts) -> str | None:
+    algorithm, most = job.spec.algorithm, job.spec.rollout.max_concurrent_rollouts
+    if most >= algorithm.batch_size:
+        return None
+    waves = -(-algorithm.batch_size // most)
+    return (
+        f"a batch of {algorithm.batch_size} groups can't fill: only {most} are generated at once, so a step would wait "
+        f"for {waves} rounds, each as long as its longest answer "
+        f"(batchSize·(η+1) = {algorithm.batch_size}·{algorithm.max_staleness + 1} = "
+        f"{algorithm.batch_size * (algorithm.max_staleness + 1)} groups may be in flight)"
+    )
+
+
+@rule(
+    "concurrency-unused",
+    "spec.rollout.maxConcurrentRollouts",
+    "maxConcurrentRollouts is no more than what staleness admits: batchSize·(η+1).",
+    fix="Lower rollout.maxConcurrentRollouts, or raise algorithm.maxStaleness.",
+    cel=None,  # only of a value that was given, and a server can't tell it from a default
+    severity=Severity.WARNING,
+)
+def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
+    algorithm, most = job.spec.algorithm, job.spec.rollout.max_concurrent_rollouts
+    admitted = algorithm.batch_size * (algorithm.max_staleness + 1)
+    if most <= admitted or "max_concurrent_rollouts" not in job.spec.rollout.model_fields_set:
+        return None
+    return (
+        f"{most} groups can never be in flight: staleness admits batchSize·(η+1) = "
+        f"{algorithm.batch_size}·{algorithm.max_staleness + 1} = {admitted}"
+    )
+
+
+@rule(
+    "stale-without-decoupled",
+    "spec.algorithm.maxStaleness",
+    "Tokens older than one version are trained with the decoupled correction only.",
+    fix="Set algorithm.decoupled: true, or algorithm.maxStaleness to 1 or 0.",
+    cel="self.spec.algorithm.maxStaleness <= 1 || self.spec.algorithm.decoupled",
+)
+def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if algorithm.max_staleness <= 1 or algorithm.decoupled:
+        return None
+    return (
+        f"η = {algorithm.max_staleness} > 1 without decoupled correction: the clip would be centred on policies up to "
+        f"{algorithm.max_staleness} versions old, and learning degrades (arXiv 2505.24298, fig. 5)"
+    )
+
+
+@rule(
+    "publish-interval",
+    "spec.weightSync.intervalSteps",
+    "Weights are published before generation may need them: intervalSteps ≤ maxStaleness + 1.",
+    fix="Lower weightSync.intervalSteps, or raise algorithm.maxStaleness.",
+    cel="self.spec.weightSync.intervalSteps <= self.spec.algorithm.maxStaleness + 1",
+)
+def publish_interval(job: RLJob, facts: Facts) -> str | None:
+    interval, eta = job.spec.weight_sync.interval_steps, job.spec.algorithm.max_staleness
+    if interval <= eta + 1:
+        return None
+    return (
+        f"the job would stand still: with a publication every {interval} steps and η = {eta}, generation may run "
+        f"η + 1 = {eta + 1} steps ahead of the served version, the next version needs {interval}"
+    )
+
+
+@rule(
+    "bytes-over-budget",
+    "spec.replay.budgetBytes",
+    "The samples of η+2 steps fit into 80 % of the budget.",
+    fix="Raise replay.budgetBytes, or lower rollout.maxSampleTokens, batchSize, groupSize or maxStaleness.",
+    cel=f"(self.spec.algorithm.maxStaleness + 2) * {_STEP_BYTES_CEL} * 10 <= {_BUDGET_CEL} * 8",
+)
+def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
+    algorithm, tokens, budget = job.spec.algorithm, job.spec.rollout.max_sample_tokens, job.spec.replay.budget_bytes
+    needed, allowed = bytes_in_flight(job), int(budget * BUDGET_SHARE)
+    if needed <= allowed:
+        return None
+    return (
+        f"samples in flight can take (η+2)·batchSize·groupSize·maxSampleTokens·8 B = "
+        f"{algorithm.max_staleness + 2}·{algorithm.batch_size}·{algorithm.group_size}·{tokens}·8 = "
+        f"{show_bytes(needed)}, more than 80 % of {show_bytes(budget)} = {show_bytes(allowed)}"
+    )
+
+
+@rule(
+    "checkpoint-forced",
+    "spec.checkpoint.intervalSteps",
+    "The budget holds the samples between two checkpoints.",
+    fix="Lower checkpoint.intervalSteps or raise replay.budgetBytes; the job runs either way.",
+    cel=(
+        f"(self.spec.checkpoint.intervalSteps + self.spec.algorithm.maxStaleness + 1) * {_STEP_BYTES_CEL} * 10 "
+        f"<= {_BUDGET_CEL} * 8"
+    ),
+    severity=Severity.WARNING,
+)
+def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
+    every, wanted = forced_checkpoint_every(job), job.spec.checkpoint.interval_steps
+    if every >= wanted or bytes_over_budget.broken(job, facts):
+        return None
+    return (
+        f"a checkpoint every {wanted} steps was asked, but samples of the longest kind take "
+        f"{show_bytes(bytes_a_step(job))} a step and fill 80 % of {show_bytes(job.spec.replay.budget_bytes)} every {every} steps, when one is forced"
+    )
+
+
+@rule(
+    "deltas-unavailable",
+    "spec.weightSync.fullEvery",
+    "Every publication is a full one: fullEvery is 1.",
+    fix="Set weightSync.fullEvery: 1.",
+    cel="self.spec.weightSync.fullEvery == 1",
+)
+def deltas_unavailable(job: RLJob, facts: Facts) -> str | None:
+    every = job.spec.weight_sync.full_every
+    return None if every == 1 else f"fullEvery = {every} asks for delta publications, which this version doesn't have"
+
+
+@rule(
+    "external-redis-unavailable",
+    "spec.replay.backend",
+    "The run has a Redis of its own.",
+    fix="Set replay.backend: ManagedRedis.",
+    cel="self.spec.replay.backend == 'ManagedRedis'",
+)
+def external_redis_unavailable(job: RLJob, facts: Facts) -> str | None:
+    backend = job.spec.replay.backend
+    return None if backend == "ManagedRedis" else f"replay.backend {backend} is not available in this version"
+
+
+@rule(
+    "deadline-too-short",
+    "spec.rollout.groupDeadlineSeconds",
+    "A group has time for at least one score: groupDeadlineSeconds > reward.deadlineSeconds.",
+    fix="Raise rollout.groupDeadlineSeconds or lower reward.deadlineSeconds.",
+    cel="self.spec.rollout.groupDeadlineSeconds > self.spec.reward.deadlineSeconds",
+)
+def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
+    group, score = job.spec.rollout.group_deadline_seconds, job.spec.reward.deadline_seconds
+    if group > score:
+        return None
+    return f"a group ends after {group:g} s, but one score alone may take {score:g} s"
+
+
+@rule(
+    "filter-limit",
+    "spec.rollout.maxFilteredPerStep",
+    "Filtering may replace at least one whole batch before the run counts as stalled.",
+    fix="Raise rollout.maxFilteredPerStep to at least algorithm.batchSize.",
+    cel=(
+        "self.spec.algorithm.zeroVariance != 'filter' || "
+        "self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
+    ),
+    severity=Severity.WARNING,
+)
+def filter_limit(job: RLJob, facts: Facts) -> str | None:
+    algorithm, limit = job.spec.algorithm, job.spec.rollout.max_filtered_per_step
+    if algorithm.zero_variance != "filter" or limit >= algorithm.batch_size:
+        return None
+    return f"{limit} filtered groups stall the run, fewer than one batch of {algorithm.batch_size}"
+
+
+RULES = (
+    batch_cannot_fill,
+    concurrency_unused,
+    stale_without_decoupled,
+    publish_interval,
+    bytes_over_budget,
+    checkpoint_forced,
+    deltas_unavailable,
+    external_redis_unavailable,
+    deadline_too_short,
+    filter_limit,
+)

@@ -1,0 +1,252 @@
+"""Rules of the algorithm and the trainer: groups, steps, learning rate, precision, memory."""
+
+from __future__ import annotations
+
+from areal.spec.job import RLJob
+from areal.spec.rules import Facts, Severity, rule
+
+_HIGHEST_RATE = 0.1
+_USUAL_RATE = 1e-3
+
+
+@rule(
+    "group-size",
+    "spec.algorithm.groupSize",
+    "GRPO compares at least two samples: groupSize ≥ 2.",
+    fix="Set algorithm.groupSize to 2 or more; 8 is usual.",
+    cel="self.spec.algorithm.name != 'GRPO' || self.spec.algorithm.groupSize >= 2",
+)
+def group_size(job: RLJob, facts: Facts) -> str | None:
+    size = job.spec.algorithm.group_size
+    if size >= 2:
+        return None
+    return f"a group of {size} has nothing to compare: its advantage is reward − mean = 0, so nothing is learned"
+
+
+@rule(
+    "mini-batches",
+    "spec.algorithm.miniBatches",
+    "Every PPO update has at least one group: miniBatches ≤ batchSize.",
+    fix="Lower algorithm.miniBatches.",
+    cel="self.spec.algorithm.miniBatches <= self.spec.algorithm.batchSize",
+)
+def mini_batches(job: RLJob, facts: Facts) -> str | None:
+    updates, groups = job.spec.algorithm.mini_batches, job.spec.algorithm.batch_size
+    return None if updates <= groups else f"{groups} groups can't be cut into {updates} mini-batches"
+
+
+@rule(
+    "ranks-without-samples",
+    "spec.trainer.procPerNode",
+    "Every trainer process has a sample of every update.",
+    fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
+    cel=(
+        "self.spec.trainer.replicas * self.spec.trainer.procPerNode * self.spec.algorithm.miniBatches "
+        "<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize"
+    ),
+)
+def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
+    algorithm, trainer = job.spec.algorithm, job.spec.trainer
+    samples = algorithm.batch_size * algorithm.group_size
+    if trainer.world_size * algorithm.mini_batches <= samples:
+        return None
+    return (
+        f"{trainer.replicas}·{trainer.proc_per_node} = {trainer.world_size} processes in {algorithm.mini_batches} "
+        f"mini-batches need {trainer.world_size * algorithm.mini_batches} samples a step; "
+        f"batchSize·groupSize is {algorithm.batch_size}·{algorithm.group_size} = {samples}"
+    )
+
+
+@rule(
+    "mesh",
+    "spec.trainer.mesh.dp",
+    "The mesh has as many places as there are processes: dp = replicas·procPerNode.",
+    fix="Correct trainer.mesh.dp, or leave it out.",
+    cel=(
+        "!has(self.spec.trainer.mesh.dp) || "
+        "self.spec.trainer.mesh.dp == self.spec.trainer.replicas * self.spec.trainer.procPerNode"
+    ),
+)
+def mesh(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.mesh.dp in (None, trainer.world_size):
+        return None
+    processes = f"{trainer.replicas}·{trainer.proc_per_node} = {trainer.world_size} processes"
+    return f"dp = {trainer.mesh.dp}, but there are {processes}"
+
+
+@rule(
+    "micro-batch-too-small",
+    "spec.trainer.microBatchTokens",
+    "A micro-batch holds the longest sample: microBatchTokens ≥ maxSampleTokens.",
+    fix="Raise trainer.microBatchTokens, or lower rollout.maxSampleTokens.",
+    cel="self.spec.trainer.microBatchTokens >= self.spec.rollout.maxSampleTokens",
+)
+def micro_batch_too_small(job: RLJob, facts: Facts) -> str | None:
+    micro, sample = job.spec.trainer.micro_batch_tokens, job.spec.rollout.max_sample_tokens
+    return None if micro >= sample else f"a sample may have {sample} tokens, a micro-batch holds {micro}"
+
+
+@rule(
+    "pack-length",
+    "spec.trainer.packLength",
+    "A packed row fits into a micro-batch: packLength ≤ microBatchTokens.",
+    fix="Lower trainer.packLength, or leave it out.",
+    cel="!has(self.spec.trainer.packLength) || self.spec.trainer.packLength <= self.spec.trainer.microBatchTokens",
+)
+def pack_length(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.pack_length is None or trainer.pack_length <= trainer.micro_batch_tokens:
+        return None
+    return f"a row of {trainer.pack_length} tokens doesn't fit a micro-batch of {trainer.micro_batch_tokens}"
+
+
+@rule(
+    "learning-rate-range",
+    "spec.algorithm.learningRate",
+    f"learningRate ≤ {_HIGHEST_RATE:g}.",
+    fix="Set algorithm.learningRate, for example 1e-6 for a large model, 1e-4 for a tiny one.",
+    cel=f"self.spec.algorithm.learningRate <= {_HIGHEST_RATE}",
+)
+def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
+    rate = job.spec.algorithm.learning_rate
+    if rate <= _HIGHEST_RATE:
+        return None
+    return f"{rate:g} is no learning rate for AdamW: each step would move every weight by about {rate:g}"
+
+
+@rule(
+    "learning-rate-high",
+    "spec.algorithm.learningRate",
+    f"learningRate ≤ {_USUAL_RATE:g}, as in every known recipe.",
+    fix="Check the exponent of algorithm.learningRate.",
+    cel=f"self.spec.algorithm.learningRate <= {_USUAL_RATE}",
+    severity=Severity.WARNING,
+)
+def learning_rate_high(job: RLJob, facts: Facts) -> str | None:
+    rate = job.spec.algorithm.learning_rate
+    if not _USUAL_RATE < rate <= _HIGHEST_RATE:
+        return None
+    return f"{rate:g} is {rate / _USUAL_RATE:.0f} times the highest usual rate for RL, {_USUAL_RATE:g}"
+
+
+@rule(
+    "betas",
+    "spec.algorithm.betas",
+    "AdamW's betas lie in [0, 1).",
+    fix="Set algorithm.betas, for example [0.9, 0.99].",
+    cel="self.spec.algorithm.betas.all(b, b >= 0.0 && b < 1.0)",
+)
+def betas(job: RLJob, facts: Facts) -> str | None:
+    values = job.spec.algorithm.betas
+    return None if all(0 <= beta < 1 for beta in values) else f"betas {list(values)} are not in [0, 1)"
+
+
+@rule(
+    "clip-range",
+    "spec.algorithm.clipHigh",
+    "The upper clip is no tighter than the lower one.",
+    fix="Raise algorithm.clipHigh, or leave it out to use clipLow for both.",
+    cel="!has(self.spec.algorithm.clipHigh) || self.spec.algorithm.clipHigh >= self.spec.algorithm.clipLow",
+    severity=Severity.WARNING,
+)
+def clip_range(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if algorithm.upper_clip >= algorithm.clip_low:
+        return None
+    return (
+        f"clipHigh {algorithm.upper_clip:g} < clipLow {algorithm.clip_low:g}: "
+        "likelier tokens are held back more than unlikelier ones"
+    )
+
+
+@rule(
+    "leave-one-out",
+    "spec.algorithm.leaveOneOut",
+    "leaveOneOut is for a group's mean: advantageMean is group.",
+    fix="Set algorithm.advantageMean: group, or leaveOneOut: false.",
+    cel="!self.spec.algorithm.leaveOneOut || self.spec.algorithm.advantageMean == 'group'",
+)
+def leave_one_out(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if not algorithm.leave_one_out or algorithm.advantage_mean == "group":
+        return None
+    return f"a sample can't be left out of its group's mean: advantageMean is {algorithm.advantage_mean}"
+
+
+@rule(
+    "kl-unavailable",
+    "spec.algorithm.klCoefficient",
+    "No reference model is loaded: klCoefficient is 0.",
+    fix="Set algorithm.klCoefficient: 0.",
+    cel="self.spec.algorithm.klCoefficient == 0.0",
+)
+def kl_unavailable(job: RLJob, facts: Facts) -> str | None:
+    weight = job.spec.algorithm.kl_coefficient
+    return (
+        None if weight == 0 else f"klCoefficient = {weight:g} needs a reference model, which this version doesn't load"
+    )
+
+
+@rule(
+    "warmup",
+    "spec.algorithm.warmupSteps",
+    "Warm-up ends before the run does: warmupSteps < maxSteps.",
+    fix="Lower algorithm.warmupSteps.",
+    cel="self.spec.algorithm.warmupSteps < self.spec.algorithm.maxSteps",
+    severity=Severity.WARNING,
+)
+def warmup(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if algorithm.warmup_steps < algorithm.max_steps:
+        return None
+    return f"the learning rate never reaches its peak: {algorithm.warmup_steps} warm-up steps of {algorithm.max_steps}"
+
+
+@rule(
+    "checkpoint-interval",
+    "spec.checkpoint.intervalSteps",
+    "There is a checkpoint before the end: checkpoint.intervalSteps ≤ maxSteps.",
+    fix="Lower checkpoint.intervalSteps.",
+    cel="self.spec.checkpoint.intervalSteps <= self.spec.algorithm.maxSteps",
+    severity=Severity.WARNING,
+)
+def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
+    interval, last = job.spec.checkpoint.interval_steps, job.spec.algorithm.max_steps
+    if interval <= last:
+        return None
+    return f"no checkpoint before the end (every {interval} of {last} steps): a restart begins at step 0"
+
+
+@rule(
+    "dtype-mismatch",
+    "spec.generation.engine.dtype",
+    "The engine computes in the trainer's precision.",
+    fix="Set generation.engine.dtype and trainer.precision to the same, or expect a larger log-probability mismatch.",
+    cel="self.spec.generation.engine.dtype == self.spec.trainer.precision",
+    severity=Severity.WARNING,
+)
+def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:
+    engine, trainer = job.spec.generation.engine.dtype, job.spec.trainer.precision
+    if engine == trainer:
+        return None
+    return f"the engine samples in {engine}, the trainer computes in {trainer}: log-probabilities differ from the start"
+
+
+RULES = (
+    group_size,
+    mini_batches,
+    ranks_without_samples,
+    mesh,
+    micro_batch_too_small,
+    pack_length,
+    learning_rate_range,
+    learning_rate_high,
+    betas,
+    clip_range,
+    leave_one_out,
+    kl_unavailable,
+    warmup,
+    checkpoint_interval,
+    dtype_mismatch,
+)

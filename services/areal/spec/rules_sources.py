@@ -1,0 +1,390 @@
+"""Rules of names, models, datasets, sampling and scoring."""
+
+from __future__ import annotations
+
+import re
+
+from areal.spec.job import RLJob
+from areal.spec.rules import Facts, Severity, rule
+from areal.spec.serving import SglangEngine
+from areal.spec.sources import DatasetSource
+
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_LONGEST_NAME = 40
+_BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")
+_AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
+    "--model-path", "--model", "--host", "--port", "--dtype", "--tp", "--tp-size", "--tensor-parallel-size",
+    "--api-key", "--admin-api-key", "--max-running-requests", "--skip-tokenizer-init", "--weight-version", "--stream-interval",
+)  # fmt: skip
+
+
+@rule(
+    "name",
+    "metadata.name",
+    f"metadata.name is a DNS label (RFC 1035) of at most {_LONGEST_NAME} characters.",
+    fix="Use lower-case letters, digits and '-', beginning with a letter, for example digits-2.",
+    cel=f"self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= {_LONGEST_NAME}",
+)
+def name(job: RLJob, facts: Facts) -> str | None:
+    given = job.metadata.name
+    if len(given) > _LONGEST_NAME:
+        return f"{given!r} has {len(given)} characters; pods add their own to at most {_LONGEST_NAME}"
+    return None if _NAME.fullmatch(given) else f"{given!r} can't be the name of pods and directories"
+
+
+@rule(
+    "model-source",
+    "spec.model",
+    "Exactly one of model.path and model.uri is given.",
+    fix="Keep model.path for a directory on this machine, or model.uri for a cluster.",
+    cel="has(self.spec.model.path) != has(self.spec.model.uri)",
+)
+def model_source(job: RLJob, facts: Facts) -> str | None:
+    model = job.spec.model
+    if (model.path is None) != (model.uri is None):
+        return None
+    return "neither path nor uri is given" if model.path is None else "both path and uri are given"
+
+
+def _sources(source: DatasetSource) -> str | None:
+    if len(source.given) == 1:
+        return None
+    return f"{' and '.join(source.given)} are given, one is allowed" if source.given else "no source is given"
+
+
+_ONE_SOURCE_CEL = (
+    "[has({0}.jsonl), has({0}.huggingFace), has({0}.reasoningGym), has({0}.recipe)].filter(x, x).size() == 1"
+)
+
+
+@rule(
+    "train-source",
+    "spec.dataset.train",
+    "dataset.train has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
+    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.train.",
+    cel=_ONE_SOURCE_CEL.format("self.spec.dataset.train"),
+)
+def train_source(job: RLJob, facts: Facts) -> str | None:
+    return _sources(job.spec.dataset.train)
+
+
+@rule(
+    "evaluation-source",
+    "spec.dataset.evaluation",
+    "dataset.evaluation has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
+    fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.evaluation.",
+    cel="!has(self.spec.dataset.evaluation) || " + _ONE_SOURCE_CEL.format("self.spec.dataset.evaluation"),
+)
+def evaluation_source(job: RLJob, facts: Facts) -> str | None:
+    return _sources(job.spec.dataset.evaluation) if job.spec.dataset.evaluation else None
+
+
+@rule(
+    "recipe-dataset-without-recipe",
+    "spec.dataset",
+    "A dataset of the recipe needs a recipe.",
+    fix="Name the recipe in recipe.file, or use another source.",
+    cel=(
+        "has(self.spec.recipe) || (!has(self.spec.dataset.train.recipe) && "
+        "(!has(self.spec.dataset.evaluation) || !has(self.spec.dataset.evaluation.recipe)))"
+    ),
+)
+def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
+    dataset = job.spec.dataset
+    asked = [which for which, source in dataset if source is not None and source.recipe is not None]
+    if not asked or job.spec.recipe is not None:
+        return None
+    return f"dataset.{' and dataset.'.join(asked)} asks for the recipe's rows, but the job has no recipe"
+
+
+@rule(
+    "evaluation-without-dataset",
+    "spec.evaluation",
+    "Evaluation is configured only where there are held-out rows.",
+    fix="Add dataset.evaluation, or remove the evaluation block.",
+    cel="!has(self.spec.evaluation) || has(self.spec.dataset.evaluation)",
+)
+def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
+    if "evaluation" not in job.spec.model_fields_set or job.spec.dataset.evaluation is not None:
+        return None
+    return (
+        f"an evaluation every {job.spec.evaluation.interval_steps} steps was asked, but there is no dataset.evaluation"
+    )
+
+
+@rule(
+    "evaluation-interval",
+    "spec.evaluation.intervalSteps",
+    "The model is evaluated before the end: evaluation.intervalSteps ≤ maxSteps.",
+    fix="Lower evaluation.intervalSteps.",
+    cel=(
+        "!has(self.spec.evaluation) || !has(self.spec.dataset.evaluation) || "
+        "self.spec.evaluation.intervalSteps <= self.spec.algorithm.maxSteps"
+    ),
+    severity=Severity.WARNING,
+)
+def evaluation_interval(job: RLJob, facts: Facts) -> str | None:
+    interval, last = job.spec.evaluation.interval_steps, job.spec.algorithm.max_steps
+    given = "evaluation" in job.spec.model_fields_set and job.spec.dataset.evaluation is not None
+    if not given or interval <= last:
+        return None
+    return f"every {interval} of {last} steps: only the ends are evaluated"
+
+
+@rule(
+    "answer-over-sample",
+    "spec.rollout.sampling.maxNewTokens",
+    "An answer leaves room for its prompt: maxNewTokens < maxSampleTokens.",
+    fix="Raise rollout.maxSampleTokens (prompt and all turns), or lower rollout.sampling.maxNewTokens.",
+    cel="self.spec.rollout.sampling.maxNewTokens < self.spec.rollout.maxSampleTokens",
+)
+def answer_over_sample(job: RLJob, facts: Facts) -> str | None:
+    answer, sample = job.spec.rollout.sampling.max_new_tokens, job.spec.rollout.max_sample_tokens
+    if answer < sample:
+        return None
+    return f"an answer may have {answer} tokens, but the whole sample only {sample}, prompt included"
+
+
+@rule(
+    "temperature-zero",
+    "spec.rollout.sampling.temperature",
+    "Training samples are drawn: temperature > 0.",
+    fix="Set rollout.sampling.temperature: 1.0; evaluation is greedy anyway.",
+    cel="self.spec.rollout.sampling.temperature > 0.0",
+)
+def temperature_zero(job: RLJob, facts: Facts) -> str | None:
+    if job.spec.rollout.sampling.temperature > 0:
+        return None
+    return (
+        f"at temperature 0 the {job.spec.algorithm.group_size} samples of a group are the same: every advantage is 0, "
+        "and greedy tokens have no log-probability to correct by"
+    )
+
+
+@rule(
+    "truncated-sampling",
+    "spec.rollout.sampling.topP",
+    "Training samples come from the whole distribution: topP = 1 and topK = 0.",
+    fix="Leave topP and topK out for training.",
+    cel="self.spec.rollout.sampling.topP == 1.0 && self.spec.rollout.sampling.topK == 0",
+    severity=Severity.WARNING,
+)
+def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
+    sampling = job.spec.rollout.sampling
+    if sampling.top_p == 1 and sampling.top_k == 0:
+        return None
+    return (
+        f"topP {sampling.top_p:g} and topK {sampling.top_k} cut the distribution that is sampled, the trainer's is "
+        "whole: the importance ratio is biased"
+    )
+
+
+@rule(
+    "no-reward",
+    "spec.reward.verifier",
+    "Somebody scores: a built-in verifier, or a recipe.",
+    fix="Set reward.verifier: exact or math, or name a recipe with a `reward` function.",
+    cel="has(self.spec.recipe) || has(self.spec.reward.verifier)",
+)
+def no_reward(job: RLJob, facts: Facts) -> str | None:
+    spec = job.spec
+    if spec.reward.verifier is not None:
+        return None
+    if spec.recipe is None:
+        return "there is neither a reward.verifier nor a recipe, so no sample would have a reward"
+    if facts.recipe_defines_reward is False and spec.rollout.workflow in _BUILT_IN_WORKFLOWS:
+        return f"the recipe defines no `reward`, and the workflow {spec.rollout.workflow!r} needs somebody who scores"
+    return None
+
+
+@rule(
+    "custom-without-reward",
+    "spec.reward.verifier",
+    "verifier custom is the recipe's `reward` function.",
+    fix="Define `reward(prompt, completions, prompt_ids, completion_ids, **row)` there, or name another verifier.",
+    cel="!has(self.spec.reward.verifier) || self.spec.reward.verifier != 'custom' || has(self.spec.recipe)",
+)
+def custom_without_reward(job: RLJob, facts: Facts) -> str | None:
+    if job.spec.reward.verifier != "custom":
+        return None
+    if job.spec.recipe is None:
+        return "verifier custom, but the job has no recipe"
+    return "verifier custom, but the recipe defines no `reward`" if facts.recipe_defines_reward is False else None
+
+
+@rule(
+    "two-rewards",
+    "spec.reward.verifier",
+    "A recipe that defines `reward` is the only one who scores.",
+    fix="Remove reward.verifier to use the recipe's function, or remove the function.",
+    cel=None,
+)
+def two_rewards(job: RLJob, facts: Facts) -> str | None:
+    verifier = job.spec.reward.verifier
+    if verifier in (None, "custom") or not facts.recipe_defines_reward:
+        return None
+    return f"the recipe defines `reward`, and verifier {verifier} is named too: which one scores?"
+
+
+@rule(
+    "code-unavailable",
+    "spec.reward.verifier",
+    "The verifier is one of exact, math and custom.",
+    fix="Use verifier custom with a `reward` of your own, exact or math.",
+    cel="!has(self.spec.reward.verifier) || self.spec.reward.verifier != 'code'",
+)
+def code_unavailable(job: RLJob, facts: Facts) -> str | None:
+    if job.spec.reward.verifier != "code":
+        return None
+    return "verifier code needs the sandbox, which this version doesn't have; untrusted code is never run without it"
+
+
+@rule(
+    "answer-column",
+    "spec.reward.answerField",
+    "Rows have the column of the expected answer, for verifiers exact and math.",
+    fix="Set reward.answerField to a column of the dataset, or rename one with dataset.train.huggingFace.columns.",
+    cel=None,
+)
+def answer_column(job: RLJob, facts: Facts) -> str | None:
+    reward, columns = job.spec.reward, facts.train_columns
+    if reward.verifier not in ("exact", "math") or columns is None or reward.answer_field in columns:
+        return None
+    return (
+        f"verifier {reward.verifier} needs the column {reward.answer_field!r}; rows have {', '.join(sorted(columns))}"
+    )
+
+
+@rule(
+    "workflow",
+    "spec.rollout.workflow",
+    "The workflow is built in or in the recipe.",
+    fix=f"Use {' or '.join(_BUILT_IN_WORKFLOWS)}, or the name of a RolloutWorkflow in the recipe.",
+    cel="has(self.spec.recipe) || self.spec.rollout.workflow in ['rlvr', 'multi-turn']",
+)
+def workflow(job: RLJob, facts: Facts) -> str | None:
+    wanted = job.spec.rollout.workflow
+    own = frozenset[str]() if job.spec.recipe is None else facts.recipe_workflows
+    if wanted in _BUILT_IN_WORKFLOWS or own is None or wanted in own:
+        return None
+    return f"there is no workflow {wanted!r}; known are {', '.join([*_BUILT_IN_WORKFLOWS, *sorted(own)])}"
+
+
+@rule(
+    "sglang-arguments",
+    "spec.generation.engine.extraArgs",
+    "extraArgs leaves alone what the agent sets.",
+    fix="Remove it from generation.engine.extraArgs; the job's own fields set it.",
+    cel=(
+        "self.spec.generation.engine.type != 'sglang' || !has(self.spec.generation.engine.extraArgs) || "
+        f"self.spec.generation.engine.extraArgs.all(a, !(a.split('=')[0] in {list(_AGENT_OWNS)}))"
+    ),
+)
+def sglang_arguments(job: RLJob, facts: Facts) -> str | None:
+    engine = job.spec.generation.engine
+    if not isinstance(engine, SglangEngine):
+        return None
+    taken = [argument for argument in engine.extra_args if argument.partition("=")[0] in _AGENT_OWNS]
+    return f"{', '.join(taken)} is set by the generation agent" if taken else None
+
+
+@rule(
+    "dataset-smaller-than-batch",
+    "spec.dataset.train",
+    "A batch has different prompts: the dataset has at least batchSize rows.",
+    fix="Add rows, or lower algorithm.batchSize.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
+    rows, batch = facts.train_rows, job.spec.algorithm.batch_size
+    if rows is None or rows >= batch:
+        return None
+    return f"{rows} rows for batches of {batch} groups: prompts repeat within a step"
+
+
+@rule(
+    "evaluation-rows",
+    "spec.evaluation.rows",
+    "There are as many held-out rows as are asked for.",
+    fix="Lower evaluation.rows, or leave it out to use all.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
+    wanted, there = job.spec.evaluation.rows, facts.evaluation_rows
+    if wanted is None or there is None or wanted <= there:
+        return None
+    return f"{wanted} rows were asked for, the dataset has {there}: all of them are used"
+
+
+@rule(
+    "prompt-too-long",
+    "spec.rollout.maxSampleTokens",
+    "The longest prompt leaves room for an answer.",
+    fix="Raise rollout.maxSampleTokens, or lower rollout.sampling.maxNewTokens.",
+    cel=None,
+)
+def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
+    longest, rollout = facts.longest_prompt_tokens, job.spec.rollout
+    if longest is None or longest + rollout.sampling.max_new_tokens <= rollout.max_sample_tokens:
+        return None
+    needed = longest + rollout.sampling.max_new_tokens
+    return (
+        f"the longest prompt has {longest} tokens, with an answer of {rollout.sampling.max_new_tokens} that makes "
+        f"{needed}, more than maxSampleTokens {rollout.max_sample_tokens}"
+    )
+
+
+@rule(
+    "model-context",
+    "spec.rollout.maxSampleTokens",
+    "A sample fits the model's context.",
+    fix="Lower rollout.maxSampleTokens, or use a model with a longer context.",
+    cel=None,
+)
+def model_context(job: RLJob, facts: Facts) -> str | None:
+    context, sample = facts.model_context_tokens, job.spec.rollout.max_sample_tokens
+    if context is None or sample <= context:
+        return None
+    return f"a sample may have {sample} tokens, the model's context is {context}"
+
+
+@rule(
+    "vocabulary",
+    "spec.model.tokenizer",
+    "The tokenizer makes no id that the model doesn't have.",
+    fix="Use the tokenizer that belongs to the model.",
+    cel=None,
+)
+def vocabulary(job: RLJob, facts: Facts) -> str | None:
+    tokenizer, model = facts.tokenizer_vocabulary, facts.model_vocabulary
+    if tokenizer is None or model is None or tokenizer <= model:
+        return None
+    return f"the tokenizer has ids up to {tokenizer - 1}, the model's embedding ends at {model - 1}"
+
+
+RULES = (
+    name,
+    model_source,
+    train_source,
+    evaluation_source,
+    recipe_dataset_without_recipe,
+    evaluation_without_dataset,
+    evaluation_interval,
+    answer_over_sample,
+    temperature_zero,
+    truncated_sampling,
+    no_reward,
+    custom_without_reward,
+    two_rewards,
+    code_unavailable,
+    answer_column,
+    workflow,
+    sglang_arguments,
+    dataset_smaller_than_batch,
+    evaluation_rows,
+    prompt_too_long,
+    model_context,
+    vocabulary,
+)
