@@ -65,7 +65,7 @@ def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
         return None
     return (
         f"η = {algorithm.max_staleness} > 1 without decoupled correction: the clip would be centred on policies up to "
-        f"{algorithm.max_staleness} versions old, and learning degrades (arXiv 2505.24298, fig. 5)"
+        f"{algorithm.max_staleness} versions old, and learning degrades (arXiv 2505.24298, table 2)"
     )
 
 
@@ -122,7 +122,8 @@ def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
         return None
     return (
         f"a checkpoint every {wanted} steps was asked, but samples of the longest kind take "
-        f"{show_bytes(bytes_a_step(job))} a step and fill 80 % of {show_bytes(job.spec.replay.budget_bytes)} every {every} steps, when one is forced"
+        f"{show_bytes(bytes_a_step(job))} a step and fill "
+        f"80 % of {show_bytes(job.spec.replay.budget_bytes)} every {every} steps, when one is forced"
     )
 
 
