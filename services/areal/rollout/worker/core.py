@@ -1,0 +1,328 @@
+"""What a worker holds and owes: groups in work, samples made, failures to tell, evaluation rows. Pure.
+
+It is told what happened, with the time, and answers what to do. Promises: a sample once made is not made again, and is
+kept until a trainer's checkpoint holds its group; everything the controller must know is said again on every new
+stream; a revoked group's work stops, but what was made of it is kept, because a group is also revoked when it is whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
+from areal.rollout.worker.reports import (
+    Done,
+    Evaluated,
+    EvaluationGrant,
+    Failure,
+    FailureKind,
+    Grant,
+    Held,
+    Report,
+)
+
+EARLY_S = 1.0  # a worker ends late samples a little before the controller counts what is there
+SHORT_S = 10.0  # deadlines so short that a second matters are kept to the letter
+EVALUATIONS_KEPT = 2_048  # results told again to a controller that lost them
+WHOLE_ENOUGH = 2  # samples of a group that give an advantage
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Run episode `index` of a held group."""
+
+    group: int
+    index: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the episodes of a group; nobody waits for them any more."""
+
+    group: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartEvaluation:
+    """Run one evaluation row."""
+
+    grant: EvaluationGrant
+
+
+Action: TypeAlias = Start | Stop | StartEvaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """A group's time is over for these episodes. `keep_partial` says that the group closes complete with them."""
+
+    group: int
+    indices: tuple[int, ...]
+    keep_partial: bool
+
+
+@dataclass(slots=True)
+class HeldGroup:
+    """A leased group."""
+
+    grant: Grant
+    floor: int
+    time_left_s: float
+    working: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class HeldSample:
+    """A sample that was made. `stored` is the meta that counts once the ledger has it."""
+
+    sample: NewSample
+    stored: SampleMeta | None = None
+
+
+class WorkerCore:
+    """State of one worker process."""
+
+    def __init__(self) -> None:
+        self.groups: dict[int, HeldGroup] = {}
+        self.samples: dict[int, dict[int, HeldSample]] = {}
+        self.failures: dict[tuple[int, int], Failure] = {}
+        self.fence = 0
+        self.committed = 0
+        self.resent_total = 0
+        self.duplicates_total = 0
+        self._to_store: dict[tuple[int, int], NewSample] = {}
+        self._done: dict[tuple[int, int], Done] = {}  # not told on this stream yet
+        self._failed: list[Failure] = []
+        self._released: list[int] = []
+        self._evaluating: set[tuple[str, int]] = set()
+        self._evaluated: OrderedDict[tuple[str, int], Evaluated] = OrderedDict()
+        self._new_evaluated: list[Evaluated] = []
+        self._ticked: float | None = None
+
+    # ---- orders of the controller
+
+    def hears(self, fence: int) -> bool:
+        """Whether orders under this controller fence still count."""
+        if fence < self.fence:
+            return False
+        self.fence = fence
+        return True
+
+    def grant(self, grant: Grant) -> list[Action]:
+        """A lease. Samples already made are stored and told again instead of being made again, if young enough."""
+        held = self.groups.get(grant.group)
+        if held is None:
+            held = self.groups[grant.group] = HeldGroup(grant, grant.floor, grant.deadline_s)
+        else:
+            held.grant, held.floor, held.time_left_s = grant, grant.floor, grant.deadline_s
+        actions: list[Action] = []
+        made = self.samples.get(grant.group, {})
+        for index in grant.missing:
+            if index in held.working:
+                continue
+            self.failures.pop((grant.group, index), None)
+            sample = made.get(index)
+            if sample is not None and sample.sample.meta.oldest_version >= grant.floor:
+                self._store(sample)
+                continue
+            made.pop(index, None)
+            self._to_store.pop((grant.group, index), None)
+            held.working.add(index)
+            actions.append(Start(grant.group, index, grant.attempt))
+        return actions
+
+    def revoke(self, group: int) -> list[Action]:
+        """Stop work on a group. What was made of it stays."""
+        held = self.groups.pop(group, None)
+        for key in [key for key in self.failures if key[0] == group]:
+            del self.failures[key]
+        return [Stop(group)] if held is not None and held.working else []
+
+    def change_floor(self, group: int, floor: int) -> bool:
+        """A held group's floor changed."""
+        held = self.groups.get(group)
+        if held is None:
+            return False
+        held.floor = floor
+        return True
+
+    def commit(self, group: int) -> None:
+        """A checkpoint holds every group below."""
+        self.committed = group
+        for index in [g for g in self.samples if g < group]:
+            for i in self.samples.pop(index):
+                self._to_store.pop((index, i), None)
+        for key in [key for key in self.failures if key[0] < group]:
+            del self.failures[key]
+
+    def resend(self) -> None:
+        """The ledger lost data: add every kept sample again."""
+        for made in self.samples.values():
+            for sample in made.values():
+                self.resent_total += 1
+                self._store(sample)
+
+    def grant_evaluation(self, grant: EvaluationGrant) -> list[Action]:
+        """An evaluation row. A result that is known is told again; a row in work stays so."""
+        key = (grant.evaluation_id, grant.row)
+        known = self._evaluated.get(key)
+        if known is not None:
+            self._new_evaluated.append(known)
+        elif key not in self._evaluating:
+            self._evaluating.add(key)
+            return [StartEvaluation(grant)]
+        return []
+
+    def release(self) -> list[Action]:
+        """The worker drains: give every group back."""
+        actions: list[Action] = [Stop(group) for group, held in self.groups.items() if held.working]
+        self._released += self.groups
+        self.groups.clear()
+        self._evaluating.clear()
+        return actions
+
+    # ---- what episodes and the ledger did
+
+    def wants(self, group: int, index: int) -> bool:
+        """Whether somebody waits for this episode."""
+        held = self.groups.get(group)
+        return held is not None and index in held.working
+
+    def made(self, sample: NewSample) -> None:
+        """An episode ended well."""
+        if not self.wants(sample.group, sample.index):
+            return
+        self.groups[sample.group].working.discard(sample.index)
+        held = self.samples.setdefault(sample.group, {})[sample.index] = HeldSample(sample)
+        self._store(held)
+
+    def failed(self, failure: Failure) -> None:
+        """An episode ended without a sample."""
+        if not self.wants(failure.group, failure.index):
+            return
+        self.groups[failure.group].working.discard(failure.index)
+        self.failures[failure.group, failure.index] = failure
+        self._failed.append(failure)
+        self._forget_if_idle(failure.group)
+
+    def evaluated(self, result: Evaluated) -> None:
+        """An evaluation row ended. Only a result that trying again can't change is remembered."""
+        key = (result.evaluation_id, result.row)
+        self._evaluating.discard(key)
+        self._new_evaluated.append(result)
+        if result.kind is FailureKind.INFRA:
+            return
+        self._evaluated[key] = result
+        if len(self._evaluated) > EVALUATIONS_KEPT:
+            self._evaluated.popitem(last=False)
+
+    def take_to_store(self, limit: int) -> list[NewSample]:
+        """The next samples to add to the ledger; each is answered by `stored`, or comes back by `not_stored`."""
+        keys = list(self._to_store)[:limit]
+        return [self._to_store.pop(key) for key in keys]
+
+    def not_stored(self, samples: Iterable[NewSample]) -> None:
+        """The ledger is away: these wait for it."""
+        for sample in samples:
+            held = self.samples.get(sample.group, {}).get(sample.index)
+            if held is not None:
+                self._to_store.setdefault((sample.group, sample.index), held.sample)
+
+    def stored(self, sample: NewSample, result: AddResult) -> None:
+        """The ledger has it, had it, or needs it no more."""
+        self.duplicates_total += result.outcome is AddOutcome.DUPLICATE
+        held = self.samples.get(sample.group, {}).get(sample.index)
+        if result.outcome is AddOutcome.FINISHED and result.stored is None:  # nobody needs it any more
+            self.samples.get(sample.group, {}).pop(sample.index, None)
+            self._forget_if_idle(sample.group)
+            return
+        meta = result.stored or sample.meta
+        if held is not None:
+            held.stored = meta
+        self._done[sample.group, sample.index] = Done(sample.group, sample.index, meta)
+        self._forget_if_idle(sample.group)
+
+    def tick(self, now: float, can_serve: Callable[[int], bool]) -> list[Expired]:
+        """Time passed. A group's time runs only while some server may serve it; returns groups whose time is over."""
+        seconds = 0.0 if self._ticked is None else now - self._ticked
+        self._ticked = now
+        floors: dict[int, bool] = {}
+        expired = []
+        for group, held in self.groups.items():
+            if not held.working:
+                continue
+            served = floors.get(held.floor)
+            if served is None:
+                served = floors[held.floor] = can_serve(held.floor)
+            if served:
+                held.time_left_s -= seconds
+            early = EARLY_S if held.grant.deadline_s > SHORT_S else 0.0
+            if held.time_left_s <= early:
+                whole = held.grant.group_size - len(held.working)
+                expired.append(Expired(group, tuple(sorted(held.working)), whole >= WHOLE_ENOUGH))
+        return expired
+
+    # ---- what the controller is told
+
+    @property
+    def storing(self) -> bool:
+        """Whether samples wait to be added to the ledger."""
+        return bool(self._to_store)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to report before the next beat."""
+        return bool(self._done or self._failed or self._released or self._new_evaluated)
+
+    def hello(self, has_tokens: Callable[[int], bool]) -> Report:
+        """For a new stream: everything that the controller may not know, all over again."""
+        self._done.clear()
+        self._failed.clear()
+        self._new_evaluated.clear()
+        done = [
+            Done(group, index, sample.stored)
+            for group, made in self.samples.items()
+            for index, sample in made.items()
+            if sample.stored is not None
+        ]
+        return Report(
+            done=done,
+            failures=list(self.failures.values()),
+            evaluated=list(self._evaluated.values()),
+            released=self._take_released(),
+            held=[self._held(group, held, has_tokens) for group, held in self.groups.items() if self._in_work(group)],
+        )
+
+    def report(self) -> Report:
+        """What is new since the last message of this stream."""
+        done, self._done = list(self._done.values()), {}
+        failures, self._failed = self._failed, []
+        evaluated, self._new_evaluated = self._new_evaluated, []
+        return Report(done=done, failures=failures, evaluated=evaluated, released=self._take_released())
+
+    # ---- how
+
+    def _store(self, sample: HeldSample) -> None:
+        sample.stored = None
+        self._to_store[sample.sample.group, sample.sample.index] = sample.sample
+
+    def _in_work(self, group: int) -> list[int]:
+        """Episodes that run, and samples that the ledger doesn't have yet."""
+        waiting = [index for index, sample in self.samples.get(group, {}).items() if sample.stored is None]
+        return sorted({*self.groups[group].working, *waiting})
+
+    def _held(self, group: int, held: HeldGroup, has_tokens: Callable[[int], bool]) -> Held:
+        tokens = bool(self.samples.get(group)) or has_tokens(group)
+        return Held(group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens)
+
+    def _forget_if_idle(self, group: int) -> None:
+        if group in self.groups and not self._in_work(group):
+            del self.groups[group]
+
+    def _take_released(self) -> list[int]:
+        released, self._released = self._released, []
+        return released

@@ -1,0 +1,168 @@
+"""What a workflow calls `engine`: the user's side of one episode.
+
+Lives on the user's event loop. Carries every call to the worker's own loop and back, and fills in what the workflow need
+not know: sampling, the token budget, seeds by turn, the group's row and prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import orjson
+
+from areal.errors import ArealError, DataError
+from areal.rollout.worker.user_loop import Mailbox, UserLoop
+from areal.workflow.base import Prompt
+from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
+from areal.workflow.prompt import prompt_of
+from areal.workflow.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class ScoreCall:
+    """What is to be scored."""
+
+    prompt: str
+    completion: str
+    prompt_ids: Ids
+    completion_ids: Ids
+    row_json: bytes
+
+
+class Backend(Protocol):
+    """The worker's side of an episode; called on the worker's loop. `reply` is called once, there."""
+
+    def generate(self, turn: int, ids: Ids, sampling: Sampling, reply: Reply) -> None: ...
+
+    def score(self, call: ScoreCall, reply: Reply) -> None: ...
+
+    def withdraw(self, reply: Reply) -> None: ...
+
+
+class Reply:
+    """Brings one answer from the worker's loop to the user's."""
+
+    def __init__(self, user: Mailbox, future: asyncio.Future[Any]) -> None:
+        self._user = user
+        self._future = future
+
+    def __call__(self, outcome: Any) -> None:
+        """Deliver a value, or an ArealError to raise."""
+        self._user.post(self._settle, outcome)
+
+    def _settle(self, outcome: Any) -> None:
+        if self._future.done():
+            return
+        if isinstance(outcome, ArealError):
+            self._future.set_exception(outcome)
+        else:
+            self._future.set_result(outcome)
+
+
+class GroupRow:
+    """A group's dataset row, parsed and tokenised once for all its episodes. Used on the user's loop only."""
+
+    def __init__(self, row_json: bytes, tokenizer: Tokenizer, chat_template: bool | None) -> None:
+        self.row_json = row_json
+        self._tokenizer = tokenizer
+        self._chat_template = chat_template
+        self._row: dict[str, Any] | None = None
+        self._prompt: Prompt | None = None
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The row; not to be changed."""
+        if self._row is None:
+            loaded = orjson.loads(self.row_json)
+            if not isinstance(loaded, dict):
+                raise DataError(f"a dataset row is a {type(loaded).__name__}", fix="prepare the dataset again")
+            self._row = loaded
+        return self._row
+
+    def copy(self) -> dict[str, Any]:
+        """A row for one episode, which may do with it what it likes."""
+        return copy.deepcopy(self.row)
+
+    def prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """The row's prompt, tokenised once while the row is unchanged."""
+        if row != self.row:
+            return prompt_of(row, self._tokenizer, chat_template=self._chat_template)
+        if self._prompt is None:
+            self._prompt = prompt_of(self.row, self._tokenizer, chat_template=self._chat_template)
+        return self._prompt
+
+    def json_of(self, row: Mapping[str, Any]) -> bytes:
+        """The row as JSON; the stored bytes while it is unchanged."""
+        return self.row_json if row == self.row else orjson.dumps(dict(row))
+
+
+class EpisodeEngine:
+    """See `areal.workflow.Engine`."""
+
+    def __init__(
+        self,
+        user: UserLoop,
+        worker: Mailbox,
+        backend: Backend,
+        group_row: GroupRow,
+        *,
+        tokenizer: Tokenizer,
+        sampling: Sampling,
+        max_sample_tokens: int,
+        greedy: bool,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.sampling = sampling.greedy() if greedy else sampling
+        self._user = user
+        self._worker = worker
+        self._backend = backend
+        self._group_row = group_row
+        self._max_sample_tokens = max_sample_tokens
+        self._greedy = greedy
+        self._turn = 0
+
+    def prompt(self, row: Mapping[str, Any]) -> Prompt:
+        """See `Engine.prompt`."""
+        return self._group_row.prompt(row)
+
+    async def agenerate(self, request: GenerationRequest) -> GenerationResult:
+        """See `Engine.agenerate`. The sample's token budget bounds every answer; with none left it is empty."""
+        ids = as_ids(request.input_ids)
+        wanted = request.sampling or self.sampling
+        room = max(0, min(wanted.max_new_tokens, self._max_sample_tokens - len(ids)))
+        sampling = replace(wanted, max_new_tokens=room) if room != wanted.max_new_tokens else wanted
+        if self._greedy and sampling.temperature:
+            sampling = sampling.greedy()
+        turn = self._turn
+        self._turn += 1
+        result: GenerationResult = await self._ask(self._backend.generate, turn, ids, sampling)
+        return result
+
+    async def score(
+        self,
+        *,
+        prompt: str,
+        completion: str,
+        prompt_ids: Sequence[int] | Ids,
+        completion_ids: Sequence[int] | Ids,
+        row: Mapping[str, Any],
+    ) -> float:
+        """See `Engine.score`."""
+        row_json = self._group_row.json_of(row)
+        call = ScoreCall(prompt, completion, as_ids(prompt_ids), as_ids(completion_ids), row_json)
+        value: float = await self._ask(self._backend.score, call)
+        return value
+
+    async def _ask(self, method: Any, *args: Any) -> Any:
+        future = self._user.loop.create_future()
+        reply = Reply(self._user.mailbox, future)
+        self._worker.post(method, *args, reply)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._worker.post(self._backend.withdraw, reply)
+            raise

@@ -1,0 +1,169 @@
+"""The worker's side of one episode: its generations, its scores, and what they leave behind.
+
+Lives on the worker's loop. Remembers which policies made tokens of the episode, and the newest generation, so that an
+episode whose time is over can end as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from areal.clients.generation import Ask, Generation, GenerationClient
+from areal.clients.reward import RewardClient, Score
+from areal.errors import ArealError, ConfigError, InfraError
+from areal.rollout.worker.episode_engine import Reply, ScoreCall
+from areal.v1 import common_pb2 as common
+from areal.v1 import reward_pb2 as wire
+from areal.workflow.episode import Episode, Sequence
+from areal.workflow.generation import GenerationResult, Ids, Sampling
+from areal.workflow.seeds import sample_seed
+
+DEADLINE = "deadline"  # finish reason of a sequence whose group ran out of time
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What all episodes of a job share."""
+
+    seed: int
+    sampling: Sampling
+    max_sample_tokens: int
+    chat_template: bool | None
+    verifier: str
+
+
+class EpisodeRun:
+    """See `episode_engine.Backend`."""
+
+    def __init__(
+        self,
+        client: GenerationClient,
+        reward: RewardClient | None,
+        settings: Settings,
+        *,
+        group: int,
+        index: int,
+        attempt: int,
+        affinity: str,
+        floor: int,
+        max_staleness: int,
+        greedy: bool,
+    ) -> None:
+        self.floor = floor
+        self.verdict: common.Verdict | None = None
+        self._client = client
+        self._reward = reward
+        self._settings = settings
+        self._group = group
+        self._index = index
+        self._attempt = attempt
+        self._affinity = affinity
+        self._max_staleness = max_staleness
+        self._greedy = greedy
+        self._generations: dict[Reply, Generation] = {}
+        self._scores: dict[Reply, asyncio.Future[Score]] = {}
+        self._policies: set[tuple[str, str]] = set()
+        self._newest: Generation | None = None
+        self._had_tokens = False
+        self._closed = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the episode waits for us rather than we for it."""
+        return bool(self._generations or self._scores)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether any token of it was sampled."""
+        return self._had_tokens or any(generation.accumulator.tokens for generation in self._generations.values())
+
+    def policies(self) -> frozenset[tuple[str, str]]:
+        """The (PolicyId, server) pairs that made its tokens."""
+        return frozenset(self._policies)
+
+    def partial(self) -> Episode | None:
+        """The newest generation as it is, none of it trained; None before the first token."""
+        if self._newest is None or not self._newest.accumulator.tokens:
+            return None
+        result = self._newest.accumulator.result(DEADLINE)
+        return Episode([Sequence.of(self._newest.ask.prompt_ids, result, 0.0).masked()])
+
+    def generate(self, turn: int, ids: Ids, sampling: Sampling, reply: Reply) -> None:
+        """Begin a generation."""
+        if self._closed:
+            return
+        seed = None if self._greedy else sample_seed(self._settings.seed, self._group, self._index, turn)
+        ask = Ask(
+            prompt_ids=ids,
+            sampling=sampling,
+            affinity=self._affinity,
+            floor=self.floor,
+            max_staleness=self._max_staleness,
+            group=self._group,
+            index=self._index,
+            attempt=self._attempt,
+            seed=seed,
+        )
+
+        def done(generation: Generation) -> None:
+            self._generations.pop(reply, None)
+            outcome = generation.outcome
+            if isinstance(outcome, GenerationResult):
+                self._policies.update((span.policy_id, span.server_id) for span in outcome.spans)
+                self._had_tokens = self._had_tokens or bool(outcome.spans)
+            reply(outcome)
+
+        try:
+            generation = self._client.open(ask, done)
+        except ArealError as error:
+            reply(error)
+            return
+        self._newest = generation
+        if generation.outcome is None:
+            self._generations[reply] = generation
+
+    def score(self, call: ScoreCall, reply: Reply) -> None:
+        """Begin to score."""
+        if self._closed:
+            return
+        if self._reward is None:
+            reply(ConfigError("this job has no verifier", fix="name reward.verifier, or define reward() in the recipe"))
+            return
+        item = wire.ScoreItem(
+            verifier=self._settings.verifier,
+            key=common.SampleKey(group=self._group, index=self._index, attempt=self._attempt),
+            prompt=call.prompt,
+            completion=call.completion,
+            prompt_ids=call.prompt_ids.tobytes(),
+            completion_ids=call.completion_ids.tobytes(),
+            row_json=call.row_json,
+        )
+        future = self._scores[reply] = self._reward.submit(item)
+
+        def done(scored: asyncio.Future[Score]) -> None:
+            self._scores.pop(reply, None)
+            if scored.cancelled():
+                reply(InfraError("scoring was cancelled"))
+            elif (error := scored.exception()) is not None:
+                reply(error if isinstance(error, ArealError) else InfraError(f"scoring failed: {error}"))
+            else:
+                self.verdict = scored.result().verdict
+                reply(scored.result().value)
+
+        future.add_done_callback(done)
+
+    def withdraw(self, reply: Reply) -> None:
+        """The workflow no longer waits for this answer."""
+        generation = self._generations.pop(reply, None)
+        if generation is not None:
+            generation.cancel()
+        future = self._scores.pop(reply, None)
+        if future is not None:
+            future.cancel()
+
+    def close(self) -> None:
+        """The episode is over: cancel what it left running."""
+        self._closed = True
+        for reply in [*self._generations, *self._scores]:
+            self.withdraw(reply)

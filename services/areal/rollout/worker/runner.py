@@ -1,0 +1,280 @@
+"""Runs episodes of the user's workflow, many at once, and says how each ended.
+
+Owns the user's event loop and the guard over it: an exception, a None, a hang or a blocking call costs the episode that
+did it. When the loop itself is held, the culprit is charged with a hang, the loop is replaced, and the other episodes on
+it are nobody's fault. Lives on the worker's loop; knows nothing of leases.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from areal.clients.generation import GenerationClient
+from areal.clients.reward import RewardClient
+from areal.errors import ArealError, BugError, DataError, InfraError
+from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
+from areal.rollout.worker.episode_run import EpisodeRun, Settings
+from areal.rollout.worker.reports import FailureKind
+from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
+from areal.v1 import common_pb2 as common
+from areal.workflow.base import RolloutWorkflow
+from areal.workflow.episode import Episode, check_episode
+from areal.workflow.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+TRACEBACK_CHARS = 8_000
+BLOCKED_S = 2.0  # a loop that did not turn for so long has one guilty episode at most
+
+
+class Key(NamedTuple):
+    """An episode's name. An evaluation's `group` is its row."""
+
+    group: int
+    index: int
+    evaluation: str = ""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How an episode ended: with an episode, or a failure of `kind`."""
+
+    episode: Episode | None = None
+    verdict: common.Verdict | None = None
+    kind: FailureKind = FailureKind.NONE
+    message: str = ""
+    fix: str = ""
+    traceback: str = ""
+
+
+@dataclass
+class _Slot:
+    """One running episode."""
+
+    key: Key
+    run: EpisodeRun
+    user: UserLoop
+    task: asyncio.Task[Any] | None = None
+    ended: bool = field(default=False)
+
+
+class Runner:
+    """`make_workflow` builds the user's workflow, once for each user loop. `on_end` is called on the worker's loop."""
+
+    def __init__(
+        self,
+        client: GenerationClient,
+        reward: RewardClient | None,
+        tokenizer: Tokenizer,
+        settings: Settings,
+        make_workflow: Callable[[], RolloutWorkflow],
+        on_end: Callable[[Key, Ending], None],
+        *,
+        stall_s: float,
+    ) -> None:
+        self._client = client
+        self._reward = reward
+        self._tokenizer = tokenizer
+        self._settings = settings
+        self._make_workflow = make_workflow
+        self._on_end = on_end
+        self._stall_s = stall_s
+        self._mailbox = Mailbox(asyncio.get_running_loop())
+        self._workflow = make_workflow()
+        self._user = UserLoop()
+        self._slots: dict[Key, _Slot] = {}
+        self._rows: dict[tuple[str, int], tuple[GroupRow, set[Key]]] = {}
+        self.loops_replaced = 0
+
+    @property
+    def running(self) -> int:
+        """Episodes under way."""
+        return len(self._slots)
+
+    def start(self, key: Key, row_json: bytes, *, floor: int, attempt: int = 0, max_staleness: int = 0) -> None:
+        """Begin an episode; `on_end` tells its end, unless it is stopped."""
+        if key in self._slots:
+            self.stop(key)
+        greedy = bool(key.evaluation)
+        row = self._row(key, row_json)
+        affinity = f"{key.evaluation}/{key.group}" if greedy else str(key.group)
+        run = EpisodeRun(
+            self._client,
+            self._reward,
+            self._settings,
+            group=key.group,
+            index=key.index,
+            attempt=attempt,
+            affinity=affinity,
+            floor=floor,
+            max_staleness=max_staleness,
+            greedy=greedy,
+        )
+        slot = self._slots[key] = _Slot(key, run, self._user)
+        engine = EpisodeEngine(
+            self._user,
+            self._mailbox,
+            run,
+            row,
+            tokenizer=self._tokenizer,
+            sampling=self._settings.sampling,
+            max_sample_tokens=self._settings.max_sample_tokens,
+            greedy=greedy,
+        )
+        self._user.mailbox.post(self._launch, slot, self._workflow, engine, row)
+
+    def stop(self, key: Key) -> None:
+        """End an episode without telling anybody."""
+        slot = self._remove(key)
+        if slot is not None:
+            self._cancel(slot)
+
+    def stop_group(self, group: int) -> None:
+        """End all episodes of a prompt group."""
+        for key in [key for key in self._slots if key.group == group and not key.evaluation]:
+            self.stop(key)
+
+    def change_floor(self, group: int, floor: int) -> None:
+        """The group's floor changed."""
+        for key, slot in self._slots.items():
+            if key.group == group and not key.evaluation:
+                slot.run.floor = floor
+        self._client.change_floor(str(group), floor)
+
+    def has_tokens(self, group: int) -> bool:
+        """Whether any token was sampled by a running episode of the group."""
+        return any(
+            slot.run.has_tokens for key, slot in self._slots.items() if key.group == group and not key.evaluation
+        )
+
+    def expire(self, key: Key, *, keep_partial: bool) -> None:
+        """An episode's time is over. Waiting for the engine it ends as it is; otherwise the user's code hangs."""
+        slot = self._slots.get(key)
+        if slot is None:
+            return
+        blocked = time.monotonic() - slot.user.last_turn > BLOCKED_S
+        if slot.run.waiting:
+            partial = slot.run.partial() if keep_partial else None
+            message = "its time was over while it waited for generation or scoring"
+            ending = Ending(episode=partial) if partial else Ending(kind=FailureKind.INFRA, message=message)
+        elif blocked and slot.user.current_task() is not slot.task:
+            ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
+        else:
+            where = slot.user.stack() if blocked else stack_of(slot.task) if slot.task else ""
+            ending = _hang("the workflow did not end in its time", where)
+        self._remove(key)
+        self._cancel(slot)
+        self._on_end(key, ending)
+
+    def tick(self, now: float) -> None:
+        """Look whether the user's loop turns; call it twice a second."""
+        if now - self._user.last_turn > self._stall_s:
+            self._replace_loop()
+        self._user.ping()
+
+    def close(self) -> None:
+        """End everything."""
+        for key in list(self._slots):
+            self.stop(key)
+        self._user.stop()
+
+    # ---- on the user's loop
+
+    def _launch(self, slot: _Slot, workflow: RolloutWorkflow, engine: EpisodeEngine, row: GroupRow) -> None:
+        if not slot.ended:
+            slot.task = slot.user.loop.create_task(self._episode(slot, workflow, engine, row))
+
+    async def _episode(self, slot: _Slot, workflow: RolloutWorkflow, engine: EpisodeEngine, row: GroupRow) -> None:
+        try:
+            result = await workflow.arun_episode(engine, row.copy())
+        except asyncio.CancelledError as error:
+            if slot.ended:
+                raise
+            ending = _failure(error)  # the user's code cancelled itself
+        except Exception as error:
+            ending = _failure(error)
+        else:
+            ending = Ending(kind=FailureKind.REJECTED, message="the workflow returned None")
+            if result is not None:
+                ending = Ending(episode=result)
+        self._mailbox.post(self._finished, slot, ending)
+
+    # ---- on the worker's loop
+
+    def _finished(self, slot: _Slot, ending: Ending) -> None:
+        if self._slots.get(slot.key) is not slot:
+            return
+        self._remove(slot.key)
+        slot.run.close()
+        if ending.episode is not None:
+            try:
+                check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size, policies=slot.run.policies())
+                ending = Ending(episode=ending.episode, verdict=slot.run.verdict)
+            except DataError as error:
+                ending = _failure(error)
+        self._on_end(slot.key, ending)
+
+    def _cancel(self, slot: _Slot) -> None:
+        slot.run.close()
+
+        def cancel() -> None:
+            if slot.task is not None:
+                slot.task.cancel()
+
+        slot.user.mailbox.post(cancel)
+
+    def _remove(self, key: Key) -> _Slot | None:
+        slot = self._slots.pop(key, None)
+        if slot is None:
+            return None
+        slot.ended = True
+        name = (key.evaluation, key.group)
+        keys = self._rows[name][1]
+        keys.discard(key)
+        if not keys:
+            del self._rows[name]
+        return slot
+
+    def _row(self, key: Key, row_json: bytes) -> GroupRow:
+        name = (key.evaluation, key.group)
+        if name not in self._rows:
+            self._rows[name] = (GroupRow(row_json, self._tokenizer, self._settings.chat_template), set())
+        row, keys = self._rows[name]
+        keys.add(key)
+        return row
+
+    def _replace_loop(self) -> None:
+        old = self._user
+        culprit, where = old.current_task(), old.stack()
+        log.error("user code held its event loop for %.0f s; a fresh one replaces it\n%s", self._stall_s, where)
+        old.abandon()
+        self.loops_replaced += 1
+        self._user = UserLoop()
+        self._workflow = self._make_workflow()
+        for slot in [slot for slot in self._slots.values() if slot.user is old]:
+            self._remove(slot.key)
+            slot.run.close()
+            guilty = culprit is not None and slot.task is culprit
+            ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
+            if guilty:
+                ending = _hang(f"the workflow blocked the event loop for {self._stall_s:.0f} s", where)
+            self._on_end(slot.key, ending)
+
+
+def _hang(message: str, where: str) -> Ending:
+    fix = "await what takes long, with a timeout; run blocking calls by asyncio.to_thread"
+    return Ending(kind=FailureKind.HANG, message=message, fix=fix, traceback=where[-TRACEBACK_CHARS:])
+
+
+def _failure(error: BaseException) -> Ending:
+    trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS:]
+    if isinstance(error, ArealError):
+        kind = FailureKind.INFRA if isinstance(error, InfraError | BugError) else FailureKind.EXCEPTION
+        return Ending(kind=kind, message=error.message, fix=error.fix, traceback=trace)
+    return Ending(kind=FailureKind.EXCEPTION, message=f"{type(error).__name__}: {error}", traceback=trace)

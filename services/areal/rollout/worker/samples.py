@@ -1,0 +1,71 @@
+"""From an episode to what the ledger stores. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from areal.ledger import payload
+from areal.ledger.values import NewSample, SampleMeta
+from areal.v1 import common_pb2 as common
+from areal.workflow.episode import Episode, Sequence
+from areal.workflow.generation import version_of
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which sample it is, under which lease it was made, and by whom."""
+
+    group: int
+    index: int
+    attempt: int
+    max_staleness: int
+    worker_id: str
+    digests: common.Digests
+    verdict: common.Verdict | None = None
+
+
+def versions_of(episode: Episode) -> tuple[int, int]:
+    """Oldest and newest policy version of any sampled token; −1 when there is none."""
+    versions = [version_of(span.policy_id) for sequence in episode.sequences for span in sequence.spans]
+    return (min(versions), max(versions)) if versions else (-1, -1)
+
+
+def build(episode: Episode, origin: Origin) -> NewSample:
+    """Serialise an episode, which was checked before, with its checksum."""
+    oldest, newest = versions_of(episode)
+    sample = common.Sample(
+        key=common.SampleKey(group=origin.group, index=origin.index, attempt=origin.attempt),
+        sequences=[_sequence(sequence) for sequence in episode.sequences],
+        max_staleness=origin.max_staleness,
+        oldest_version=oldest,
+        verdict=origin.verdict,
+        digests=origin.digests,
+        worker_id=origin.worker_id,
+    )
+    stored = payload.encode(sample)
+    meta = SampleMeta(
+        attempt=origin.attempt,
+        reward=episode.reward,
+        oldest_version=oldest,
+        newest_version=newest,
+        max_staleness=origin.max_staleness,
+        tokens=sum(len(sequence.input_ids) for sequence in episode.sequences),
+        truncated=episode.truncated,
+        xxh3=payload.digest(stored),
+        worker_id=origin.worker_id,
+    )
+    return NewSample(origin.group, origin.index, stored, meta)
+
+
+def _sequence(sequence: Sequence) -> common.TokenSequence:
+    return common.TokenSequence(
+        token_ids=sequence.input_ids.astype("<i4", copy=False).tobytes(),
+        logprobs=sequence.logprobs.astype("<f4", copy=False).tobytes(),
+        loss_mask=sequence.loss_mask.astype("u1", copy=False).tobytes(),
+        spans=[
+            common.Span(start=span.start, end=span.end, policy_id=span.policy_id, server_id=span.server_id)
+            for span in sequence.spans
+        ],
+        reward=sequence.reward,
+        finish_reason=sequence.finish_reason,
+    )

@@ -1,0 +1,107 @@
+"""The thread that runs the user's code, so that whatever it does, heartbeats go on.
+
+Owns one event loop in a daemon thread and says whether it still turns. A loop that a blocking call holds can't be freed
+for certain; it is abandoned: told to stop by an exception in its thread, and never used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Abandoned(BaseException):
+    """Raised inside user code that held its event loop for too long."""
+
+
+class Mailbox:
+    """Calls posted to an event loop from any thread, in order; a burst wakes the loop once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._calls: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
+        self._awake = False
+
+    def post(self, function: Callable[..., Any], *args: Any) -> None:
+        """Have the loop call `function(*args)` soon. Dropped when the loop is closed."""
+        self._calls.append((function, args))
+        if not self._awake:
+            self._awake = True
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._deliver)
+
+    def _deliver(self) -> None:
+        self._awake = False  # before the first pop: a later post wakes the loop again
+        while self._calls:
+            function, args = self._calls.popleft()
+            try:
+                function(*args)
+            except Exception:
+                log.exception("a call between event loops failed")
+
+
+class UserLoop:
+    """One event loop in a thread of its own. All methods may be called from any thread."""
+
+    def __init__(self, name: str = "user code") -> None:
+        self.loop = asyncio.new_event_loop()
+        self.mailbox = Mailbox(self.loop)
+        self.last_turn = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        with contextlib.suppress(Abandoned):
+            self.loop.run_forever()
+
+    def ping(self) -> None:
+        """Ask for a sign of life; `last_turn` moves when the loop turns."""
+        self.mailbox.post(self._turned)
+
+    def _turned(self) -> None:
+        self.last_turn = time.monotonic()
+
+    def current_task(self) -> asyncio.Task[Any] | None:
+        """The task that the loop runs at this moment: the culprit, when the loop is held."""
+        return asyncio.current_task(self.loop)
+
+    def stack(self) -> str:
+        """Where the thread is at this moment."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame is not None else ""
+
+    def abandon(self) -> None:
+        """Give this loop up: interrupt what holds it, if it ever returns to Python, and let the thread end."""
+        thread = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Abandoned))
+        self.mailbox.post(self.loop.stop)
+
+    def stop(self, timeout_s: float = 1.0) -> None:
+        """End the loop; a thread that doesn't end in time dies with the process."""
+        self.mailbox.post(self.loop.stop)
+        self._thread.join(timeout_s)
+
+
+def stack_of(task: asyncio.Task[Any]) -> str:
+    """Where a suspended task waits, innermost last."""
+    lines = []
+    awaited: Any = task.get_coro()
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
+        if frame is None:
+            break
+        lines += traceback.format_stack(frame, limit=1)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+    return "".join(lines)
