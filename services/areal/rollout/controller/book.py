@@ -139,7 +139,7 @@ class Book:
     def failure(self, now: float, worker: str, report: FailureReport) -> None:
         """A sample could not be made: the user's fault ends the group, the world's is tried again."""
         group = self.groups.get(report.group)
-        if group is None or group.phase is not Phase.OPEN or group.worker != worker:
+        if group is None or group.phase is not Phase.OPEN or group.worker not in ("", worker):
             return
         if report.kind is not FailureKind.INFRA:
             self.end(group, Verdict(Reason.REJECTED, f"{report.kind}: {report.detail}"))
@@ -150,7 +150,7 @@ class Book:
         if not group.infra_tries:
             group.infra_since = now
         group.infra_tries += 1
-        group.not_before = now + retry_pause_s(group.infra_tries)
+        group.not_before = now + retry_pause_s(group.infra_tries - 1)
         log.warning("group %d sample %d: try %d failed: %s", group.index, report.index, report.attempt, report.detail)
         patience_over = now - group.infra_since >= self.settings.infra_patience_s
         if group.infra_tries >= self.settings.infra_tries and patience_over:
@@ -233,7 +233,7 @@ class Book:
     # ---- leases
 
     def _drop_lease(self, group: Group) -> None:
-        if group.worker:
+        if group.worker and group.working:
             self._emit(Revoke(group.worker, group.index))
         group.release()
 

@@ -134,7 +134,7 @@ class Evaluations:
         if report.fault == "infra" and tries < _MAX_TRIES:
             if run.in_work.pop(report.row, None) is not None:
                 run.pending.append(report.row)
-            run.not_before[report.row] = now + retry_pause_s(tries)
+            run.not_before[report.row] = now + retry_pause_s(tries - 1)
             return
         run.in_work.pop(report.row, None)
         if report.row in run.pending:

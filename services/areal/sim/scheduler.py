@@ -1,0 +1,76 @@
+"""Virtual time: events in order, processes as generators, one seeded source of chance.
+
+Owns the clock of a simulated world. A process yields the seconds it sleeps; stopping it drops it where it stands, which
+is how a role dies between any two of its steps.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Generator
+from typing import Any, TypeAlias
+
+Process: TypeAlias = Generator[float, None, None]
+
+
+class Scheduler:
+    """An event queue. Equal times keep the order in which they were asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self.now = 0.0
+        self.random = random.Random(seed)
+        self.events = 0
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """Call `call(*args)` in `delay_s` seconds."""
+        self._count += 1
+        heapq.heappush(self._queue, (self.now + delay_s, self._count, call, args))
+
+    def run(self, until_s: float, done: Callable[[], bool]) -> bool:
+        """Run until `done()`, at most to the time `until_s`; answers whether it was done."""
+        queue = self._queue
+        while queue and queue[0][0] <= until_s:
+            self.now, _, call, args = heapq.heappop(queue)
+            self.events += 1
+            call(*args)
+            if done():
+                return True
+        return done()
+
+    def between(self, low_s: float, high_s: float) -> float:
+        """A random duration."""
+        return low_s + (high_s - low_s) * self.random.random()
+
+
+class Life:
+    """One incarnation of a role: its processes and timers run while it is alive."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.alive = True
+        self._scheduler = scheduler
+
+    def end(self) -> None:
+        """Everything of this life stops at once."""
+        self.alive = False
+
+    def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
+        """As `Scheduler.after`, unless this life has ended by then."""
+        self._scheduler.after(delay_s, self._if_alive, call, args)
+
+    def start(self, process: Process) -> None:
+        """Run a process."""
+        self._step(process)
+
+    def _if_alive(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
+        if self.alive:
+            call(*args)
+
+    def _step(self, process: Process) -> None:
+        try:
+            delay_s = next(process)
+        except StopIteration:
+            return
+        self._scheduler.after(delay_s, self._if_alive, self._step, (process,))
