@@ -1,0 +1,29 @@
+"""What the README shows is what the repository holds."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_readme_shows_the_quickstarts_recipe_whole():
+    shown = re.search(r"<!-- examples/digits.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert shown
+    assert shown[1] == (ROOT / "examples" / "digits.py").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_of_the_docs_lead_somewhere(page):
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
+    missing = [link for link in links if not (page.parent / link).exists()]
+    assert not missing
+
+
+def test_every_make_target_the_readme_names_exists():
+    named = set(re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.M))
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+    assert named
+    assert named <= targets
