@@ -45,7 +45,7 @@ def same(first, second):
 def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     train(engine, 0, 3)
-    Checkpointer(tmp_path, 2, engine).save(Position(3, 12, 0), 1, mine)
+    Checkpointer(tmp_path, 2, engine).save(Position(3, 12, 0, 1), mine)
     random = torch.rand(4)
     uninterrupted = train(engine, 3, 3)
 
@@ -63,9 +63,9 @@ def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks)
 def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    first = checkpointer.save(Position(1, 4, 0), 1, mine)
-    second = checkpointer.save(Position(2, 8, 0), 1, mine)
-    third = checkpointer.save(Position(3, 12, 0), 1, mine)
+    first = checkpointer.save(Position(1, 4, 0, 1), mine)
+    second = checkpointer.save(Position(2, 8, 0, 1), mine)
+    third = checkpointer.save(Position(3, 12, 0, 1), mine)
     (third / catalog.RECORD).unlink()
     shard = next(second.glob("*.distcp"))
     raw = bytearray(shard.read_bytes())
@@ -80,8 +80,8 @@ def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, r
 def test_a_checkpoint_of_a_replaced_trainer_is_no_past_of_this_run(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    checkpointer.save(Position(4, 16, 0), 1, mine)
-    checkpointer.save(Position(9, 36, 0), 1, mine)  # written after fence 2 had begun at 4
+    checkpointer.save(Position(4, 16, 0, 1), mine)
+    checkpointer.save(Position(9, 36, 0, 1), mine)  # written after fence 2 had begun at 4
     found = checkpointer.newest([Began(1, 0), Began(2, 4)])
     assert found is not None
     assert found.record.step == 4
@@ -94,7 +94,7 @@ def test_a_fenced_trainer_names_nothing(tmp_path, model_path, ranks):
         raise FencedError("a newer trainer lives")
 
     with pytest.raises(FencedError):
-        Checkpointer(tmp_path, 2, engine).save(Position(1, 4, 0), 1, fenced)
+        Checkpointer(tmp_path, 2, engine).save(Position(1, 4, 0, 1), fenced)
     assert catalog.newest(tmp_path) == (None, [])
 
 
@@ -109,16 +109,16 @@ def test_only_the_newest_are_kept_and_leftovers_go(tmp_path, model_path, ranks):
     (tmp_path / "step-000001.f1.tmp").mkdir()
     checkpointer = Checkpointer(tmp_path, 2, engine)
     for step in (1, 2, 3):
-        checkpointer.save(Position(step, 4 * step, 0), 1, mine)
+        checkpointer.save(Position(step, 4 * step, 0, 1), mine)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002.f1", "step-000003.f1"]
-    again = checkpointer.save(Position(3, 12, 0), 1, mine)  # a replayed step under the same fence
+    again = checkpointer.save(Position(3, 12, 0, 1), mine)  # a replayed step under the same fence
     assert catalog.examine(again)[1] is not None
 
 
 def test_another_model_does_not_load(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 2, engine)
-    path = checkpointer.save(Position(1, 4, 0), 1, mine)
+    path = checkpointer.save(Position(1, 4, 0, 1), mine)
     checkpointer._model_digest = "another"
     _, record = catalog.examine(path)
     assert record is not None

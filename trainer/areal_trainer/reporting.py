@@ -89,12 +89,12 @@ class Reporter:
             "policy_version": step + 1,
             "policy_id": str(PolicyId(step + 1, self._fence)),
             "reward_mean": _mean(tokens.rewards),
-            "reward_std": float(tokens.rewards.std()) if tokens.sequences else None,
+            "reward_std": _spread(tokens.rewards),
             "groups": len(np.unique(tokens.group_ids)),
             "sequences": tokens.sequences,
             "zero_variance_groups": advantages.zero_variance_groups,
-            "advantage_mean": _mean(used),
-            "advantage_std": float(used.std()) if used.size else None,
+            "advantage_mean": _mean(used[np.isfinite(used)]),
+            "advantage_std": _spread(used[np.isfinite(used)]),
             "loss": _finite(loss.loss),
             "clip_ratio": loss.clip_ratio,
             "rejected_ratio": loss.rejected_ratio,
@@ -159,6 +159,10 @@ def _staleness(step: int, tokens: TokenBatch) -> np.ndarray[Any, np.dtype[np.int
 
 def _mean(values: np.ndarray[Any, Any]) -> float | None:
     return float(values.mean()) if values.size else None
+
+
+def _spread(values: np.ndarray[Any, Any]) -> float | None:
+    return float(values.std()) if values.size else None
 
 
 def _finite(value: float) -> float | None:

@@ -23,6 +23,7 @@ def settings_of(job: Path) -> Settings:
             start_model=resolved.model_path,
             tokenizer=resolved.tokenizer_path,
             recipe=resolved.recipe_path,
+            hooks=resolved.hooks_path,
             checkpoints=layout.checkpoints,
             fences=layout.fences,
             evidence=layout.evidence,

@@ -63,7 +63,7 @@ class Ports:
 def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
     ranks = Ranks()
-    user = overrides(settings.spec, settings.paths.recipe)
+    user = overrides(settings.paths)
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine)
     timer = PhaseTimer()
@@ -182,6 +182,7 @@ class _Desk:
         telling.step, telling.next_group = state.step, state.next_group
         telling.committed_group, telling.max_steps = state.next_group, consumer.policy.max_steps
         link.start_beats()
+        self._thread.call(self._server.set_ready(True), 5.0)
         self._feed = Feed(
             ledger,
             link,
@@ -258,10 +259,9 @@ class _Desk:
                 "areal.v1.TrainerControl",
             )
             await server.start(self._ports.grpc)
-            server.set_ready(True)
             return server
 
-        server = self._thread.call(serve(), 10.0)
+        server = self._server = self._thread.call(serve(), 10.0)
         self._closing.append(lambda: self._thread.call(server.stop(0.2), 5.0))
         return link
 

@@ -27,6 +27,7 @@ class Paths:
     start_model: Path
     tokenizer: Path
     recipe: Path | None
+    hooks: Path | None
     checkpoints: Path
     fences: Path
     evidence: Path
@@ -119,11 +120,9 @@ class Overrides:
     compute_advantages: Callable[..., Any] | None = None
 
 
-def overrides(spec: JobSpec, recipe: Path | None) -> Overrides:
+def overrides(paths: Paths) -> Overrides:
     """Load the recipe and the hooks. Raises DataError when a file can't be loaded."""
-    files = [Path(spec.trainer.hooks)] if spec.trainer.hooks else []
-    files += [recipe] if recipe is not None else []
-    loaded = [load_recipe(file) for file in files]
+    loaded = [load_recipe(file) for file in (paths.hooks, paths.recipe) if file is not None]
     return Overrides(
         train=next((one.train for one in loaded if one.train), None),
         compute_advantages=next((one.compute_advantages for one in loaded if one.compute_advantages), None),

@@ -27,6 +27,7 @@ from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.model import config_json
 
 _log = logging.getLogger(__name__)
+_TORCH_LOGGER = "c10d-NullHandler-dcp_logger"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Checkpointer:
     """One directory of checkpoints. `save` and `load` are collectives: every rank calls them."""
 
     def __init__(self, directory: Path, keep: int, engine: Engine) -> None:
+        logging.getLogger(_TORCH_LOGGER).setLevel(logging.WARNING)  # or two lines for every tensor
         self._directory = directory
         self._keep = keep
         self._engine = engine

@@ -127,7 +127,7 @@ class Engine:
 
     def rng_state(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         """This rank's generator."""
-        return torch.get_rng_state().numpy()  # type: ignore[no-any-return]
+        return torch.get_rng_state().numpy()
 
     def set_rng_state(self, state: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
         """Continue this rank's random numbers."""

@@ -1,0 +1,231 @@
+"""A world for a trainer under test: a real Redis with synthetic samples and a scripted controller on real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from areal.errors import FencedError, InfraError
+from areal.ledger import payload
+from areal.ledger.async_client import AsyncLedger
+from areal.ledger.values import COMPLETE, NewSample, SampleMeta
+from areal.net import status
+from areal.net.server import GrpcServer
+from areal.net.thread import LoopThread
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.plan.resolved import Endpoints, ResolvedJob
+from areal.spec.job import RLJob
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from areal_trainer.run import Ports, run
+from areal_trainer.settings import Paths, Settings
+from support.redis_server import RedisServer, free_port
+from support.trainer_parts import sample
+
+TOKEN = "a-token-for-tests"
+JOB = "world"
+
+
+class ScriptedController(rollout_grpc.RolloutServicer):
+    """Answers as a controller would, remembers what it was told, and misbehaves on request."""
+
+    def __init__(self) -> None:
+        self.attached: list[tuple[int, int, int]] = []  # fence, next_group, step
+        self.cursors: list[tuple[int, int, int]] = []
+        self.published: list[tuple[str, bool, str]] = []  # policy, final, path
+        self.tombstones: list[tuple[int, str]] = []
+        self.committed = 0
+        self.beats = 0
+        self.finished = False
+        self.served = ""
+        self.max_steps = 0
+        self.fence = 0
+        self.checkpoint_now = False
+        self.refuse_advances = 0
+        self.on_advance: Callable[[int], None] = lambda step: None
+
+    async def AttachTrainer(self, request: Any, context: Any) -> rollout.AttachTrainerResponse:
+        self.fence = request.fence
+        self.attached.append((request.fence, request.next_group, request.step))
+        return rollout.AttachTrainerResponse(controller_fence=1, served_policy_id=self.served, max_steps=self.max_steps)
+
+    async def AdvanceCursor(self, request: Any, context: Any) -> rollout.AdvanceCursorResponse:
+        if request.fence < self.fence:
+            await status.abort(context, FencedError("a newer trainer lives"))
+        if self.refuse_advances:
+            self.refuse_advances -= 1
+            await status.abort(context, InfraError("the batch changed while it was taken"))
+        self.cursors.append((request.fence, request.next_group, request.step))
+        self.on_advance(request.step)
+        return rollout.AdvanceCursorResponse(max_steps=self.max_steps)
+
+    async def PublishWeights(self, request: Any, context: Any) -> rollout.PublishWeightsResponse:
+        weights = request.weights
+        self.published.append((weights.policy_id, request.final, weights.path))
+        self.served = weights.policy_id
+        return rollout.PublishWeightsResponse(accepted=True, served_policy_id=self.served)
+
+    async def ProposeTombstone(self, request: Any, context: Any) -> rollout.ProposeTombstoneResponse:
+        self.tombstones.append((request.group, request.reason))
+        return rollout.ProposeTombstoneResponse(accepted=True)
+
+    async def Train(self, request_iterator: AsyncIterator[Any], context: Any) -> AsyncIterator[rollout.TrainerOrders]:
+        async for message in request_iterator:
+            self.beats += 1
+            self.committed = max(self.committed, message.committed_group)
+            self.finished = message.finished
+            yield rollout.TrainerOrders(
+                checkpoint_now=self.checkpoint_now,
+                max_steps=self.max_steps,
+                served_policy_id=self.served,
+                evaluation_done=self.finished,
+            )
+
+
+@dataclass
+class World:
+    """Start it, run trainers in it, stop it."""
+
+    root: Path
+    model: Path
+    redis: RedisServer
+    algorithm: dict[str, Any] = field(default_factory=dict)
+    spec: dict[str, Any] = field(default_factory=dict)
+    recipe: Path | None = None
+    controller: ScriptedController = field(default_factory=ScriptedController)
+    port: int = 0
+
+    def start(self) -> World:
+        self.port = self.port or free_port()
+        self.thread = LoopThread("controller")
+        self.thread.call(self._serve(), 10.0)
+        return self
+
+    async def _serve(self) -> None:
+        self._server = GrpcServer("controller", TOKEN, waits=WaitRegistry("controller"), progress=ProgressCounter())
+        self._server.add(rollout_grpc.add_RolloutServicer_to_server, self.controller, "areal.v1.Rollout")
+        await self._server.start(self.port)
+
+    def stop(self) -> None:
+        self.thread.call(self._server.stop(0.0), 5.0)
+        self.thread.stop()
+
+    def job(self) -> RLJob:
+        algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 3, "maxSteps": 4, "learningRate": 1e-2}
+        spec = {
+            "model": {"path": str(self.model)},
+            "dataset": {"train": {"jsonl": "unused.jsonl"}},
+            "algorithm": {**algorithm, **self.algorithm},
+            "checkpoint": {"intervalSteps": 2, "keep": 2},
+            **self.spec,
+        }
+        return RLJob.model_validate(
+            {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": JOB}, "spec": spec}
+        )
+
+    def settings(self) -> Settings:
+        root = self.root
+        return Settings(
+            name=JOB,
+            uid=JOB,
+            spec=self.job().spec,
+            paths=Paths(
+                start_model=self.model,
+                tokenizer=self.model,
+                recipe=self.recipe,
+                hooks=None,
+                checkpoints=root / "checkpoints",
+                fences=root / "fences",
+                evidence=root / "evidence",
+                weights=root / "weights",
+                metrics=root / "metrics.jsonl",
+                tensorboard=None,
+                model=root / "model",
+            ),
+            controller=f"127.0.0.1:{self.port}",
+            redis=self.redis.address,
+            redis_password=None,
+            token=TOKEN,
+            outage_s=20.0,
+        )
+
+    def resolve(self) -> Path:
+        """Write what `areal run` would: the resolved job and its token. Returns the job's file."""
+        resolved = ResolvedJob(
+            job=self.job(),
+            uid=JOB,
+            digest="0",
+            run_dir=self.root,
+            model_path=self.model,
+            tokenizer_path=self.model,
+            recipe_path=self.recipe,
+            dataset=self.job().spec.dataset,
+            endpoints=Endpoints(controller=f"127.0.0.1:{self.port}", redis=self.redis.address),
+            redis_users={},
+            ports={},
+        )
+        self.root.mkdir(parents=True, exist_ok=True)
+        resolved.layout.token.write_text(TOKEN)
+        return resolved.save()
+
+    def gang(self, processes: int = 1) -> subprocess.Popen[bytes]:
+        """Start the trainer as a run does: torchrun and its ranks."""
+        command = [sys.executable, "-m", "areal_trainer.torchrun", "--nproc-per-node", str(processes)]
+        command += ["--max-restarts", "0", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+        command += ["-m", "areal_trainer.main", "--job", str(self.resolve())]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        with (self.root / "trainer.log").open("ab") as log:
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+    def train(self, stopping: threading.Event | None = None) -> int:
+        """Run one trainer to its end, in this process."""
+        return int(run(self.settings(), Ports(), stopping or threading.Event()))
+
+    def fill(self, groups: range, *, size: int = 4, tombstones: tuple[int, ...] = (), **fields: Any) -> None:
+        """Put complete groups into the ledger, as workers and the controller would."""
+        asyncio.run(self._fill(groups, size, tombstones, fields))
+
+    async def _fill(self, groups: range, size: int, tombstones: tuple[int, ...], fields: dict[str, Any]) -> None:
+        async with AsyncLedger(self.redis.address, JOB) as ledger:
+            await ledger.claim(1)
+            for group in groups:
+                if group in tombstones:
+                    await ledger.close(1, group, "rejected", size)
+                    continue
+                await ledger.add_samples([stored(group, index, fields) for index in range(size)])
+                await ledger.close(1, group, COMPLETE, size)
+
+
+def stored(group: int, index: int, fields: dict[str, Any]) -> NewSample:
+    """A synthetic sample with what is stored beside it."""
+    made = sample(group, index, **fields)
+    raw = payload.encode(made)
+    sequence = made.sequences[0]
+    meta = SampleMeta(
+        attempt=1,
+        reward=sequence.reward,
+        oldest_version=made.oldest_version,
+        newest_version=made.oldest_version,
+        max_staleness=made.max_staleness,
+        tokens=len(sequence.loss_mask),
+        truncated=False,
+        xxh3=payload.digest(raw),
+    )
+    return NewSample(group, index, raw, meta)
+
+
+def until(ready: Callable[[], bool], timeout_s: float = 20.0) -> None:
+    """Poll a condition that another thread or process brings about."""
+    deadline = time.monotonic() + timeout_s
+    while not ready():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
