@@ -1,13 +1,12 @@
 """What a workflow calls `engine`: the user's side of one episode.
 
-Lives on the user's event loop. Carries every call to the worker's own loop and back, and fills in what the workflow need
-not know: sampling, the token budget, seeds by turn, the group's row and prompt.
+Lives on the user's event loop. Carries every call to the worker's own loop and back, and fills in what the workflow
+need not know: sampling, the token budget, seeds by turn, the group's row and prompt.
 """
 
 from __future__ import annotations
 
 import asyncio
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -77,15 +76,18 @@ class GroupRow:
     def row(self) -> dict[str, Any]:
         """The row; not to be changed."""
         if self._row is None:
-            loaded = orjson.loads(self.row_json)
-            if not isinstance(loaded, dict):
-                raise DataError(f"a dataset row is a {type(loaded).__name__}", fix="prepare the dataset again")
-            self._row = loaded
+            self._row = self._parse()
         return self._row
+
+    def _parse(self) -> dict[str, Any]:
+        loaded = orjson.loads(self.row_json)
+        if not isinstance(loaded, dict):
+            raise DataError(f"a dataset row is a {type(loaded).__name__}", fix="prepare the dataset again")
+        return loaded
 
     def copy(self) -> dict[str, Any]:
         """A row for one episode, which may do with it what it likes."""
-        return copy.deepcopy(self.row)
+        return self._parse()
 
     def prompt(self, row: Mapping[str, Any]) -> Prompt:
         """The row's prompt, tokenised once while the row is unchanged."""

@@ -1,8 +1,8 @@
 """Runs episodes of the user's workflow, many at once, and says how each ended.
 
-Owns the user's event loop and the guard over it: an exception, a None, a hang or a blocking call costs the episode that
-did it. When the loop itself is held, the culprit is charged with a hang, the loop is replaced, and the other episodes on
-it are nobody's fault. Lives on the worker's loop; knows nothing of leases.
+Owns the user's event loop and the guard over it: an exception, a None, a hang or a blocking call costs the episode
+that did it. When the loop itself is held, the culprit is charged with a hang, the loop is replaced, and the other
+episodes on it are nobody's fault. Lives on the worker's loop; knows nothing of leases.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
@@ -33,7 +33,8 @@ TRACEBACK_CHARS = 8_000
 BLOCKED_S = 2.0  # a loop that did not turn for so long has one guilty episode at most
 
 
-class Key(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Key:
     """An episode's name. An evaluation's `group` is its row."""
 
     group: int
@@ -53,7 +54,7 @@ class Ending:
     traceback: str = ""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slot:
     """One running episode."""
 
@@ -163,7 +164,7 @@ class Runner:
             partial = slot.run.partial() if keep_partial else None
             message = "its time was over while it waited for generation or scoring"
             ending = Ending(episode=partial) if partial else Ending(kind=FailureKind.INFRA, message=message)
-        elif blocked and slot.user.current_task() is not slot.task:
+        elif blocked and slot.user.current_owner() is not slot:
             ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
         else:
             where = slot.user.stack() if blocked else stack_of(slot.task) if slot.task else ""
@@ -188,7 +189,7 @@ class Runner:
 
     def _launch(self, slot: _Slot, workflow: RolloutWorkflow, engine: EpisodeEngine, row: GroupRow) -> None:
         if not slot.ended:
-            slot.task = slot.user.loop.create_task(self._episode(slot, workflow, engine, row))
+            slot.task = slot.user.start(slot, self._episode(slot, workflow, engine, row))
 
     async def _episode(self, slot: _Slot, workflow: RolloutWorkflow, engine: EpisodeEngine, row: GroupRow) -> None:
         try:
@@ -251,7 +252,7 @@ class Runner:
 
     def _replace_loop(self) -> None:
         old = self._user
-        culprit, where = old.current_task(), old.stack()
+        culprit, where = old.current_owner(), old.stack()
         log.error("user code held its event loop for %.0f s; a fresh one replaces it\n%s", self._stall_s, where)
         old.abandon()
         self.loops_replaced += 1
@@ -260,9 +261,8 @@ class Runner:
         for slot in [slot for slot in self._slots.values() if slot.user is old]:
             self._remove(slot.key)
             slot.run.close()
-            guilty = culprit is not None and slot.task is culprit
             ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
-            if guilty:
+            if slot is culprit:
                 ending = _hang(f"the workflow blocked the event loop for {self._stall_s:.0f} s", where)
             self._on_end(slot.key, ending)
 

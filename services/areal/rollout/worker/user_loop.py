@@ -15,10 +15,14 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextvars import ContextVar, copy_context
 from typing import Any
+from weakref import WeakKeyDictionary
 
 log = logging.getLogger(__name__)
+
+_OWNER: ContextVar[object] = ContextVar("owner of a task", default=None)
 
 
 class Abandoned(BaseException):
@@ -56,7 +60,9 @@ class UserLoop:
 
     def __init__(self, name: str = "user code") -> None:
         self.loop = asyncio.new_event_loop()
+        self.loop.set_task_factory(self._make_task)
         self.mailbox = Mailbox(self.loop)
+        self._owners: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
         self.last_turn = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -73,9 +79,21 @@ class UserLoop:
     def _turned(self) -> None:
         self.last_turn = time.monotonic()
 
-    def current_task(self) -> asyncio.Task[Any] | None:
-        """The task that the loop runs at this moment: the culprit, when the loop is held."""
-        return asyncio.current_task(self.loop)
+    def start(self, owner: object, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Begin a task; the tasks that it begins belong to the same owner. Called on this loop."""
+        context = copy_context()
+        context.run(_OWNER.set, owner)
+        return context.run(self.loop.create_task, coroutine)
+
+    def current_owner(self) -> object | None:
+        """The owner of the task that the loop runs at this moment: the culprit, when the loop is held."""
+        task = asyncio.current_task(self.loop)
+        return self._owners.get(task) if task is not None else None
+
+    def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coroutine, loop=loop, **named)
+        self._owners[task] = _OWNER.get()
+        return task
 
     def stack(self) -> str:
         """Where the thread is at this moment."""

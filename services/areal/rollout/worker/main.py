@@ -1,0 +1,145 @@
+"""Entry of the role `worker`: builds the parts from the resolved job and runs them."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import logging
+from pathlib import Path
+
+from areal.clients.generation import GenerationClient
+from areal.clients.reward import RewardClient
+from areal.errors import ConfigError, DataError, ExitCode
+from areal.ledger.client import AsyncLedger
+from areal.net.server import GrpcServer
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.plan.context import RoleContext
+from areal.plan.resolved import ResolvedJob
+from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.trajectories import TrajectoryLog
+from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.v1 import common_pb2 as common
+from areal.workflow.base import RolloutWorkflow
+from areal.workflow.generation import Sampling
+from areal.workflow.recipe import Recipe, load_recipe
+from areal.workflow.registry import find_workflow
+from areal.workflow.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+BLOCKED_LOOP_S = 30.0  # no workflow may hold the event loop longer: all its neighbours wait meanwhile
+
+
+async def run(ctx: RoleContext) -> int:
+    """Run episodes until the controller ends the run, or until asked to stop."""
+    job, spec = ctx.job, ctx.job.job.spec
+    tokenizer = Tokenizer.from_dir(job.tokenizer_path, model_dir=job.model_path)
+    recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
+    workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
+    metrics = RoleMetrics("worker", job.name)
+    metrics.serve(ctx.metrics_port)
+    waits, progress = WaitRegistry(ctx.name), ProgressCounter()
+    server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=progress)
+    await server.start(ctx.port)
+    client = GenerationClient(
+        ctx.token,
+        owner=ctx.incarnation,
+        vocab_size=tokenizer.vocab_size,
+        eos_ids=tokenizer.eos_ids,
+        waits=waits,
+        decode=tokenizer.decode,
+        on_tokens=progress.advance,
+    )
+    reward = _reward(job, ctx.token, waits)
+    ledger = AsyncLedger(
+        job.endpoints.redis, job.uid, username="worker", password=_secret(Path(job.redis_users["worker"]))
+    )
+    tools = Tools(
+        client=client,
+        reward=reward,
+        ledger=ledger,
+        tokenizer=tokenizer,
+        trajectories=TrajectoryLog(job.layout.trajectories / f"{ctx.name}.jsonl", tokenizer),
+        waits=waits,
+        progress=progress,
+        metrics=metrics,
+    )
+    identity = Identity(
+        ctx.name, ctx.incarnation, spec.rollout.max_concurrent_rollouts, _digests(job, tokenizer, recipe)
+    )
+    worker = Worker(
+        identity,
+        tools,
+        _settings(job),
+        lambda: _make(workflow, spec.rollout.max_turns),
+        job.endpoints.controller,
+        ctx.token,
+        deadline_s=spec.rollout.group_deadline_seconds,
+        stall_s=min(spec.rollout.group_deadline_seconds, BLOCKED_LOOP_S),
+    )
+    try:
+        await server.set_ready(True)
+        over = await worker.run(ctx.stop)
+        log.info("the run is over" if over else "stopped; what was in work is given back")
+        return ExitCode.DONE if over else ExitCode.DRAINED
+    finally:
+        await client.close()
+        if reward is not None:
+            await reward.close()
+        await ledger.close_connection()
+        await server.stop(0.5)
+
+
+def _settings(job: ResolvedJob) -> Settings:
+    rollout = job.job.spec.rollout
+    sampling = rollout.sampling
+    return Settings(
+        seed=job.job.spec.seed,
+        sampling=Sampling(
+            temperature=sampling.temperature,
+            max_new_tokens=sampling.max_new_tokens,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+        ),
+        max_sample_tokens=rollout.max_sample_tokens,
+        chat_template=rollout.chat_template,
+        verifier=job.verifier or "",
+    )
+
+
+def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient | None:
+    address = job.endpoints.reward_custom if job.verifier == "custom" else job.endpoints.reward
+    if job.verifier is None or address is None:
+        return None
+    return RewardClient([address], token, waits=waits, deadline_s=job.job.spec.reward.deadline_seconds)
+
+
+def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> common.Digests:
+    sampling = job.job.spec.rollout.sampling.model_dump_json()
+    return common.Digests(
+        recipe=recipe.digest if recipe else "",
+        tokenizer=tokenizer.digest,
+        sampling=hashlib.sha256(sampling.encode()).hexdigest(),
+    )
+
+
+def _make(workflow: type[RolloutWorkflow], max_turns: int) -> RolloutWorkflow:
+    """An instance of the user's class; its constructor may do without `max_turns`."""
+    try:
+        if "max_turns" in inspect.signature(workflow).parameters:
+            return workflow(max_turns=max_turns)
+        return workflow()
+    except Exception as error:
+        raise DataError(
+            f"workflow {workflow.__name__} can't be made: {type(error).__name__}: {error}",
+            fix="give its constructor no arguments, or only max_turns",
+        ) from error
+
+
+def _secret(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror}", fix="start the run with `areal run`") from error

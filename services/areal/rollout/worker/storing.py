@@ -1,0 +1,78 @@
+"""Brings made samples into the ledger, many in one round trip, for as long as it takes.
+
+Owns the only writer. The ledger being away costs time, never a sample: what could not be stored stays with the core. A
+ledger that came back as another process may have lost its tail, so everything kept is added again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from areal.errors import InfraError
+from areal.ledger.client import AsyncLedger
+from areal.observe.waits import WaitRegistry
+from areal.rollout.worker.core import WorkerCore
+
+log = logging.getLogger(__name__)
+
+BATCH = 128  # samples a round trip
+SLOW_S = 1.0  # a call that took so long may have met a restart
+PAUSE_S = 1.0  # after the ledger client gave up, which itself tries for a while
+
+
+class Storer:
+    """`on_stored` is called after each batch."""
+
+    def __init__(
+        self, core: WorkerCore, ledger: AsyncLedger, waits: WaitRegistry, on_stored: Callable[[], None]
+    ) -> None:
+        self._core = core
+        self._ledger = ledger
+        self._waits = waits
+        self._on_stored = on_stored
+        self._news = asyncio.Event()
+        self._run_id = ""
+
+    def wake(self) -> None:
+        """There are samples to store."""
+        self._news.set()
+
+    async def run(self) -> None:
+        """Store until cancelled. Raises what trying again won't cure, such as a refused login."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            while self._core.storing:
+                await self._store()
+
+    async def _store(self) -> None:
+        samples = self._core.take_to_store(BATCH)
+        began = time.monotonic()
+        try:
+            with self._waits.waiting("ledger", f"{len(samples)} samples stored", deadline_s=30.0):
+                self._run_id = self._run_id or await self._ledger.run_id()
+                results = await self._ledger.add_samples(samples)
+        except InfraError as error:
+            self._core.not_stored(samples)
+            log.warning("the ledger is away, samples wait: %s", error.message)
+            with self._waits.waiting("ledger", "the ledger to come back"):
+                await asyncio.sleep(PAUSE_S)
+            return
+        for sample, result in zip(samples, results, strict=True):
+            self._core.stored(sample, result)
+        self._on_stored()
+        if time.monotonic() - began > SLOW_S:
+            await self._look_for_a_restart()
+
+    async def _look_for_a_restart(self) -> None:
+        try:
+            run_id = await self._ledger.run_id()
+        except InfraError:
+            return  # the next batch meets it, too
+        if run_id != self._run_id:
+            self._run_id = run_id
+            log.warning("the ledger restarted: adding %d groups' samples again", len(self._core.samples))
+            self._core.resend()

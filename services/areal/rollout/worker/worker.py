@@ -1,0 +1,288 @@
+"""A rollout worker at work: its core, its runner and its streams, put together.
+
+Owns the order of things: orders go to the core, the core's actions to the runner, endings back to the core, samples to
+the ledger, and only what the ledger holds is told as done. Every half second it looks at the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+
+from areal.clients.controller import WorkClient
+from areal.clients.generation import GenerationClient
+from areal.clients.reward import RewardClient
+from areal.ledger.client import AsyncLedger
+from areal.net.heartbeat import PERIOD_S
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.worker import samples, wire
+from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
+from areal.rollout.worker.episode_run import DEADLINE, Settings
+from areal.rollout.worker.reports import Evaluated, EvaluationGrant, Failure, FailureKind, Report
+from areal.rollout.worker.runner import Ending, Key, Runner
+from areal.rollout.worker.storing import Storer
+from areal.rollout.worker.trajectories import TrajectoryLog
+from areal.v1 import common_pb2 as common
+from areal.v1 import rollout_pb2 as rollout
+from areal.workflow.base import RolloutWorkflow
+from areal.workflow.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who this worker is, and what it may hold."""
+
+    worker_id: str
+    incarnation: str
+    capacity_groups: int
+    digests: common.Digests
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What a worker works with; its owner opens and closes them."""
+
+    client: GenerationClient
+    reward: RewardClient | None
+    ledger: AsyncLedger
+    tokenizer: Tokenizer
+    trajectories: TrajectoryLog
+    waits: WaitRegistry
+    progress: ProgressCounter
+    metrics: RoleMetrics
+
+
+class Worker:
+    """`run` works until the controller says that the run is over, or `stop` is set."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        tools: Tools,
+        settings: Settings,
+        make_workflow: Callable[[], RolloutWorkflow],
+        controller: str,
+        token: str,
+        *,
+        deadline_s: float,
+        stall_s: float,
+    ) -> None:
+        self.core = WorkerCore()
+        self.over = asyncio.Event()
+        self._identity = identity
+        self._tools = tools
+        self._deadline_s = deadline_s
+        self._runner = Runner(
+            tools.client, tools.reward, tools.tokenizer, settings, make_workflow, self._ended, stall_s=stall_s
+        )
+        self._storer = Storer(self.core, tools.ledger, tools.waits, self._news)
+        self._stream = WorkClient(
+            controller, token, hello=self._hello, report=self._report, on_orders=self._ordered, waits=tools.waits
+        )
+        self._evaluations: dict[Key, EvaluationGrant] = {}
+        self._evaluation_time: dict[Key, float] = {}
+        self._beats = count(1)
+        self._counted = (0, 0)
+        self._ticked = time.monotonic()
+
+    async def run(self, stop: asyncio.Event) -> bool:
+        """Work; True when the controller ended the run, False when it was asked to stop."""
+        self._stream.start()
+        tasks = {
+            asyncio.create_task(self._storer.run(), name="storing"),
+            asyncio.create_task(self._clock(), name="clock"),
+            asyncio.create_task(self.over.wait(), name="end of the run"),
+            asyncio.create_task(stop.wait(), name="stop"),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # a part that failed ends the worker with its error
+            if not self.over.is_set():
+                self._do(self.core.release())
+                await self._stream.flush(timeout_s=1.0)
+            return self.over.is_set()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._stream.close()
+            self._runner.close()
+            self._tools.trajectories.flush()
+
+    # ---- the controller
+
+    def _hello(self) -> rollout.WorkerMessage:
+        return self._message(self.core.hello(self._runner.has_tokens))
+
+    def _report(self) -> rollout.WorkerMessage:
+        return self._message(self.core.report())
+
+    def _message(self, report: Report) -> rollout.WorkerMessage:
+        message = wire.message(report, self._tools.waits.list())
+        message.worker_id = self._identity.worker_id
+        message.capacity_groups = self._identity.capacity_groups
+        message.tokens_total = self._tools.client.tokens_total
+        message.beat.CopyFrom(
+            common.Beat(
+                node=socket.gethostname(),
+                incarnation=self._identity.incarnation,
+                seq=next(self._beats),
+                monotonic_s=time.monotonic(),
+                progress=self._tools.progress.value,
+            )
+        )
+        return message
+
+    def _ordered(self, orders: rollout.WorkOrders) -> None:
+        core = self.core
+        if not core.hears(orders.controller_fence):
+            log.warning("orders under the old controller fence %d are ignored", orders.controller_fence)
+            return
+        if orders.stop:
+            self.over.set()
+            return
+        if orders.fleet_changed:
+            self._tools.client.update_fleet(orders.fleet)
+        if orders.committed_group > core.committed:
+            core.commit(orders.committed_group)
+        for group in orders.revoked:
+            self._do(core.revoke(group))
+        for lease in orders.leases:
+            self._do(core.grant(wire.grant(lease)))
+            self._runner.change_floor(lease.group, lease.floor)
+        for change in orders.floors:
+            if core.change_floor(change.group, change.floor):
+                self._runner.change_floor(change.group, change.floor)
+        for row in orders.evaluations:
+            self._do(core.grant_evaluation(wire.evaluation(row)))
+        if orders.resend:
+            core.resend()
+        self._news()
+
+    def _do(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case Start(group, index, attempt):
+                    grant = self.core.groups[group].grant
+                    self._runner.start(
+                        Key(group, index),
+                        grant.row_json,
+                        floor=grant.floor,
+                        attempt=attempt,
+                        max_staleness=grant.max_staleness,
+                    )
+                case Stop(group):
+                    self._runner.stop_group(group)
+                case StartEvaluation(grant):
+                    key = Key(grant.row, 0, grant.evaluation_id)
+                    self._evaluations[key] = grant
+                    self._evaluation_time[key] = self._deadline_s
+                    self._runner.start(key, grant.row_json, floor=grant.floor)
+
+    def _news(self) -> None:
+        if self.core.storing:
+            self._storer.wake()
+        if self.core.has_news:
+            self._stream.wake()
+
+    # ---- endings
+
+    def _ended(self, key: Key, ending: Ending) -> None:
+        outcome = ending.kind.value or ("truncated" if ending.episode and ending.episode.truncated else "ok")
+        self._tools.metrics.counter("areal_worker_episodes_total", outcome=outcome).inc()
+        self._tools.progress.advance()
+        if ending.kind not in (FailureKind.NONE, FailureKind.REJECTED):
+            log.warning("episode %s: %s: %s\n%s", _name(key), ending.kind.value, ending.message, ending.traceback)
+        if key.evaluation:
+            self._evaluated(key, ending)
+        else:
+            self._sampled(key, ending)
+        self._news()
+
+    def _sampled(self, key: Key, ending: Ending) -> None:
+        held = self.core.groups.get(key.group)
+        if held is None or not self.core.wants(key.group, key.index):
+            return
+        grant = held.grant
+        if ending.episode is None:
+            self.core.failed(
+                Failure(key.group, key.index, grant.attempt, ending.kind, ending.message, ending.fix, ending.traceback)
+            )
+            return
+        origin = samples.Origin(
+            group=key.group,
+            index=key.index,
+            attempt=grant.attempt,
+            max_staleness=grant.max_staleness,
+            worker_id=self._identity.worker_id,
+            digests=self._identity.digests,
+            verdict=ending.verdict,
+        )
+        self.core.made(samples.build(ending.episode, origin))
+        if ending.episode.sequences[0].finish_reason != DEADLINE:
+            self._tools.trajectories.add(key.group, key.index, ending.episode)
+
+    def _evaluated(self, key: Key, ending: Ending) -> None:
+        grant = self._evaluations.pop(key, None)
+        self._evaluation_time.pop(key, None)
+        if grant is None:
+            return
+        if ending.episode is None:
+            self.core.evaluated(
+                Evaluated(
+                    grant.evaluation_id,
+                    grant.row,
+                    kind=ending.kind,
+                    message=ending.message,
+                    traceback=ending.traceback,
+                )
+            )
+            return
+        oldest, newest = samples.versions_of(ending.episode)
+        self.core.evaluated(Evaluated(grant.evaluation_id, grant.row, ending.episode.reward, oldest, newest))
+
+    # ---- time
+
+    async def _clock(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD_S)
+            self._tick(time.monotonic())
+
+    def _tick(self, now: float) -> None:
+        client, metrics = self._tools.client, self._tools.metrics
+        self._runner.tick(now)
+        for late in self.core.tick(now, client.can_serve):
+            for index in late.indices:
+                self._runner.expire(Key(late.group, index), keep_partial=late.keep_partial)
+        self._expire_evaluations(now - self._ticked)
+        self._ticked = now
+        self._tools.trajectories.flush()
+        self._tools.progress.doing = f"{len(self.core.groups)} groups, {self._runner.running} episodes"
+        metrics.gauge("areal_worker_groups_held").set(len(self.core.groups))
+        counted = (self.core.duplicates_total, self.core.resent_total)
+        metrics.counter("areal_replay_duplicates_refused_total").inc(counted[0] - self._counted[0])
+        metrics.counter("areal_replay_resent_total").inc(counted[1] - self._counted[1])
+        self._counted = counted
+
+    def _expire_evaluations(self, seconds: float) -> None:
+        for key, grant in list(self._evaluations.items()):
+            if self._tools.client.can_serve(grant.floor):
+                self._evaluation_time[key] -= seconds
+            if self._evaluation_time[key] <= 0:
+                self._runner.expire(key, keep_partial=False)
+
+
+def _name(key: Key) -> str:
+    if key.evaluation:
+        return f"of evaluation {key.evaluation}, row {key.group}"
+    return f"{key.index} of group {key.group}"
