@@ -16,11 +16,11 @@ def test_waits_double_up_to_the_most():
 
 def test_the_refusal_lists_what_used_the_budget():
     budget = Budget(POLICY)
-    for now, reason in enumerate(("killed by SIGKILL", "exit 75", "exit 70")):
+    for now, reason in enumerate(("killed by SIGKILL", "exit 75", "exit 75")):
         budget.ask(float(now), reason)
     refused = budget.ask(4.0, "exit 1")
     assert isinstance(refused, Exhausted)
-    assert refused.reason == ("exit 1; all 3 restarts in 100 s are used (killed by SIGKILL; exit 75; exit 70)")
+    assert refused.reason == ("exit 1; all 3 restarts in 100 s are used (1× killed by SIGKILL; 2× exit 75)")
 
 
 def test_restarts_leave_the_window():

@@ -7,7 +7,7 @@ role should be back within seconds.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 
@@ -48,7 +48,8 @@ class Budget:
         while self._used and self._used[0][0] <= now - policy.window_s:
             self._used.popleft()
         if len(self._used) >= policy.max_restarts:
-            earlier = "; ".join(why for _, why in self._used) or "none was allowed"
+            used = Counter(why for _, why in self._used)
+            earlier = "; ".join(f"{count}× {why}" for why, count in used.items()) or "none was allowed"
             return Exhausted(
                 f"{reason}; all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({earlier})"
             )

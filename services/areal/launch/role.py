@@ -42,7 +42,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--index", type=int, default=0, help="which of several of this role")
     parser.add_argument("--port", type=int, required=True, help="its gRPC port")
     parser.add_argument("--metrics-port", type=int, required=True, help="its Prometheus port")
-    parser.add_argument("--engine-port", type=int, default=0, help="the engine's HTTP port (generation only)")
+    parser.add_argument(
+        "--engine-port", type=int, default=0, help="the engine's HTTP port; the resolved job has it, too"
+    )
     return parser.parse_args(argv)
 
 
@@ -110,12 +112,11 @@ def start(argv: Sequence[str] | None = None) -> int:
     """Everything from the command line to the exit code."""
     arguments = parse(argv)
     role, index = arguments.role, arguments.index
-    logs.setup(f"{role}-{index}", "?", json=_json_logs())
+    name = f"{role}-{index}" if role in ("generation", "worker") else role
+    logs.setup(name, "?", json=_json_logs())
     try:
         job = ResolvedJob.load(arguments.job)
-        logs.setup(f"{role}-{index}", job.job.metadata.name, json=_json_logs())
-        if arguments.engine_port:
-            os.environ["AREAL_ENGINE_PORT"] = str(arguments.engine_port)
+        logs.setup(name, job.name, json=_json_logs())
         token = read_token(job.layout.token)
         entry = load_entry(ENTRIES[role])
 
@@ -128,7 +129,7 @@ def start(argv: Sequence[str] | None = None) -> int:
                 metrics_port=arguments.metrics_port,
                 token=token,
                 stop=asyncio.Event(),
-                incarnation=f"{role}-{index}.{uuid.uuid4().hex[:8]}",
+                incarnation=f"{name}.{uuid.uuid4().hex[:8]}",
             )
             return await serve(entry, context)
 

@@ -39,7 +39,7 @@ def stop_levels(needs: Mapping[str, frozenset[str]]) -> list[list[str]]:
         levels.append(ready)
         sorter.done(*ready)
     # A row without dependents stops first, even one that started early.
-    depth = {row: 0 for row in needs}
+    depth = dict.fromkeys(needs, 0)
     for level in reversed(levels):
         for row in level:
             for other in needs[row]:

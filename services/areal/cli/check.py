@@ -1,0 +1,66 @@
+"""`areal check`: what is wrong with a job, with the arithmetic, and what it will do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from areal.errors import DataError, ExitCode
+from areal.local.facts import gather
+from areal.spec import Finding, RLJob, Severity, check, explain, load_job
+
+
+def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool) -> int:
+    """Print findings and the explanation; the exit code is 64 when something refuses the job."""
+    job = load_job(job_file, overrides)
+    base_dir = job_file.absolute().parent
+    findings = _findings(job, base_dir)
+    refused = any(finding.severity is Severity.ERROR for finding in findings)
+    if as_json:
+        print(json.dumps({"ok": not refused, "findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        _show(job, job_file, findings, refused)
+    return int(ExitCode.CONFIG if refused else ExitCode.DONE)
+
+
+def _findings(job: RLJob, base_dir: Path) -> list[Finding]:
+    try:
+        facts = gather(job, base_dir)
+    except DataError as error:  # the recipe itself: the other rules still hold or don't
+        own = Finding("recipe-import", Severity.ERROR, "spec.recipe.file", error.message, error.fix)
+        return [own, *check(job, base_dir=base_dir)]
+    return check(job, facts, base_dir=base_dir)
+
+
+def _show(job: RLJob, job_file: Path, findings: Sequence[Finding], refused: bool) -> None:
+    console = Console()
+    for finding in findings:
+        colour = "red" if finding.severity is Severity.ERROR else "yellow"
+        console.print(
+            Text.assemble(
+                (f"{finding.severity.value}", f"bold {colour}"),
+                f" {finding.where or finding.field}: {finding.message}",
+                (f" [{finding.rule}]", "dim"),
+                ("\n  fix: ", "green"),
+                finding.fix,
+            ),
+            soft_wrap=True,
+        )
+    if refused:
+        console.print(Text(f"\n{job_file} is refused", style="bold red"), soft_wrap=True)
+        return
+    if findings:
+        console.print()
+    console.print(Text(f"{job_file} is fine: {job.metadata.name}", style="bold green"), soft_wrap=True)
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for subject, sentence in explain(job):
+        table.add_row(subject, sentence)
+    console.print(table)

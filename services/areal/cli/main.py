@@ -1,0 +1,187 @@
+"""The `areal` command: parses, calls, and turns errors into one message and an exit code.
+
+Importing this module imports typer and nothing of ours but the errors; each command imports its room when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from areal import __version__
+from areal.errors import ArealError, ExitCode
+
+HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
+
+A first run:  areal run examples/quickstart.yaml
+"""
+
+app = typer.Typer(
+    help=HELP,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[FIELD=VALUE]...", help="Fields to override, for example algorithm.maxSteps=20."),
+]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.")]
+AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+@app.command(
+    epilog="Examples:\n\n  areal run examples/quickstart.yaml\n\n  areal run job.yaml algorithm.maxSteps=20 --run-dir "
+    "runs/short\n\n  areal run job.yaml --resume"
+)
+def run(
+    job: JobFile,
+    overrides: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where the run lives; runs/<name> unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the directory.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run there is moved aside.")] = False,
+) -> None:
+    """Run a job on this machine, and watch it."""
+    from rich.console import Console
+
+    from areal.local.run import run_job
+    from areal.local.staging import Request
+
+    request = Request(job, overrides or (), run_dir, resume, fresh)
+    raise typer.Exit(run_job(request, Console()))
+
+
+@app.command(epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json")
+def check(job: JobFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
+    """Validate a job file and explain what it means, without running anything."""
+    from areal.cli.check import check_command
+
+    raise typer.Exit(check_command(job, overrides or (), as_json=as_json))
+
+
+@app.command(epilog="Example:\n\n  areal prepare job.yaml --out data/prepared")
+def prepare(
+    job: JobFile,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; into runs/<name>, for its run, unless given.")
+    ] = None,
+) -> None:
+    """Write the indexed, digested snapshots of a job's datasets, and say what is in them."""
+    from areal.cli.data import prepare_command
+
+    prepare_command(job, overrides or (), out)
+
+
+@app.command(
+    "init-model",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example:\n\n  areal init-model --out models/digits-1m --sft data/digits/sft.jsonl "
+    "--validation data/digits/validation.jsonl",
+)
+def init_model(context: typer.Context) -> None:
+    """Make a small model with a tokenizer and train it briefly, for the quickstart and for tests."""
+    from areal.cli.models import init_model_command
+
+    raise typer.Exit(init_model_command(context.args))
+
+
+@app.command(epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json")
+def status(run: RunDir, as_json: AsJson = False) -> None:
+    """Ask every role of a running job: what it does, what it waits for, since when."""
+    from areal.cli.runs import status_command
+
+    status_command(run, as_json=as_json)
+
+
+@app.command(epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json")
+def audit(run: RunDir, as_json: AsJson = False) -> None:
+    """Prove from a run's logs that every prompt group was used exactly once."""
+    from areal.cli.runs import audit_command
+
+    raise typer.Exit(audit_command(run, as_json=as_json))
+
+
+@app.command(epilog="Example:\n\n  areal report runs/digits")
+def report(run: RunDir) -> None:
+    """Write report.html (and report.png) of a run again, also while it goes on."""
+    from areal.cli.runs import report_command
+
+    report_command(run)
+
+
+@app.command(
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Example:\n\n  areal sim --schedules 1000",
+)
+def sim(context: typer.Context) -> None:
+    """Run the cores of the system under seeded schedules of faults, in virtual time."""
+    from areal.cli.models import module_command
+
+    raise typer.Exit(module_command("areal.sim.main", context.args))
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(__version__)
+
+
+def guarded(call: Callable[[], Any]) -> int:
+    """Run the command line; every error becomes one message on standard error and an exit code."""
+    try:
+        call()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except ArealError as error:
+        _complain(error)
+        if error.exit_code is ExitCode.BUG:
+            _trace(error)
+        return int(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        return int(ExitCode.DRAINED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
+        return 0
+    except Exception as error:
+        typer.secho(f"internal error: {type(error).__name__}: {error}", fg="red", err=True)
+        _trace(error)
+        return int(ExitCode.BUG)
+    return 0
+
+
+def _complain(error: ArealError) -> None:
+    typer.secho(f"{error.kind} error: ", fg="red", bold=True, err=True, nl=False)
+    typer.echo(error.message, err=True)
+    if error.fix:
+        typer.secho("  fix: ", fg="green", err=True, nl=False)
+        typer.echo(error.fix, err=True)
+
+
+def _trace(error: BaseException) -> None:
+    """Our own faults come with a traceback when one is asked for."""
+    if os.environ.get("AREAL_TRACEBACK"):
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        typer.echo("  AREAL_TRACEBACK=1 shows where; please report it", err=True)
+
+
+def main() -> None:
+    """Console entry."""
+    sys.exit(guarded(app))
+
+
+if __name__ == "__main__":
+    main()

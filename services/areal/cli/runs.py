@@ -1,0 +1,103 @@
+"""Commands about a run directory: status, audit, report."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from areal.errors import ConfigError, ExitCode
+
+
+def existing(run_dir: Path) -> Path:
+    """`run_dir`, when it is a run's."""
+    if not (run_dir / "resolved.json").is_file():
+        raise ConfigError(f"{run_dir} is no run directory", fix="name one that `areal run` made, like runs/digits")
+    return run_dir
+
+
+def status_command(run_dir: Path, *, as_json: bool) -> None:
+    """`areal status`."""
+    from areal.local import inspect
+
+    existing(run_dir)
+    try:
+        picture = inspect.look(run_dir)
+    except ConfigError as error:
+        if outcome := inspect.ended(run_dir):
+            raise ConfigError(f"{run_dir} does not run; it ended: {outcome}", fix=error.fix) from error
+        raise
+    if as_json:
+        sys.stdout.buffer.write(inspect.as_json(picture) + b"\n")
+    else:
+        Console().print(inspect.table(picture))
+
+
+def audit_command(run_dir: Path, *, as_json: bool) -> int:
+    """`areal audit`: the exit code is not 0 when a promise is broken."""
+    import json
+
+    from areal.ledger.audit import audit
+
+    report = audit(existing(run_dir))
+    if as_json:
+        print(json.dumps(flat(report.to_json()), indent=2))
+    else:
+        Console().print(_audit_table(flat(report.to_json())))
+    return int(ExitCode.DONE if report.ok else ExitCode.BUG)
+
+
+def flat(report: dict[str, Any]) -> dict[str, Any]:
+    """The audit's figures, with counts where it has lists and the lists beside them."""
+    return {
+        **report,
+        "lost": len(report["lost"]),
+        "duplicated": len(report["duplicated"]),
+        "lostGroups": report["lost"],
+        "duplicatedGroups": report["duplicated"],
+    }
+
+
+def _audit_table(report: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    reasons = ", ".join(f"{reason}={count}" for reason, count in report["tombstoned"].items()) or "none"
+    grid.add_row("trained", f"{report['trained']} groups in {report['steps']} steps")
+    grid.add_row("skipped", f"{report['skipped']} of them in updates that were not finite")
+    grid.add_row("tombstoned", reasons)
+    grid.add_row("lost", f"lost={report['lost']}", style="bold red" if report["lost"] else "")
+    grid.add_row("duplicated", f"duplicated={report['duplicated']}", style="bold red" if report["duplicated"] else "")
+    grid.add_row("in flight", str(report["pending"]))
+    grid.add_row(
+        "trainers", f"{report['trainers']} started; the run {'is' if report['finished'] else 'is not'} finished"
+    )
+    for problem in report["problems"]:
+        grid.add_row("problem", problem, style="red")
+    grid.add_row("verdict", "exactly once" if report["ok"] else "a promise is broken", style="bold")
+    return grid
+
+
+def report_command(run_dir: Path) -> None:
+    """`areal report`."""
+    from areal.ledger.audit import audit
+    from areal.local import picture, summary
+    from areal.local.records import Records
+    from areal.local.run import write_report
+    from areal.plan import ResolvedJob, RunLayout
+
+    layout = RunLayout(existing(run_dir).absolute())
+    records = Records(layout.metrics, layout.evaluations).refresh()
+    result = summary.read(layout.summary)
+    if result is None:  # it goes on, or was killed: what is known so far
+        wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
+        ending = summary.Ending("Running", max(0.0, wall), {}, 0)
+        result = summary.make(ending, records, audit(layout.root))
+    target = write_report(ResolvedJob.load(layout.resolved).name, layout.root, result, records)
+    why = picture.draw(layout.root)
+    console = Console()
+    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
+    console.print(f"no report.png: {why}" if why else f"wrote {layout.report_png}", highlight=False, soft_wrap=True)

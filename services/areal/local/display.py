@@ -1,0 +1,92 @@
+"""Shows a run while it goes on: a live picture on a terminal, lines in a pipe. Owns when something is printed.
+
+Also watches for stalls: a run that says for a minute that it can't go on without help is ended, with its own words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from rich.console import Console
+from rich.live import Live
+
+from areal.local import view
+from areal.local.status import RunView, StatusSource
+
+_EVERY_S = 1.0  # one picture; each costs a few milliseconds of the cores that train
+_LINE_STEPS = 10
+_LINE_S = 5.0
+_QUIET_S = 30.0  # a line at least this often, however little happens
+_STALL_S = 60.0  # patience with a stalled run: a refused version may be replaced by the next one
+
+
+class Lines:
+    """Decides when a line is due: after ten steps, after five seconds with news, after thirty without."""
+
+    def __init__(self) -> None:
+        self._at = float("-inf")
+        self._step = -1
+        self._said = ""
+
+    def due(self, shown: RunView, now: float) -> str | None:
+        """The line to print now, if any."""
+        text = view.line(shown)
+        news = text.partition("  ")[2] != self._said.partition("  ")[2]
+        waited = now - self._at
+        if shown.step - self._step < _LINE_STEPS and not (waited >= _LINE_S and news) and waited < _QUIET_S:
+            return None
+        self._at, self._step, self._said = now, shown.step, text
+        return text
+
+
+class Display:
+    """Shows what `source` tells until it is cancelled. `newest` is the last picture."""
+
+    def __init__(
+        self,
+        source: StatusSource,
+        console: Console,
+        on_stall: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._console = console
+        self._on_stall = on_stall
+        self._clock = clock
+        self._stalled_since: float | None = None
+        self.newest: RunView | None = None
+        self.note = ""  # shown below the picture
+
+    async def run(self) -> None:
+        """Show and watch, for ever."""
+        if self._console.is_terminal:
+            await self._live()
+        else:
+            await self._lines()
+
+    async def _live(self) -> None:
+        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+            while True:
+                live.update(view.render(await self._look(), self.note), refresh=True)
+                await asyncio.sleep(_EVERY_S)
+
+    async def _lines(self) -> None:
+        lines = Lines()
+        while True:
+            text = lines.due(await self._look(), self._clock())
+            if text is not None:
+                self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+            await asyncio.sleep(_EVERY_S)
+
+    async def _look(self) -> RunView:
+        self.newest = await self._source.view()
+        now = self._clock()
+        if not self.newest.stalled:
+            self._stalled_since = None
+        elif self._stalled_since is None:
+            self._stalled_since = now
+        elif now - self._stalled_since >= _STALL_S:
+            self._on_stall(f"stalled for {_STALL_S:g} s: {self.newest.stalled}")
+        return self.newest

@@ -1,0 +1,64 @@
+"""Everything that would stop a run in its first minute, asked before anything is written.
+
+The job's rules are `areal.spec`'s, its files `areal.plan`'s; here are the programs and packages of this machine. Each
+finding is one error that names the fix.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+from areal.errors import ConfigError, InfraError
+from areal.plan import Place, ResolvedJob
+
+_REDIS_MAJOR = 7  # the scripts need Redis 7's functions of time and ACL checks
+_VERSION = re.compile(r"v=(\d+)\.(\d+)")
+
+_PACKAGES = {  # what a role imports → the extra that brings it
+    "torch": "trainer",
+    "transformers": "trainer",
+    "fastapi": "engine",
+    "uvicorn": "engine",
+}
+
+
+def preflight(resolved: ResolvedJob) -> None:
+    """Raise the first thing that this machine lacks for `resolved`."""
+    if sys.platform != "linux":
+        raise ConfigError(
+            f"runs need Linux, this is {sys.platform}", fix="use a Linux machine, a container or a cluster"
+        )
+    check_redis(Place.here().redis_server)
+    check_packages(resolved)
+
+
+def check_redis(binary: str) -> None:
+    """Refuse a Redis that is too old."""
+    try:
+        said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InfraError(f"{binary} can't be started: {error}", fix="install Redis 7 or newer") from error
+    found = _VERSION.search(said)
+    if found is None or int(found[1]) < _REDIS_MAJOR:
+        version = ".".join(found.groups()) if found else said.strip() or "unknown"
+        raise ConfigError(
+            f"{binary} is Redis {version}; the ledger needs Redis {_REDIS_MAJOR} or newer",
+            fix="install a newer redis-server, or put one first on PATH",
+        )
+
+
+def check_packages(resolved: ResolvedJob) -> None:
+    """Refuse when a package that a role imports is not installed."""
+    needed = dict(_PACKAGES)
+    if resolved.job.spec.generation.engine.type == "sglang":
+        needed["sglang"] = "sglang (a package of its own)"
+    if resolved.verifier == "math":
+        needed["math_verify"] = "reward"
+    missing = {name: extra for name, extra in needed.items() if importlib.util.find_spec(name) is None}
+    if missing:
+        extras = ",".join(sorted({extra for extra in missing.values() if " " not in extra}))
+        fix = f"pip install 'areal[{extras}]'" if extras else "pip install sglang"
+        raise ConfigError(f"not installed here, but needed by this job: {', '.join(sorted(missing))}", fix=fix)

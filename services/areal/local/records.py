@@ -1,0 +1,130 @@
+"""What a run has written so far: the trainer's steps and the controller's evaluations, read while they grow.
+
+Owns the reading of `metrics.jsonl` and `evaluations.jsonl` as values. A line without its end is still being written and
+is left for the next reading; of a step trained again after a restart the newest line counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Step:
+    """One trained batch. `step` counts from 0 and makes version step + 1."""
+
+    step: int
+    reward: float | None = None
+    staleness_mean: float = 0.0
+    staleness_max: int = 0
+    tokens: int = 0
+    seconds: float = 0.0  # of the whole step, waiting included
+    phases: Mapping[str, float] = field(default_factory=dict)  # seconds by phase
+    at: float = 0.0  # unix seconds
+
+    @property
+    def wait_seconds(self) -> float:
+        """Time spent waiting for data."""
+        return sum(seconds for phase, seconds in self.phases.items() if phase in _WAITING)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """One finished evaluation on held-out rows."""
+
+    version: int
+    mean: float
+    rows: int = 0
+    at: float = 0.0
+
+
+_WAITING = ("wait",)
+
+
+class JsonLines:
+    """Reads a growing file of JSON lines from where it stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset = 0
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Entries that were completed since the last call. A file that shrank is read from its start."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(0, 2)
+                if file.tell() < self._offset:
+                    self._offset = 0
+                file.seek(self._offset)
+                data = file.read()
+        except OSError:
+            return
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue  # a line torn by a crash
+            if isinstance(entry, dict):
+                yield entry
+
+
+class Records:
+    """All steps and evaluations of a run, kept up to date by `refresh`."""
+
+    def __init__(self, metrics: Path, evaluations: Path) -> None:
+        self._metrics = JsonLines(metrics)
+        self._evaluations = JsonLines(evaluations)
+        self._steps: dict[int, Step] = {}
+        self._held_out: dict[int, HeldOut] = {}
+
+    def refresh(self) -> Records:
+        """Read what is new."""
+        for entry in self._metrics.new():
+            step = step_of(entry)
+            if step is not None:
+                self._steps[step.step] = step
+        for entry in self._evaluations.new():
+            if "version" in entry and entry.get("mean") is not None:
+                version = int(entry["version"])
+                self._held_out[version] = HeldOut(
+                    version, float(entry["mean"]), int(entry.get("rows", 0)), float(entry.get("at", 0.0))
+                )
+        return self
+
+    @property
+    def steps(self) -> list[Step]:
+        """Steps in order."""
+        return [self._steps[step] for step in sorted(self._steps)]
+
+    @property
+    def held_out(self) -> list[HeldOut]:
+        """Evaluations by version."""
+        return [self._held_out[version] for version in sorted(self._held_out)]
+
+    @property
+    def trained(self) -> int:
+        """Batches trained so far: the newest version."""
+        return max(self._steps, default=-1) + 1
+
+
+def step_of(entry: Mapping[str, Any]) -> Step | None:
+    """A line of metrics.jsonl as a step; None for other lines."""
+    if "step" not in entry:
+        return None
+    reward = entry.get("reward_mean")
+    return Step(
+        step=int(entry["step"]),
+        reward=None if reward is None else float(reward),
+        staleness_mean=float(entry.get("staleness_mean") or 0.0),
+        staleness_max=int(entry.get("staleness_max") or 0),
+        tokens=int(entry.get("tokens") or 0),
+        seconds=float(entry.get("wall_s") or 0.0),
+        phases={str(name): float(seconds) for name, seconds in (entry.get("seconds") or {}).items()},
+        at=float(entry.get("at") or 0.0),
+    )

@@ -1,0 +1,201 @@
+"""`report.html`: one self-contained page about a run, readable without a network. Pure: values in, text out.
+
+Charts are inline SVG in the colours of the reader's theme; every figure on the page is in `summary.json`, too.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from areal.local.records import Records, Step
+from areal.local.view import duration, rate
+
+_WIDTH, _HEIGHT = 860, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 30
+_COLOURS = ("#2f6fde", "#d9822b", "#2a9d6f", "#a24bbd", "#c0392b", "#6b7a8f", "#8a6d3b", "#17a2b8")
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line of a chart: points (x, y), with dots where they are few and far between."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    dots: bool = False
+    faint: bool = False
+
+
+def smooth(values: Sequence[float], window: int) -> list[float]:
+    """Centred moving average; shorter at the ends."""
+    half = window // 2
+    return [sum(part) / len(part) for at in range(len(values)) if (part := values[max(0, at - half) : at + half + 1])]
+
+
+def page(name: str, summary: Mapping[str, Any], records: Records) -> str:
+    """The whole page."""
+    steps = records.steps
+    made = [(step.step + 1, step.reward) for step in steps if step.reward is not None]
+    window = max(1, len(made) // 40)
+    means = smooth([reward for _, reward in made], window)
+    learning = [
+        Series("reward of a batch", [(x, y) for x, y in made], faint=True),
+        Series("reward, smoothed", [(x, y) for (x, _), y in zip(made, means, strict=True)]),
+        Series("held-out accuracy", [(one.version, one.mean) for one in records.held_out], dots=True),
+    ]
+    ages = [
+        Series("mean", [(step.step + 1, step.staleness_mean) for step in steps]),
+        Series("max", [(step.step + 1, float(step.staleness_max)) for step in steps], faint=True),
+    ]
+    body = [
+        f"<h1>{html.escape(name)}</h1>",
+        _figures(summary),
+        "<h2>Reward</h2>",
+        line_chart([series for series in learning if series.points], "policy version", low=0.0),
+        "<h2>Staleness of trained tokens</h2>",
+        line_chart([series for series in ages if series.points], "policy version", low=0.0, unit="versions"),
+        "<h2>Time of a step by phase</h2>",
+        phase_chart(steps),
+        "<h2>Summary</h2>",
+        _table(summary),
+    ]
+    return _PAGE.format(title=html.escape(name), body="\n".join(body))
+
+
+def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None, unit: str = "") -> str:
+    """Lines over a common x axis."""
+    points = [point for series in lines for point in series.points]
+    if not points:
+        return "<p class=none>nothing was measured</p>"
+    x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
+    y_low = min(y for _, y in points) if low is None else low
+    y_high = max(y for _, y in points)
+    y_high = y_high + 0.05 * (y_high - y_low) if y_high > y_low else y_low + 1.0
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
+        up = (y - y_low) / (y_high - y_low)
+        return (
+            round(_LEFT + across * (_WIDTH - _LEFT - _RIGHT), 1),
+            round(_HEIGHT - _BOTTOM - up * (_HEIGHT - _TOP - _BOTTOM), 1),
+        )
+
+    parts = [_frame(x_low, x_high, y_low, y_high, x_name)]
+    for at, series in enumerate(lines):
+        colour = _COLOURS[at % len(_COLOURS)]
+        placed = [place(x, y) for x, y in series.points]
+        path = " ".join(f"{x},{y}" for x, y in placed)
+        opacity = ' opacity="0.35"' if series.faint else ""
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"{opacity}/>')
+        if series.dots or len(placed) == 1:
+            for (x, y), (version, value) in zip(placed, series.points, strict=True):
+                title = f"<title>v{version:g}: {value:.4f}</title>"
+                parts.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}">{title}</circle>')
+    legend = [(series.name, _COLOURS[at % len(_COLOURS)]) for at, series in enumerate(lines)]
+    return _svg("".join(parts), legend, unit)
+
+
+def phase_chart(steps: Sequence[Step]) -> str:
+    """Seconds of each step, stacked by phase. Long runs are averaged over neighbouring steps."""
+    timed = [step for step in steps if step.phases]
+    if not timed:
+        return "<p class=none>nothing was measured</p>"
+    names = sorted({name for step in timed for name in step.phases})
+    width = max(1, -(-len(timed) // 160))  # steps a bar
+    bars = []
+    for at in range(0, len(timed), width):
+        group = timed[at : at + width]
+        bars.append({name: sum(step.phases.get(name, 0.0) for step in group) / len(group) for name in names})
+    most = max(sum(bar.values()) for bar in bars) or 1.0
+    across = (_WIDTH - _LEFT - _RIGHT) / len(bars)
+    scale = (_HEIGHT - _TOP - _BOTTOM) / (most * 1.05)
+    parts = [_frame(timed[0].step + 1, timed[-1].step + 1, 0.0, most * 1.05, "policy version")]
+    for at, bar in enumerate(bars):
+        top = float(_HEIGHT - _BOTTOM)
+        for index, name in enumerate(names):
+            height = bar[name] * scale
+            top -= height
+            parts.append(
+                f'<rect x="{_LEFT + at * across:.1f}" y="{top:.1f}" width="{max(0.5, across * 0.9):.1f}" '
+                f'height="{height:.1f}" fill="{_COLOURS[index % len(_COLOURS)]}"/>'
+            )
+    legend = [(name, _COLOURS[index % len(_COLOURS)]) for index, name in enumerate(names)]
+    return _svg("".join(parts), legend, "seconds")
+
+
+def _frame(x_low: float, x_high: float, y_low: float, y_high: float, x_name: str) -> str:
+    bottom = _HEIGHT - _BOTTOM
+    parts = []
+    for part in range(5):
+        y = bottom - part / 4 * (bottom - _TOP)
+        value = y_low + part / 4 * (y_high - y_low)
+        parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+    parts.append(f'<text x="{_LEFT}" y="{bottom + 18}">{x_low:g}</text>')
+    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{bottom + 18}" text-anchor="end">{x_high:g}</text>')
+    parts.append(f'<text x="{_WIDTH / 2:g}" y="{bottom + 18}" text-anchor="middle">{html.escape(x_name)}</text>')
+    return "".join(parts)
+
+
+def _svg(inner: str, legend: Sequence[tuple[str, str]], unit: str) -> str:
+    keys = "".join(f'<span><i style="background:{colour}"></i>{html.escape(name)}</span>' for name, colour in legend)
+    unit_text = f"<span class=unit>{html.escape(unit)}</span>" if unit else ""
+    return f'<div class=legend>{keys}{unit_text}</div><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">{inner}</svg>'
+
+
+def _figures(summary: Mapping[str, Any]) -> str:
+    out, groups = summary["heldOut"], summary["groups"]
+    held_out = "—" if out["first"] is None else f"{out['first']:.3f} → {out['last']:.3f}"
+    figures = [
+        ("status", summary["status"]),
+        ("steps", summary["steps"]),
+        ("wall time", duration(summary["wallSeconds"])),
+        ("held-out accuracy", held_out),
+        ("groups lost / duplicated", f"{groups['lost']} / {groups['duplicated']}"),
+        ("staleness mean / max", f"{summary['staleness']['mean']} / {summary['staleness']['max']}"),
+        ("generation", rate(summary["tokensPerSecond"]["generation"])),
+        ("training", rate(summary["tokensPerSecond"]["training"])),
+    ]
+    cards = "".join(f"<div><b>{html.escape(str(value))}</b><span>{name}</span></div>" for name, value in figures)
+    return f"<div class=cards>{cards}</div>"
+
+
+def _table(summary: Mapping[str, Any], prefix: str = "") -> str:
+    rows = []
+    for name, value in _flat(summary):
+        rows.append(f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>")
+    return f"<table>{''.join(rows)}</table>"
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        found += _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [(f"{prefix}{name}", value)]
+    return found
+
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --text: #1b1f24; --faint: #6b7280; --grid: #e3e6ea; --card: #f5f7fa; --back: #fff; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --text: #e6e8eb; --faint: #9aa3ad; --grid: #30363d; --card: #1c2128; --back: #0f1317; }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--back); max-width: 900px;
+  margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.05rem; margin-top: 2rem; }}
+.cards {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr)); gap: .6rem; }}
+.cards div {{ background: var(--card); border-radius: 8px; padding: .6rem .8rem; }}
+.cards b {{ display: block; font-size: 1.1rem; }}
+.cards span, .unit, .none {{ color: var(--faint); font-size: .85rem; }}
+.legend {{ display: flex; flex-wrap: wrap; gap: 1rem; font-size: .85rem; }}
+.legend i {{ display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; margin-right: .35rem; }}
+svg {{ width: 100%; height: auto; }}
+svg text {{ fill: var(--faint); font-size: 12px; }} .grid {{ stroke: var(--grid); }}
+table {{ border-collapse: collapse; font-size: .85rem; }} td {{ padding: .15rem 1rem .15rem 0; }}
+td:first-child {{ color: var(--faint); }}
+</style></head><body>
+{body}
+</body></html>
+"""

@@ -1,0 +1,183 @@
+"""`areal run`: a job file to a finished run on this machine, and the exit code.
+
+Reads top to bottom: load, claim, stage, supervise and show, account. Owns the signals of the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shlex
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from areal.errors import BugError, ExitCode
+from areal.launch.rows import child_of
+from areal.launch.service import SERVICE_NAME, LauncherService
+from areal.ledger.audit import audit
+from areal.local import endpoints, picture, report, summary
+from areal.local.claim import claimed
+from areal.local.display import Display
+from areal.local.failure import explain
+from areal.local.records import Records
+from areal.local.staging import Request, load, stage
+from areal.local.status import RoleState, RunFacts, StatusSource, Waiting
+from areal.local.supervisor import Ended, Member, Outcome, Supervisor
+from areal.net.server import GrpcServer
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.plan import ResolvedJob, RoleRow, role_table
+from areal.v1 import operations_pb2_grpc as operations_grpc
+
+
+def run_job(request: Request, console: Console) -> int:
+    """Run the job to its end; returns the exit code. Raises ArealError for what a person must correct."""
+    job = load(request)
+    run_dir = request.directory(job)
+    with claimed(run_dir):
+        resolved = stage(request, job, lambda text: console.print(text, highlight=False, markup=False))
+        earlier = summary.read(resolved.layout.summary) if request.resume else None
+        resolved.layout.summary.unlink(missing_ok=True)
+        console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
+        began = time.monotonic()
+        outcome, restarts, generated = asyncio.run(_supervise(resolved, console))
+        ending = summary.Ending(
+            outcome.ended.value, time.monotonic() - began, restarts, generated, outcome.reason if outcome.failed else ""
+        )
+        return _account(request, resolved, outcome, ending, earlier, console)
+
+
+async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, dict[str, int], int]:
+    """The run itself: the outcome, restarts by role, tokens generated."""
+    rows = role_table(resolved)
+    supervisor = Supervisor(_members(rows, resolved))
+    waits, progress = WaitRegistry("supervisor"), ProgressCounter()
+    token = resolved.layout.token.read_text().strip()
+    server = GrpcServer("supervisor", token, waits=waits, progress=progress)
+    server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService(supervisor.children), SERVICE_NAME)
+    port = await server.start(0)
+    await server.set_ready(True)
+    spec = resolved.job.spec
+    live = endpoints.LiveRun(
+        name=resolved.name,
+        pid=os.getpid(),
+        supervisor=f"127.0.0.1:{port}",
+        controller=resolved.endpoints.controller,
+        roles=[row.name for row in rows],
+        addresses=endpoints.addresses_of(rows),
+        max_steps=spec.algorithm.max_steps,
+        max_staleness=spec.algorithm.max_staleness,
+    )
+    endpoints.write(resolved.layout.endpoints, live)
+    records = Records(resolved.layout.metrics, resolved.layout.evaluations)
+    facts = RunFacts(live.name, token, live.addresses, live.controller, records, live.max_steps, live.max_staleness)
+
+    async def states() -> list[RoleState]:
+        return [_state(supervisor, name) for name in supervisor.children]
+
+    source = StatusSource(facts, states)
+    display = Display(source, console, supervisor.fail)
+    _handle_signals(supervisor, display, console)
+    shown = asyncio.create_task(display.run())
+    try:
+        with waits.waiting("run", f"step {live.max_steps} of {live.name}"):
+            outcome = await supervisor.run()
+    finally:
+        shown.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await shown
+        resolved.layout.endpoints.unlink(missing_ok=True)
+        await source.close()
+        await server.stop(0.1)
+    restarts = {name: child.status.restarts for name, child in supervisor.children.items()}
+    return outcome, restarts, source.generated_tokens
+
+
+def _members(rows: Sequence[RoleRow], resolved: ResolvedJob) -> list[Member]:
+    return [Member(child_of(row, resolved.layout.logs, Path.cwd()), row.role, row.depends_on) for row in rows]
+
+
+def _state(supervisor: Supervisor, name: str) -> RoleState:
+    """A role as the supervisor sees it; one that isn't started yet waits for what it depends on."""
+    status = supervisor.children[name].status
+    age = max(0.0, time.monotonic() - status.since) if status.since else 0.0
+    missing = supervisor.waits_for(name)
+    waits = [Waiting("start", f"{', '.join(missing)} to be ready", age)] if missing else []
+    return RoleState(name, status.phase, status.reason, status.restarts, status.pid, waits=waits)
+
+
+def _handle_signals(supervisor: Supervisor, display: Display, console: Console) -> None:
+    """The first Ctrl-C (or SIGTERM, or a closed terminal) stops cleanly, the second kills."""
+    asked = 0
+
+    def on_signal() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            display.note = "stopping: the trainer writes a checkpoint; Ctrl-C again kills everything at once"
+            if not console.is_terminal:
+                console.print(display.note, highlight=False)
+            supervisor.stop()
+        else:
+            supervisor.kill()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, on_signal)
+
+
+def _account(
+    request: Request,
+    resolved: ResolvedJob,
+    outcome: Outcome,
+    ending: summary.Ending,
+    earlier: dict[str, object] | None,
+    console: Console,
+) -> int:
+    """Write what the run came to, print it, and choose the exit code."""
+    layout = resolved.layout
+    records = Records(layout.metrics, layout.evaluations).refresh()
+    audited = audit(resolved.run_dir, finished=True if outcome.ended is Ended.COMPLETE else None)
+    result = summary.make(ending, records, audited, earlier)
+    summary.write(layout.summary, result)
+    write_report(resolved.name, resolved.run_dir, result, records)
+    if outcome.ended is Ended.COMPLETE and (why := picture.draw(resolved.run_dir)):
+        console.print(f"no report.png: {escape(why)}", style="dim")
+    console.print(summary.table(result, _shown(resolved.run_dir)))
+    if outcome.ended is Ended.STOPPED:
+        console.print(f"\ngo on with: {_resume_command(request)}", highlight=False, markup=False, soft_wrap=True)
+        return int(ExitCode.INFRA if outcome.killed else ExitCode.DRAINED)
+    if outcome.ended is Ended.FAILED:
+        raise explain(outcome, layout.logs)
+    if not audited.ok:
+        raise BugError(
+            "the run completed, but its audit found: " + "; ".join(audited.problems[:5]),
+            fix=f"see `areal audit {_shown(resolved.run_dir)}`, and report it with the run directory",
+        )
+    return int(ExitCode.DONE)
+
+
+def write_report(name: str, run_dir: Path, result: dict[str, object], records: Records) -> Path:
+    """Write `report.html`, whole or not at all."""
+    target = run_dir / "report.html"
+    part = target.with_name(".report.html.part")
+    part.write_text(report.page(name, result, records), encoding="utf-8")
+    part.replace(target)
+    return target
+
+
+def _resume_command(request: Request) -> str:
+    parts = ["areal", "run", str(request.job_file), *request.overrides]
+    parts += ["--run-dir", str(request.run_dir)] if request.run_dir else []
+    return shlex.join([*parts, "--resume"])
+
+
+def _shown(path: Path) -> Path:
+    """Relative to the current directory where that is shorter."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

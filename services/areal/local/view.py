@@ -1,0 +1,174 @@
+"""The live view of a run in a terminal, and its one-line form for logs and pipes. Pure: a `RunView` in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from areal.launch.core import Phase
+from areal.local.status import RoleState, RunView
+
+_BARS = "▁▂▃▄▅▆▇█"
+_COLOURS = {
+    Phase.READY: "green",
+    Phase.COMPLETE: "green",
+    Phase.STARTING: "yellow",
+    Phase.IDLE: "dim",
+    Phase.BACKING_OFF: "red",
+    Phase.FAILED: "bold red",
+    Phase.DRAINING: "yellow",
+    Phase.STOPPED: "dim",
+}
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """`values` as a row of bars, the newest at the right. More values than `width` are averaged in equal parts."""
+    if not values:
+        return ""
+    if len(values) > width:
+        cuts = [round(part * len(values) / width) for part in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts)]
+    low, high = min(values), max(values)
+    if high - low < 1e-9:
+        return _BARS[3] * len(values)
+    return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
+
+
+def duration(seconds: float | None) -> str:
+    """`42s`, `3m07s`, `2h05m`."""
+    if seconds is None:
+        return "—"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m{whole % 60:02d}s"
+    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
+
+
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return ""
+
+
+def rate(value: float) -> str:
+    """Tokens per second for people."""
+    return f"{value / 1000:.1f}k tok/s" if value >= 1000 else f"{value:.0f} tok/s"
+
+
+def held_out(view: RunView) -> str:
+    """`0.656 → 0.912 (v160)`, and the best where that is another one."""
+    if not view.held_out:
+        return "—"
+    first, last = view.held_out[0], view.held_out[-1]
+    best = max(view.held_out, key=lambda one: one.mean)
+    text = f"{first.mean:.3f}" if first is last else f"{first.mean:.3f} → {last.mean:.3f}"
+    text += f" (v{last.version})"
+    return text if best.mean <= last.mean else f"{text}, best {best.mean:.3f} (v{best.version})"
+
+
+def what_it_does(role: RoleState) -> str:
+    """What a role waits for, or does, in words."""
+    if role.phase in (Phase.BACKING_OFF, Phase.FAILED):
+        return role.reason
+    if role.waits:
+        oldest = role.waits[0]
+        more = f" (+{len(role.waits) - 1})" if len(role.waits) > 1 else ""
+        return f"waits for {oldest.waits_for}, {duration(oldest.age_s)}{more}"
+    return role.doing or role.reason
+
+
+def line(view: RunView) -> str:
+    """One line for a log."""
+    parts = [f"step {view.step}/{view.max_steps}"]
+    if view.policy:
+        parts.append(f"policy {view.policy}")
+    if view.rewards:
+        parts.append(f"reward {_recent(view.rewards):.3f}")
+    if view.held_out:
+        parts.append(f"held-out {held_out(view)}")
+    if view.steps:
+        parts.append(f"staleness {view.steps[-1].staleness_mean:.2f}")
+    if view.generation_tps:
+        parts.append(f"generation {rate(view.generation_tps)}")
+    if view.training_tps:
+        parts.append(f"training {rate(view.training_tps)}")
+    if view.restarts:
+        parts.append(f"restarts {view.restarts}")
+    if view.stalled:
+        parts.append(f"STALLED: {view.stalled}")
+    if not view.steps:
+        slow = [f"{role.name} {role.phase}" for role in view.roles if role.phase not in (Phase.READY, Phase.COMPLETE)]
+        parts.append(", ".join(slow) if slow else "all roles are up; no step yet")
+    return f"{duration(view.elapsed_s):>6}  " + " · ".join(parts)
+
+
+def render(view: RunView, note: str = "") -> RenderableType:
+    """The whole picture."""
+    parts: list[RenderableType] = [_head(view), Text(), _figures(view), Text(), _roles(view)]
+    if view.stalled:
+        parts.append(Text(f"\nstalled: {view.stalled}", style="bold red"))
+    elif view.rollout and view.rollout.idle_reason and not view.rollout.finished:
+        parts.append(Text(f"\nadmission: {view.rollout.idle_reason}", style="dim"))
+    if note:
+        parts.append(Text(f"\n{note}", style="bold yellow"))
+    return Panel(Group(*parts), title=f"[bold]{view.name}[/]", title_align="left", border_style="dim", width=100)
+
+
+def _head(view: RunView) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    bar = ProgressBar(total=max(1, view.max_steps), completed=view.step, width=40)
+    ends = f"{duration(view.elapsed_s)} gone, {duration(view.remaining_s())} left"
+    grid.add_row(Text(f"step {view.step}/{view.max_steps}", style="bold"), bar, Text(ends, style="dim"))
+    return grid
+
+
+def _figures(view: RunView) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", min_width=10)
+    grid.add_column(min_width=30)
+    grid.add_column(style="dim")
+    grid.add_column()
+    rewards, status = view.rewards, view.rollout
+    reward = f"{_recent(rewards):.3f} {sparkline(rewards, 24)}" if rewards else "—"
+    newest = view.steps[-1] if view.steps else None
+    age = f"{newest.staleness_mean:.2f} mean, {newest.staleness_max} max of η={view.max_staleness}" if newest else "—"
+    ledger = f"{size(status.reserved_bytes)} of {size(status.budget_bytes)}" if status else "—"
+    flow = f"{status.leased} leased, {status.complete_waiting} ready" if status else "—"
+    ends = ", ".join(f"{count} {reason}" for reason, count in sorted(status.tombstones.items())) if status else ""
+    rows = [
+        ("reward", reward, "generation", rate(view.generation_tps)),
+        ("held-out", held_out(view), "training", rate(view.training_tps)),
+        ("policy", view.policy or "—", "groups", flow),
+        ("staleness", age, "ledger", ledger),
+        ("tombstones", ends or "none", "restarts", str(view.restarts)),
+    ]
+    for row in rows:
+        grid.add_row(*row)
+    return grid
+
+
+def _roles(view: RunView) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("role", "phase", "policy", "restarts"):
+        table.add_column(title, no_wrap=True)
+    table.add_column("what it does", overflow="ellipsis", no_wrap=True)
+    for role in view.roles:
+        phase = Text(str(role.phase), style=_COLOURS[role.phase])
+        table.add_row(role.name, phase, role.policy_id, str(role.restarts or ""), what_it_does(role))
+    return table
+
+
+def _recent(values: Sequence[float], newest: int = 5) -> float:
+    recent = values[-newest:]
+    return sum(recent) / len(recent)

@@ -1,0 +1,117 @@
+"""The command line: instant help, and errors that a person can act on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from areal.cli.main import app, guarded
+from areal.errors import BugError, ConfigError, DataError, InfraError
+from typer.testing import CliRunner
+
+COMMANDS = ("run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "version")
+LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.errors"}
+HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")
+
+
+def python(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout
+
+
+def test_help_imports_nothing_but_the_parser():
+    loaded = set(python("import sys\nimport areal.cli.main\nprint(*sys.modules)").split())
+    assert {name for name in loaded if name.split(".")[0] == "areal"} == LIGHT
+    assert not [name for name in HEAVY if name in loaded]
+
+
+def test_running_a_job_imports_no_torch():
+    code = "import sys\nimport areal.local.run, areal.cli.check, areal.cli.runs, areal.local.inspect\n"
+    loaded = set(python(code + "print(*sys.modules)").split())
+    assert not [name for name in ("torch", "transformers", "matplotlib", "datasets", "pyarrow") if name in loaded]
+
+
+def test_help_lists_every_command():
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert all(f" {name} " in shown for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["run", "check", "prepare", "status", "audit", "report"])
+def test_each_command_shows_an_example(name):
+    assert f"areal {name} " in CliRunner().invoke(app, [name, "--help"]).output.split("Options")[-1]
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (ConfigError("no such field", fix="remove it"), 64, "config error: no such field"),
+        (DataError("no such column", fix="add it"), 65, "data error: no such column"),
+        (BugError("we broke it"), 70, "bug error: we broke it"),
+        (InfraError("the disk is full", fix="free it"), 75, "infra error: the disk is full"),
+        (RuntimeError("surprise"), 70, "internal error: RuntimeError: surprise"),
+        (KeyboardInterrupt(), 143, "stopped"),
+    ],
+)
+def test_an_error_is_one_message_and_a_code(error, code, word, capsys):
+    def fail() -> None:
+        raise error
+
+    assert guarded(fail) == code
+    shown = capsys.readouterr().err
+    assert word in shown
+    assert "Traceback" not in shown
+    if getattr(error, "fix", ""):
+        assert f"fix: {error.fix}" in shown
+
+
+def areal(*arguments: str, cwd: Path, path: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "200"}
+    env |= {"PATH": path} if path is not None else {}
+    return subprocess.run(
+        [sys.executable, "-m", "areal.cli.main", *arguments],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_a_broken_pipe_is_no_error(tmp_path):
+    done = subprocess.run(
+        f"{sys.executable} -m areal.cli.main --help | true", shell=True, cwd=tmp_path, capture_output=True, timeout=60
+    )
+    assert done.stderr == b""
+
+
+def test_an_unknown_option_is_refused_with_usage(tmp_path):
+    done = areal("run", "--no-such-option", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no-such-option" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "audit", "report"])
+def test_a_directory_that_is_no_run_is_refused(command, tmp_path):
+    done = areal(command, str(tmp_path), cwd=tmp_path)
+    assert done.returncode == 64
+    assert "is no run directory" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_version_is_the_package_version(tmp_path):
+    from areal import __version__
+
+    assert areal("version", cwd=tmp_path).stdout.strip() == __version__
+
+
+@pytest.mark.parametrize("command", ["run", "check", "prepare"])
+def test_a_missing_file_is_named(command, tmp_path):
+    done = areal(command, "nowhere.yaml", cwd=tmp_path)
+    assert done.returncode == 64
+    assert "nowhere.yaml" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
