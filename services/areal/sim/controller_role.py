@@ -34,7 +34,7 @@ from areal.rollout.controller.decisions import (
 from areal.rollout.controller.settings import Settings
 from areal.sim.checks import check_admission
 from areal.sim.scenario import Scenario
-from areal.sim.scheduler import Life
+from areal.sim.scheduler import Life, Pipe
 from areal.sim.world import World
 
 Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
@@ -46,6 +46,8 @@ _GATHER_S = 0.002
 
 class WorkerEnd(Protocol):
     """What the controller's side of a stream may do to a worker."""
+
+    down: Pipe
 
     def ordered(self, orders: list[Decision], fence: int, committed: int) -> None: ...
     def told_fleet(self, fleet: list[tuple[int, int]]) -> None: ...
@@ -172,15 +174,15 @@ class ControllerRole:
             self._carry(core, decision, orders)
         for name, todo in orders.items():
             if name in self.workers:
-                delay_s = self.world.scheduler.between(0.001, 0.02)
-                self._life.after(delay_s, self._deliver, name, self.workers[name], todo)
+                stream = self.workers[name]
+                stream[1].down.send(self._deliver, self.incarnation, name, stream, todo)
         self.world.truth.finished |= core.done and self._settled()
 
     def _settled(self) -> bool:
         return not self._journal and not self._operations
 
-    def _deliver(self, name: str, stream: tuple[int, WorkerEnd], orders: list[Decision]) -> None:
-        if self.workers.get(name) == stream and self.core is not None:
+    def _deliver(self, incarnation: int, name: str, stream: tuple[int, WorkerEnd], orders: list[Decision]) -> None:
+        if self.incarnation == incarnation and self.workers.get(name) == stream and self.core is not None:
             stream[1].ordered(orders, self._fence, self.core.book.committed)
 
     # ---- decisions
@@ -228,7 +230,7 @@ class ControllerRole:
         """Push the fleet to every worker."""
         fleet = self.fleet(core)
         for _, worker in self.workers.values():
-            self._life.after(0.005, worker.told_fleet, fleet)
+            worker.down.send(worker.told_fleet, fleet)
 
     # ---- journal and ledger
 

@@ -49,8 +49,8 @@ class Stage:
         if any(fault.kind is FaultKind.KILL_REDIS and fault.value for fault in scenario.faults):
             self.world.store.keep_snapshots()
         self.controller.start()
-        for role in (*self.servers, *self.workers):
-            scheduler.after(scheduler.between(0.0, 0.3), role.start)
+        for start in [role.start for role in self.servers] + [role.start for role in self.workers]:
+            scheduler.after(scheduler.between(0.0, 0.3), start)
         self.trainer.start()
         for fault in scenario.faults:
             scheduler.after(fault.at_s, self.strike, fault)

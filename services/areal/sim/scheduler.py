@@ -45,6 +45,20 @@ class Scheduler:
         return low_s + (high_s - low_s) * self.random.random()
 
 
+class Pipe:
+    """One direction of a stream: messages take a while but stay in order."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._arrival = 0.0
+
+    def send(self, call: Callable[..., None], *args: Any) -> None:
+        """Call `call(*args)` at the other end."""
+        scheduler = self._scheduler
+        self._arrival = max(self._arrival, scheduler.now + scheduler.between(0.001, 0.02))
+        scheduler.after(self._arrival - scheduler.now, call, *args)
+
+
 class Life:
     """One incarnation of a role: its processes and timers run while it is alive."""
 

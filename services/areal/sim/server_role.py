@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from areal.rollout.controller.reports import RefusalReport, ServerReport, Weights
 from areal.sim.controller_role import ControllerRole
-from areal.sim.scheduler import Life, Process
+from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.world import World
 
 _BEAT_S = 0.5
@@ -28,6 +28,7 @@ class ServerRole:
         """Come up without weights."""
         self._life = Life(self.world.scheduler)
         self.incarnation += 1
+        self._up = Pipe(self.world.scheduler)
         self._held: Weights | None = None
         self._refused: RefusalReport | None = None
         self._tokens = 0
@@ -90,8 +91,7 @@ class ServerRole:
             progress=self._tokens,
             refused=self._refused,
         )
-        delay_s = self.world.scheduler.between(0.001, 0.02)
-        self.world.scheduler.after(delay_s, self._arrive, report)
+        self._up.send(self._arrive, report)
 
     def _arrive(self, report: ServerReport) -> None:
         if self._controller.core is not None:

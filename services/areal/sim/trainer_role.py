@@ -28,6 +28,7 @@ class TrainerRole:
     def start(self, *, rollback: bool = False) -> None:
         """A new incarnation from the newest checkpoint."""
         self._life = Life(self.world.scheduler)
+        self.finished = False
         self._life.start(self._run(rollback))
 
     def kill(self) -> None:
@@ -178,11 +179,11 @@ class TrainerRole:
         while True:
             core = self._controller.core
             if core is not None:
-                consumer.set_max_steps(core.max_steps)
+                if not self.finished:
+                    consumer.set_max_steps(core.max_steps)
                 state = consumer.state
-                done = consumer.finished and not consumer.publish_due() and not consumer.checkpoint_due()
                 report = TrainerReport(
-                    consumer.fence, state.step, state.next_group, consumer.committed_state.next_group, done
+                    consumer.fence, state.step, state.next_group, consumer.committed_state.next_group, self.finished
                 )
                 self._controller.post(lambda core, now, report=report: core.trainer(report))  # type: ignore[misc]
             yield _BEAT_S

@@ -28,7 +28,7 @@ from areal.rollout.controller.reports import FailureKind as Kind
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
 from areal.rollout.worker.reports import Done, Evaluated, EvaluationGrant, Failure, FailureKind, Grant, Report
 from areal.sim.controller_role import ControllerRole
-from areal.sim.scheduler import Life, Process
+from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.server_role import ServerRole
 from areal.sim.world import TrueSample, World
 
@@ -47,6 +47,7 @@ class WorkerRole:
         self._controller = controller
         self._servers = servers
         self._life = Life(world.scheduler)
+        self.down = Pipe(world.scheduler)
 
     def start(self) -> None:
         """Come up empty."""
@@ -57,6 +58,7 @@ class WorkerRole:
         self._stream = 0  # incarnation of the controller that our stream leads to; 0 is none
         self._tokens: dict[int, int] = {}  # group → tokens of episodes in work
         self._storing = self._reporting = False
+        self._up, self.down = Pipe(self.world.scheduler), Pipe(self.world.scheduler)
         self._life.start(self._beats())
 
     def kill(self) -> None:
@@ -89,8 +91,7 @@ class WorkerRole:
         else:
             report = self._core.report()
         message = self._message(report, first=first)
-        delay_s = self.world.scheduler.between(0.001, 0.02)
-        self.world.scheduler.after(delay_s, self._arrive, message, self._stream, self.incarnation)
+        self._up.send(self._arrive, message, self._stream, self.incarnation)
 
     def _arrive(self, message: WorkerReport, stream: int, incarnation: int) -> None:
         controller = self._controller

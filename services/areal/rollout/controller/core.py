@@ -182,6 +182,10 @@ class Controller:
                 )
             )
             return
+        if self.desk.finished:
+            error = ConfigError("the run is over: its trainer has finished", fix="start a new run from its last model")
+            self._out.append(Answer(ticket, error, accepted=False))
+            return
         if new.max_concurrent < 1 or new.max_steps < 1:
             error = ConfigError("maxSteps and maxConcurrentRollouts are at least 1", fix="give a positive number")
             self._out.append(Answer(ticket, error, accepted=False))
