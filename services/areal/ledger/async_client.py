@@ -19,7 +19,7 @@ from redis.asyncio.retry import Retry
 
 from areal.ledger.calls import Call, Calls
 from areal.ledger.connection import no_retry, settings
-from areal.ledger.faults import RETRY_FOR_S, Patience, typed
+from areal.ledger.faults import PASSING, RETRY_FOR_S, Patience, typed
 from areal.ledger.values import AddResult, CloseResult, LedgerSnapshot, NewSample, SampleMeta
 
 T = TypeVar("T")
@@ -182,9 +182,12 @@ class AsyncLedger:
                 for call in calls:
                     pipeline.evalsha(call.script.sha, len(call.keys), *call.keys, *call.args)
                 answers: list[Any] = await pipeline.execute(raise_on_error=False)
+            for answer in answers:
+                if isinstance(answer, PASSING):
+                    raise answer
             return answers
 
-        answers = await self._retry(once)
+        answers: list[Any] = await self._retry(once)
         unknown = [i for i, answer in enumerate(answers) if isinstance(answer, redis_errors.NoScriptError)]
         if unknown:
             answers[unknown[0]] = await self._answer(calls[unknown[0]])
