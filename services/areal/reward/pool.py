@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 _CHUNK_ITEMS = 64  # items a message: enough to hide its cost
 _CHUNK_S = 0.05  # of expected work a message: slow items spread over the processes
+_SLOW_ITEM_S = 0.005  # slower items go out in shares for as many processes as there may be
 _GROW_AFTER_S = 0.1  # an item waits this long before another process is started for it
 _SLACK_S = 5.0  # to begin a batch, or to report it: a healthy process needs microseconds
 _BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)  # between failed starts
@@ -103,7 +104,8 @@ class KillablePool:
         self._slots: set[asyncio.Task[None]] = set()
         self._spares: deque[asyncio.Task[Child]] = deque()
         self._last_failure = ""
-        self._item_s = 0.0  # smoothed
+        self._item_s = _SLOW_ITEM_S  # smoothed; unknown items may be slow
+        self._growing: asyncio.TimerHandle | None = None
         self.kills = 0
 
     @property
@@ -120,6 +122,8 @@ class KillablePool:
 
     async def stop(self) -> None:
         """Kills all processes; items still waiting are unserved."""
+        if self._growing is not None:
+            self._growing.cancel()
         for slot in self._slots:
             slot.cancel()
         await asyncio.gather(*self._slots, return_exceptions=True)
@@ -148,7 +152,8 @@ class KillablePool:
         ]
         self._queue.extend(tasks)
         self._arrived.set()
-        self._grow(now)
+        if self._growing is None:
+            self._growing = loop.call_later(_GROW_AFTER_S, self._grow)
         expiry = loop.call_later(wait_s, self._expire, tasks)
         try:
             with self._waits.waiting(f"reward.{self._command.kind}", f"{len(tasks)} items judged", deadline_s=wait_s):
@@ -163,9 +168,14 @@ class KillablePool:
                 reason = f"no {self._command.kind} scorer was free for {task.wait_s:g} s"
                 task.resolve(Unserved(f"{reason}; {self._last_failure}" if self._last_failure else reason))
 
-    def _grow(self, now: float) -> None:
-        if self._queue and now - self._queue[0].queued_at > _GROW_AFTER_S and len(self._slots) < self._size.most:
+    def _grow(self) -> None:
+        """Adds a process while items wait and there may be more; looks again later as long as any wait."""
+        self._growing = None
+        if not self._queue or len(self._slots) >= self._size.most:
+            return
+        if time.monotonic() - self._queue[0].queued_at >= _GROW_AFTER_S:
             self._add_slot(None)
+        self._growing = asyncio.get_running_loop().call_later(_GROW_AFTER_S, self._grow)
 
     def _add_slot(self, child: Child | None) -> None:
         slot = asyncio.create_task(self._work(child))
@@ -244,7 +254,8 @@ class KillablePool:
             self._arrived.clear()
             await self._arrived.wait()
         by_time = int(_CHUNK_S / self._item_s) if self._item_s > 0 else _CHUNK_ITEMS
-        by_share = -(-len(self._queue) // max(1, len(self._slots)))
+        shares = self._size.most if self._item_s >= _SLOW_ITEM_S else max(1, len(self._slots))
+        by_share = -(-len(self._queue) // shares)
         room = max(1, min(_CHUNK_ITEMS, by_time, by_share))
         chunk: list[_Task] = []
         while self._queue and len(chunk) < room:
@@ -256,7 +267,6 @@ class KillablePool:
             chunk.append(self._queue.popleft())
             if chunk[-1].alone:
                 break
-        self._grow(time.monotonic())
         return chunk
 
     async def _judge(self, child: Child, chunk: list[_Task]) -> bool:
@@ -285,13 +295,17 @@ class KillablePool:
                 raise BugError(f"a {self._command.kind} scorer sent {message!r:.80} for {len(chunk) - done} items")
             for value, wall_s in message:
                 chunk[done].resolve(Answered(value, wall_s))
-                self._item_s += 0.05 * (wall_s - self._item_s)
+                self._took(wall_s)
                 done += 1
         return True
+
+    def _took(self, wall_s: float) -> None:
+        self._item_s += 0.05 * (wall_s - self._item_s)
 
     def _after_kill(self, left: list[_Task], guilty: _Task | None) -> None:
         if guilty is not None:
             guilty.resolve(DeadlineHit(guilty.deadline_s))
+            self._took(guilty.deadline_s)
             self._again([task for task in left if task is not guilty])
         else:
             self._lost(left, "the process stopped reporting")

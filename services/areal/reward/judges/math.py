@@ -20,10 +20,15 @@ def make_judge() -> Callable[[Any], Any]:
         raise ConfigError("the math verifier needs math-verify", fix="pip install 'areal[reward]'") from None
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns once a call that its timeouts are off
 
+    def readable(text: str) -> Any:
+        """What the library read; nothing when it could only keep the text, which equals nothing but itself."""
+        found = parse(text, parsing_timeout=None)
+        return found if any(not isinstance(one, str) for one in found) else []
+
     @lru_cache(_GOLDS)
     def gold_of(text: str) -> Any:
         # Always boxed: bare text such as 2\sqrt{3} would be read as its first number.
-        return parse(f"\\boxed{{{text}}}", parsing_timeout=None)
+        return readable(f"\\boxed{{{text}}}")
 
     def judge(payload: list[Any]) -> list[str]:
         gold_text, answer, boxed = payload
@@ -31,7 +36,7 @@ def make_judge() -> Callable[[Any], Any]:
             gold = gold_of(gold_text)
             if not gold:
                 return ["GOLD_UNPARSEABLE", ""]
-            predicted = parse(f"\\boxed{{{answer}}}" if boxed else answer, parsing_timeout=None)
+            predicted = readable(f"\\boxed{{{answer}}}" if boxed else answer)
             if not predicted:
                 return ["UNPARSEABLE" if boxed else "NO_ANSWER", ""]
             equal = verify(gold, predicted, timeout_seconds=None)

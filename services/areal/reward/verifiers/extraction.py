@@ -24,7 +24,7 @@ _TOWER = re.compile(r"(?:\^|\*\*)[\s{(]*[^\s^{}()]+[\s})]*(?:\^|\*\*)[\s{(]*[^\s
 _POWER_OF_POWER = re.compile(r"\d[\s})]*(?:\^|\*\*)[\s{(]*(\d+)[\s})]*(?:\^|\*\*)[\s{(]*(\d+)")  # 9^{9^{9}}
 _FACTORIAL = re.compile(r"(\d+)\s*\}?\s*\)?\s*!")
 _BINOMIAL = re.compile(r"\\[dt]?binom\D{0,3}(\d+)|\bbinomial\((\d+)")
-_HEAVY = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)\b|∑|∏|∫")
+_HEAVY = re.compile(r"\\(?:sum|prod|int|iint|iiint|oint|lim)(?![a-zA-Z])|∑|∏|∫")
 _MAX_TOKENS, _MAX_NESTING = 200, 40
 _MAX_EXPONENT, _MAX_FACTORIAL = 10_000, 1_000
 

@@ -1,0 +1,92 @@
+"""Final answers, quick verdicts and guards: text only."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from areal.reward.verifiers.extraction import extract, gold_text, last_boxed, quick_verdict, too_complex
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        (r"so \boxed{1} no, \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{3} and then \boxed{4", "3"),
+        (r"<think>\boxed{1}</think> It is \boxed{2}.", "2"),
+        ("The answer is 42.", "42"),
+        ("Final answer: $x+1$", "x+1"),
+        ("work\n#### 1,234", "1,234"),
+        ("<answer> 7 </answer>", "7"),
+        ("42", "42"),
+        ("first line\nx = 5", "x = 5"),
+    ],
+)
+def test_the_final_answer_is_found(completion: str, answer: str) -> None:
+    found = extract(completion)
+    assert found is not None
+    assert found.text == answer
+
+
+def test_an_empty_completion_has_no_answer() -> None:
+    assert extract("") is None
+    assert extract("<think>long</think>  \n ") is None
+    assert extract(r"\boxed{}") is None
+
+
+@given(st.text(alphabet="ab{}\\boxed", max_size=60))
+def test_a_box_always_holds_balanced_braces(text: str) -> None:
+    inside = last_boxed(text)
+    assert inside is None or inside.count("{") == inside.count("}")
+
+
+def test_hostile_text_is_read_in_linear_time() -> None:
+    began = time.process_time()
+    for text in (r"\boxed{" * 9_000, "<answer>" * 8_000, "answer is " * 6_000, "answer" + " " * 60_000, "{" * 64_000):
+        extract(text)
+    assert time.process_time() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [(r"\boxed{12}", "12"), ("6*7=42 #### 42", "42"), ("$x$", "x"), (" 5 ", "5"), (r"\frac{1}{2}", r"\frac{1}{2}")],
+)
+def test_the_expected_answer_loses_its_wrapping(gold: str, text: str) -> None:
+    assert gold_text(gold) == text
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer", "equal"),
+    [
+        ("42", "42", True), ("42", "+042", True), ("-0", "0", True), ("42", "43", False), ("1.50", "1.5", True),
+        ("0.3333333", "0.3333334", None), ("A", "A", True), ("A", "B", False), ("1/2", "0.5", None), ("x", "x", None),
+        ("42", "4e1", None), ("42", "40 or 42", None), ("1000", "1,000", None),
+    ],
+)  # fmt: skip
+def test_text_alone_decides_only_what_is_certain(gold: str, answer: str, equal: bool | None) -> None:
+    assert quick_verdict(gold, answer) is equal
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "9" * 401, "2^{10001}", "2**99999", "9^{9^{9}}", "x^{x^{x^x}}", "1001!", "(3!)!", r"\binom{5000}{2}",
+        "(" * 41 + "x" + ")" * 41,
+        r"\sum_{i=1}^{10} i", r"\int_0^1 x dx", "x+" * 150 + "x", "1" + " " * 2001,
+    ],
+)  # fmt: skip
+def test_what_would_keep_algebra_busy_is_refused(answer: str) -> None:
+    assert too_complex("7", answer)
+
+
+@pytest.mark.parametrize(
+    "answer", [r"\frac{1}{2}", "e^{x^2}", "2^{2^3}", "5!", r"\binom{10}{2}", r"(x+1)^2", "10^{9}", r"\sqrt{2}"]
+)
+def test_ordinary_answers_pass(answer: str) -> None:
+    assert too_complex("7", answer) is None
+
+
+def test_sums_are_allowed_where_the_expected_answer_has_one() -> None:
+    assert too_complex(r"\sum_{i=1}^n i", r"\sum_{j=1}^n j") is None
