@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -252,3 +253,13 @@ def test_a_lowered_length_ends_the_run_early(make_world):
     assert world.train() == ExitCode.DONE
     assert len(rows(world)) == 2
     assert world.controller.published[-1][:2] == ("2.f1", True)
+
+
+def test_the_examples_loop_updates_twice_while_the_policy_is_close(make_world):
+    recipe = Path(__file__).resolve().parents[2] / "examples" / "own_loop.py"
+    world = make_world(recipe=recipe, algorithm={"learningRate": 1e-3, "warmupSteps": 0})
+    world.fill(range(12), staleness=9)
+    assert world.train() == ExitCode.DONE
+    assert sorted(trained(world)) == [0, 1, 2, 3]
+    assert any(row["approx_kl"] > 0 for row in rows(world))  # the second update starts away from the proximal policy
+    assert world.controller.published[-1][:2] == ("4.f1", True)
