@@ -47,7 +47,7 @@ class Block(BaseModel):
         fields = {**fields_of(cls), **cls.model_fields}
         kept = {}
         for key, value in data.items():
-            members = _members(fields[key].annotation) if key in fields else [Any]
+            members = members_of(fields[key].annotation) if key in fields else [Any]
             if isinstance(value, bool) and bool not in members and Any not in members:
                 value = str(value).lower()  # which no number is made of
             if value is not None or Any in members or NoneType in members:
@@ -77,7 +77,7 @@ def fields_of(block: type[BaseModel]) -> dict[str, Any]:
 
 def blocks_in(annotation: Any) -> list[type[Block]]:
     """The blocks that a field may hold: none for a plain value, several for a union."""
-    return [member for member in _members(annotation) if isinstance(member, type) and issubclass(member, Block)]
+    return [member for member in members_of(annotation) if isinstance(member, type) and issubclass(member, Block)]
 
 
 def block_for(annotation: Any, given: Any) -> type[Block] | None:
@@ -95,10 +95,11 @@ def tags_of(block: type[BaseModel]) -> tuple[str, ...]:
     return get_args(fields_of(block)[key].annotation) if key else ()
 
 
-def _members(annotation: Any) -> list[Any]:
+def members_of(annotation: Any) -> list[Any]:
+    """The types that an annotation allows, without Annotated and Union around them."""
     origin = get_origin(annotation)
     if origin is Annotated:
-        return _members(get_args(annotation)[0])
+        return members_of(get_args(annotation)[0])
     if origin in (Union, UnionType):
-        return [inner for member in get_args(annotation) for inner in _members(member)]
+        return [inner for member in get_args(annotation) for inner in members_of(member)]
     return [annotation]

@@ -16,6 +16,7 @@ from areal.errors import ConfigError
 
 _MAX_BYTES = 1 << 20  # the API server's limit for an object is about as large
 _MAX_DEPTH = 32
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,24 @@ def parse_value(text: str) -> Any:
 def _value(loader: yaml.SafeLoader, node: Any, path: str, document: Document, depth: int) -> Any:
     if depth > _MAX_DEPTH:
         raise yaml.MarkedYAMLError(problem="nested too deep, or an alias of itself", problem_mark=node.start_mark)
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+        raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} is not for job files", problem_mark=node.start_mark)
     if isinstance(node, yaml.MappingNode):
-        own_keys = len(node.value)
+        own_keys = {id(key) for key, _ in node.value}
         loader.flatten_mapping(node)  # `<<`: merged fields come first, so that own fields win
-        merged = len(node.value) - own_keys
+        seen: set[str] = set()
         values: dict[str, Any] = {}
-        for place, (key_node, value_node) in enumerate(node.value):
+        for key_node, value_node in node.value:
             key = loader.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable) or key is None:
                 raise yaml.MarkedYAMLError(problem="a field needs a name", problem_mark=key_node.start_mark)
             name = str(key).lower() if isinstance(key, bool) else str(key)
             child = f"{path}.{name}" if path else name
             line = key_node.start_mark.line + 1
-            if name in values and place > merged:
-                document.duplicates.append((child, document.lines[child], line))
+            if id(key_node) in own_keys:
+                if name in seen:
+                    document.duplicates.append((child, document.lines[child], line))
+                seen.add(name)
             document.lines[child] = line
             values[name] = _value(loader, value_node, child, document, depth + 1)
         return values

@@ -35,31 +35,30 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
         except ConfigError as error:
             problems.append(Problem(".".join(keys), error.message, where))
             continue
-        message = _wrong(keys, values)
-        if message:
-            problems.append(Problem(".".join(keys), message, where))
+        if wrong := _wrong(keys, values):
+            problems.append(Problem(*wrong, where))
             continue
         _set(values, keys, value)
         origins[".".join(keys)] = where
     return origins, problems
 
 
-def _wrong(keys: Sequence[str], values: Any) -> str:
-    """Why a path names no field; empty when it does. Free-form fields take any path."""
+def _wrong(keys: Sequence[str], values: Any) -> tuple[str, str] | None:
+    """Which part of a path names no field, and why; None when all do. Free-form fields take any path."""
     block: type[BaseModel] | None = RLJob
     for depth, key in enumerate(keys):
         if block is None:
-            return ""
+            return None
         fields = fields_of(block)
         if key not in fields:
-            return _unknown(keys[: depth + 1], block)
+            return ".".join(keys[: depth + 1]), _unknown(keys[: depth + 1], block)
         annotation = fields[key].annotation
         values = values.get(key) if isinstance(values, dict) else None
         block = block_for(annotation, values)
         last = depth == len(keys) - 1
         if block is None and not last and "dict" not in str(annotation):
-            return f"{'.'.join(keys[: depth + 1])} has no fields of its own"
-    return ""
+            return ".".join(keys), f"{'.'.join(keys[: depth + 1])} has no fields of its own"
+    return None
 
 
 def _unknown(keys: Sequence[str], block: type[BaseModel]) -> str:

@@ -11,6 +11,7 @@ _STEP_BYTES_CEL = (
     "self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * self.spec.rollout.maxSampleTokens * 8"
 )
 _BUDGET_CEL = "quantity(string(self.spec.replay.budgetBytes)).asInteger()"
+_IN_BUDGET_CEL = f"(self.spec.algorithm.maxStaleness + 2) * {_STEP_BYTES_CEL} * 10 <= {_BUDGET_CEL} * 8"
 
 
 @rule(
@@ -91,7 +92,7 @@ def publish_interval(job: RLJob, facts: Facts) -> str | None:
     "spec.replay.budgetBytes",
     "The samples of η+2 steps fit into 80 % of the budget.",
     fix="Raise replay.budgetBytes, or lower rollout.maxSampleTokens, batchSize, groupSize or maxStaleness.",
-    cel=f"(self.spec.algorithm.maxStaleness + 2) * {_STEP_BYTES_CEL} * 10 <= {_BUDGET_CEL} * 8",
+    cel=_IN_BUDGET_CEL,
 )
 def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     algorithm, tokens, budget = job.spec.algorithm, job.spec.rollout.max_sample_tokens, job.spec.replay.budget_bytes
@@ -112,7 +113,7 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     fix="Lower checkpoint.intervalSteps or raise replay.budgetBytes; the job runs either way.",
     cel=(
         f"(self.spec.checkpoint.intervalSteps + self.spec.algorithm.maxStaleness + 1) * {_STEP_BYTES_CEL} * 10 "
-        f"<= {_BUDGET_CEL} * 8"
+        f"<= {_BUDGET_CEL} * 8 || !({_IN_BUDGET_CEL})"
     ),
     severity=Severity.WARNING,
 )

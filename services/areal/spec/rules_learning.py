@@ -120,7 +120,7 @@ def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.learningRate",
     f"learningRate ≤ {_USUAL_RATE:g}, as in every known recipe.",
     fix="Check the exponent of algorithm.learningRate.",
-    cel=f"self.spec.algorithm.learningRate <= {_USUAL_RATE}",
+    cel=f"self.spec.algorithm.learningRate <= {_USUAL_RATE} || self.spec.algorithm.learningRate > {_HIGHEST_RATE}",
     severity=Severity.WARNING,
 )
 def learning_rate_high(job: RLJob, facts: Facts) -> str | None:

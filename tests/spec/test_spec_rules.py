@@ -1,0 +1,132 @@
+"""Rules: declared once, with the arithmetic; their boundaries; what depends on facts."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from areal.spec import RULES, Facts, RLJob, Severity, check, load_job, numbers
+from areal.spec.quantity import show_bytes
+from hypothesis import given
+from hypothesis import strategies as st
+from spec_corpus import CORPUS
+
+QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"
+
+
+def job(*overrides: str) -> RLJob:
+    return load_job(QUICKSTART, overrides)
+
+
+def broken(*overrides: str, facts: Facts | None = None) -> dict[str, str]:
+    return {finding.rule: finding.message for finding in check(job(*overrides), facts)}
+
+
+def test_each_rule_is_declared_once_and_completely():
+    assert len({rule.id for rule in RULES}) == len(RULES)
+    for rule in RULES:
+        assert re.fullmatch(r"[a-z]+(-[a-z]+)*", rule.id)
+        assert rule.says.endswith(".")
+        assert rule.fix.endswith(".")
+        assert rule.cel is None or "self." in rule.cel
+        assert rule.field.startswith(("spec.", "metadata."))
+
+
+def test_errors_come_before_warnings():
+    severities = [finding.severity for finding in check(job("algorithm.groupSize=1", "algorithm.maxSteps=3"))]
+    assert severities == sorted(severities, key=lambda severity: severity is Severity.WARNING)
+    assert {Severity.ERROR, Severity.WARNING} == set(severities)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "rule", "arithmetic"),
+    [
+        (["rollout.maxConcurrentRollouts=20"], "batch-cannot-fill", "4 rounds"),
+        (["rollout.maxConcurrentRollouts=20"], "batch-cannot-fill", "64·3 = 192"),
+        (["weightSync.intervalSteps=4"], "publish-interval", "η + 1 = 3"),
+        (["algorithm.decoupled=false"], "stale-without-decoupled", "η = 2 > 1"),
+        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "4·64·8·8192·8 = 128 MiB"),
+        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "80 % of 100 MiB = 80 MiB"),
+        (["rollout.maxSampleTokens=8192", "replay.budgetBytes=400Mi"], "checkpoint-forced", "every 7 steps"),
+        (["trainer.procPerNode=4", "trainer.mesh.dp=3"], "mesh", "1·4 = 4 processes"),
+        (["algorithm.groupSize=1"], "group-size", "reward − mean = 0"),
+    ],
+)
+def test_messages_show_the_arithmetic(overrides, rule, arithmetic):
+    assert arithmetic in broken(*overrides)[rule]
+
+
+@given(eta=st.integers(0, 8), interval=st.integers(1, 12))
+def test_publication_deadlock_exactly_when_the_interval_exceeds_the_window(eta, interval):
+    spec = job().model_copy()
+    changed = spec.model_copy(
+        update={
+            "spec": spec.spec.model_copy(
+                update={
+                    "algorithm": spec.spec.algorithm.model_copy(update={"max_staleness": eta}),
+                    "weight_sync": spec.spec.weight_sync.model_copy(update={"interval_steps": interval}),
+                }
+            )
+        }
+    )
+    # the newest version on servers is kI; steps up to kI + η are admitted; version (k+1)I needs step (k+1)I − 1
+    stands_still = interval - 1 > eta
+    assert ("publish-interval" in {finding.rule for finding in check(changed)}) == stands_still
+
+
+@given(tokens=st.integers(64, 4096), budget=st.integers(1 << 20, 1 << 32), interval=st.integers(1, 200))
+def test_a_job_within_budget_holds_its_window_until_the_checkpoint_that_is_said(tokens, budget, interval):
+    given_job = job()
+    replay = given_job.spec.replay.model_copy(update={"budget_bytes": budget})
+    rollout = given_job.spec.rollout.model_copy(update={"max_sample_tokens": tokens})
+    checkpoint = given_job.spec.checkpoint.model_copy(update={"interval_steps": interval})
+    changed = given_job.model_copy(
+        update={
+            "spec": given_job.spec.model_copy(update={"replay": replay, "rollout": rollout, "checkpoint": checkpoint})
+        }
+    )
+    rules = {finding.rule for finding in check(changed)}
+    step, eta = numbers.bytes_a_step(changed), changed.spec.algorithm.max_staleness
+    assert ("bytes-over-budget" in rules) == ((eta + 2) * step > int(budget * 0.8))
+    if "bytes-over-budget" not in rules:
+        every = numbers.forced_checkpoint_every(changed)
+        assert (every + eta + 1) * step <= budget * 0.8
+        assert ("checkpoint-forced" in rules) == (every < interval)
+
+
+def test_rules_that_need_facts_say_nothing_without_them():
+    assert broken("reward.verifier=math") == {}
+    assert "two-rewards" in broken("reward.verifier=math", facts=Facts(recipe_defines_reward=True))
+    assert broken("reward.verifier=custom", facts=Facts(recipe_defines_reward=True)) == {}
+    assert "custom-without-reward" in broken("reward.verifier=custom", facts=Facts(recipe_defines_reward=False))
+
+
+def test_files_are_looked_for_when_a_directory_is_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    beside = tmp_path / "jobs"
+    (beside / "models" / "digits-1m").mkdir(parents=True)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.jsonl").touch()
+    missing = {finding.field: finding for finding in check(job(), base_dir=beside) if finding.rule == "file-missing"}
+    assert missing.keys() == {"spec.recipe.file", "spec.dataset.evaluation.jsonl"}
+    message = missing["spec.recipe.file"].message
+    assert str(tmp_path / "examples" / "digits.py") in message
+    assert str(beside / "examples" / "digits.py") in message
+
+
+def test_a_missing_model_can_be_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = next(finding for finding in check(job(), base_dir=tmp_path) if finding.field == "spec.model.path")
+    assert "areal init-model --out models/digits-1m" in model.fix
+    assert model.where.startswith(str(QUICKSTART))
+
+
+def test_findings_read_as_a_sentence_with_place_and_fix():
+    text = str(check(job("algorithm.groupSize=1"))[0])
+    assert text.startswith("error: override algorithm.groupSize=1: spec.algorithm.groupSize: a group of 1")
+    assert "[group-size]\n  fix: Set algorithm.groupSize" in text
+
+
+@pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (2 << 30, "2 GiB"), (3 << 50, "3072 TiB")])
+def test_sizes_for_people(size, text):
+    assert show_bytes(size) == text
