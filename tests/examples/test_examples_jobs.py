@@ -1,0 +1,112 @@
+"""Every example is a valid job whose recipe imports, and says how to run itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from areal.spec import load_job
+from areal.workflow import GenerationResult, TokenSpan
+from areal.workflow.episode import check_episode
+from areal.workflow.generation import as_ids
+from areal.workflow.recipe import load_recipe
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+JOBS = sorted(EXAMPLES.glob("*.yaml"))
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
+def test_an_example_is_a_job_with_a_recipe_and_says_how_to_run_it(path: Path) -> None:
+    job = load_job(path)
+    assert f"areal run examples/{path.name}" in path.read_text()
+    assert job.spec.recipe is not None
+    recipe = load_recipe(EXAMPLES.parent / job.spec.recipe.file)
+    assert recipe.reward is not None
+    assert job.spec.rollout.workflow in {"rlvr", *recipe.workflows}
+    assert "areal run examples/" in (recipe.module.__doc__ or "")
+
+
+def test_the_quickstart_is_the_recipe_that_was_seen_to_work() -> None:
+    spec = load_job(EXAMPLES / "quickstart.yaml").spec
+    algorithm = spec.algorithm
+    assert (algorithm.group_size, algorithm.batch_size, algorithm.max_steps, algorithm.max_staleness) == (8, 64, 160, 2)
+    assert (algorithm.learning_rate, algorithm.warmup_steps, algorithm.min_lr_ratio) == (1e-4, 5, 0.1)
+    assert (algorithm.lr_schedule, tuple(algorithm.betas), algorithm.clip_low) == ("linear", (0.9, 0.99), 0.2)
+    assert (spec.evaluation.interval_steps, spec.evaluation.rows, spec.checkpoint.interval_steps) == (10, 500, 20)
+    assert (spec.rollout.sampling.max_new_tokens, spec.rollout.sampling.temperature) == (8, 1.0)
+
+
+def test_the_quickstarts_reward() -> None:
+    reward = module("digits").reward
+    assert reward("3142=", "1234", [], [], answer="1234") == 1.0
+    assert reward("3142=", "1324", [], [], answer="1234") == 0.0
+
+
+def test_a_graded_reward_rises_with_the_answer() -> None:
+    reward = module("custom_reward").reward
+    answers = ["", "9", "4321", "1243", "1234"]
+    scores = [reward("3142=", answer, [], [], answer="1234") for answer in answers]
+    assert scores == sorted(scores)
+    assert (scores[0], scores[-1]) == (0.0, 1.0)
+    assert len(set(scores[2:])) == 3
+    assert reward("3142=", "12344444444", [], [], answer="1234") < scores[-1]
+
+
+class Engine:
+    """Answers from a list; one token a character."""
+
+    def __init__(self, reward, answers: list[str]) -> None:
+        self._reward = reward
+        self._answers = iter(answers)
+        self.asked: list[list[int]] = []
+        self.tokenizer = self
+
+    def encode(self, text: str):
+        return as_ids([ord(c) for c in text])
+
+    def decode(self, ids) -> str:
+        return "".join(map(chr, ids))
+
+    def prompt(self, row):
+        from areal.workflow import Prompt
+
+        return Prompt(row["prompt"], self.encode(row["prompt"]))
+
+    async def agenerate(self, request) -> GenerationResult:
+        self.asked.append(list(request.input_ids))
+        ids = self.encode(next(self._answers))
+        return GenerationResult(ids, np.full(len(ids), -0.5, "<f4"), (TokenSpan(0, len(ids), "3.f1", "s"),))
+
+    async def score(self, *, prompt, completion, prompt_ids, completion_ids, row) -> float:
+        return self._reward(prompt, completion, prompt_ids, completion_ids, **{k: row[k] for k in ("answer",)})
+
+
+@pytest.mark.parametrize(
+    ("answers", "turns", "reward"), [(["12"], 1, 1.0), (["21", "12"], 2, 0.5), (["21", "21"], 2, 0.0)]
+)
+async def test_a_second_try_goes_on_from_the_tokens_of_the_first(answers: list[str], turns: int, reward: float) -> None:
+    example = module("multi_turn")
+    engine = Engine(example.reward, answers)
+    episode = await example.RetryWorkflow().arun_episode(engine, {"prompt": "21=", "answer": "12"})
+    (sequence,) = episode.sequences
+    check_episode(episode, vocab_size=256, policies=frozenset({("3.f1", "s")}))
+    assert episode.reward == reward
+    assert len(engine.asked) == turns
+    text = engine.decode(sequence.input_ids)
+    trained = "".join(c for c, mask in zip(text, sequence.loss_mask, strict=True) if mask)
+    assert trained == "".join(answers)
+    if turns == 2:
+        assert text == f"21={answers[0]}\n21={answers[1]}"
+        assert engine.decode(engine.asked[1]) == f"21={answers[0]}\n21="
