@@ -1,0 +1,1 @@
+"""The generation agent: weights, interruption and truth beside one engine."""

@@ -1,0 +1,271 @@
+"""The agent: one engine, its weights, its requests, its place in the fleet, put together.
+
+Owns the background tasks and the order of start and stop. What is decided where: `core` the rules, `swap` the
+procedure, `requests` the truth of tokens, `engine_process` the engine's life.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal.errors import DataError, InfraError
+from areal.generation import engine_command
+from areal.generation.controller_link import ControllerLink
+from areal.generation.core import AgentCore, Wanted
+from areal.generation.dispatch import Dispatcher
+from areal.generation.engine_client import EngineClient
+from areal.generation.engine_process import EngineProcess
+from areal.generation.limits import ModelLimits
+from areal.generation.requests import Requests
+from areal.generation.service import ControlService, GenerationService
+from areal.generation.swap import Swapper
+from areal.net.server import GrpcServer
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.spec.serving import EmbeddedEngine, SglangEngine
+from areal.v1 import generation_pb2 as wire
+from areal.v1 import generation_pb2_grpc as rpc
+from areal.v1 import rollout_pb2 as rollout
+from areal.weights.policy import PolicyId
+
+log = logging.getLogger(__name__)
+
+START_VERSION = "start"  # the start model's weight version: of no policy, so nothing is sampled from it
+DRAIN_S = 3.0
+IDLE_LOOK_S = 5.0  # the swapper looks again by itself, whatever it was or wasn't told
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """What an agent is told. `server_id` names it in the fleet."""
+
+    server_id: str
+    job: str
+    token: str
+    incarnation: str
+    controller: str
+    model_path: Path
+    tokenizer_path: Path
+    engine: EmbeddedEngine | SglangEngine
+    engine_port: int
+    stream_interval: int = 16
+    port: int = 0
+    host: str = "127.0.0.1"
+
+
+class Agent:
+    """One generation server. `start`, then `run` until `stop_event`; `run` cleans up."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.core = AgentCore()
+        self.waits = WaitRegistry(settings.server_id)
+        self.progress = ProgressCounter()
+        self.metrics = RoleMetrics("generation", settings.job)
+        self.limits = ModelLimits.from_dir(settings.model_path)
+        self._api_key = secrets.token_urlsafe(24)
+        self.engine = EngineClient(settings.engine_port, self._api_key)
+        self._lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.requests = Requests(self.core, settings.server_id, self.progress, self._abort)
+        self.dispatcher = Dispatcher(self.core, self.engine, self.requests, self._lock)
+        self._swapper = Swapper(self.core, self.engine, self.requests, self.metrics, self.waits, self._lock)
+        self._look = asyncio.Event()
+        self._holds: Wanted | None = None  # what the engine's command line named
+        self._counted = (0, 0)
+        self._proving: asyncio.Task[bool] | None = None
+        self.process = EngineProcess(
+            self.engine, self._command, on_up=self._engine_up, on_down=self._engine_down, stalled_s=self._stalled_s
+        )
+        self._server = GrpcServer("generation", settings.token, waits=self.waits, progress=self.progress)
+        self.address = ""
+        self._link = ControllerLink(
+            settings.controller,
+            settings.token,
+            name=settings.server_id,
+            incarnation=settings.incarnation,
+            state=self.state,
+            on_orders=self._orders,
+            progress=self.progress,
+            waits=self.waits,
+        )
+
+    async def start(self) -> int:
+        """Serve gRPC; returns the port. The engine is started by `run`."""
+        service = GenerationService(self.requests, self.dispatcher, self.limits)
+        self._server.add(rpc.add_GenerationServicer_to_server, service, "areal.v1.Generation")
+        control = ControlService(self.state, self.drain)
+        self._server.add(rpc.add_GenerationControlServicer_to_server, control, "areal.v1.GenerationControl")
+        port = await self._server.start(self.settings.port, self.settings.host)
+        self.address = f"{self.settings.host}:{port}"
+        return port
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Work until `stop`. Raises InfraError when the engine can't be kept alive."""
+        tasks = [
+            self._task(self.process.run()),
+            self._task(self._take_weights()),
+            self._task(self._link.run()),
+            self._task(self._report()),
+        ]
+        stopping = self._task(stop.wait())
+        try:
+            await asyncio.wait((*tasks, stopping), return_when=asyncio.FIRST_COMPLETED)
+            failed = next((task for task in tasks if task.done()), None)
+            if failed is not None and (error := failed.exception()) is not None:
+                raise error
+            self.progress.doing = "draining"
+            await self.drain(DRAIN_S)
+            self._link.wake()
+            await asyncio.sleep(0.05)  # the last state leaves before the stream does
+        finally:
+            await self._server.stop(1.0)
+            await self.process.stop()
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.dispatcher.close()
+            await self.engine.close()
+
+    async def drain(self, grace_s: float) -> int:
+        """Take no new requests and end the running ones with what was made."""
+        self.core.draining = True
+        self._link.wake()
+        return await self.requests.drain(grace_s)
+
+    def state(self) -> wire.ServerState:
+        """What this server tells about itself."""
+        core, requests = self.core, self.requests
+        running = min(len(requests), self.settings.engine.max_running_requests)
+        state = wire.ServerState(
+            server_id=self.settings.server_id,
+            address=self.address,
+            policy_id=str(core.held) if core.version >= 0 else "",
+            version=core.version,
+            live=core.engine_up,
+            ready=core.ready,
+            draining=core.draining,
+            running=running,
+            waiting=len(requests) - running,
+            tokens_total=requests.tokens_total,
+            engine=self.settings.engine.type,
+            interruptions_total=requests.interruptions_total,
+        )
+        if core.refused is not None:
+            state.refused.CopyFrom(
+                wire.Refusal(policy_id=str(core.refused.policy), tries=core.refused.tries, reason=core.refused.reason)
+            )
+        return state
+
+    # ---- weights
+
+    def _orders(self, orders: rollout.ServerOrders) -> None:
+        if orders.HasField("wanted") and orders.wanted.policy_id:
+            try:
+                policy = PolicyId.parse(orders.wanted.policy_id)
+            except DataError as error:
+                log.error("the controller wants what is no policy: %s", error.message)
+                return
+            wanted = Wanted(policy, Path(orders.wanted.path), orders.wanted.manifest_digest, orders.wanted.rollback)
+            if wanted != self.core.wanted:
+                self.core.want(wanted)
+                self._look.set()
+        if orders.drain and not self.core.draining:
+            self._task(self.drain(DRAIN_S))
+
+    async def _take_weights(self) -> None:
+        """Hold what is wanted: now, and again when a refused version's time has come."""
+        while True:
+            self._look.clear()
+            wanted = self.core.due(time.monotonic())
+            if wanted is not None:
+                await self._swapper.take(wanted)
+                await self._changed()
+                continue
+            delay = self.core.next_look_s(time.monotonic())
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), IDLE_LOOK_S if not delay else min(delay, IDLE_LOOK_S))
+
+    async def _changed(self) -> None:
+        """What this server holds, or whether it is ready, may have changed: tell everybody."""
+        core = self.core
+        self.progress.policy_id = str(core.held) if core.ready else ""
+        self.progress.doing = f"serving {core.held}" if core.ready else "not ready"
+        self.metrics.gauge("areal_generation_policy_version").set(core.version)
+        self._link.wake()
+        await self._server.set_ready(core.ready)
+
+    # ---- the engine
+
+    def _command(self) -> engine_command.Launch:
+        """Start from the newest accepted version, when it is still there."""
+        settings, accepted = self.settings, self.core.accepted
+        self._holds = accepted if accepted is not None and accepted.path.is_dir() else None
+        return engine_command.launch(
+            settings.engine,
+            engine_command.EngineStart(
+                model_path=settings.model_path if self._holds is None else self._holds.path,
+                tokenizer_path=settings.tokenizer_path,
+                weight_version=START_VERSION if self._holds is None else str(self._holds.policy),
+                port=settings.engine_port,
+                stream_interval=settings.stream_interval,
+                api_key=self._api_key,
+            ),
+            cuda=engine_command.has_cuda(),
+        )
+
+    async def _engine_up(self) -> None:
+        self.core.engine_started(self._holds)
+        if self._holds is not None:
+            await self._swapper.prove(self._holds)
+        self._look.set()
+        await self._changed()
+
+    def _engine_down(self, reason: str) -> None:
+        log.error("the engine is gone: %s", reason)
+        self.core.engine_lost()
+        self.requests.lose_all()
+        self._task(self._changed())
+
+    def _stalled_s(self) -> float:
+        """For how long the engine has owed a token."""
+        return self.progress.since_s() if len(self.requests) and self.core.ready and not self._lock.locked() else 0.0
+
+    def _abort(self, rid: str | None) -> None:
+        """Ask the engine to end requests, without waiting for it."""
+
+        async def ask() -> None:
+            with contextlib.suppress(InfraError, DataError):  # an engine that is gone has ended them
+                await self.engine.abort(rid)
+
+        if self.core.engine_up:
+            self._task(ask())
+
+    # ---- tasks
+
+    def _task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _report(self) -> None:
+        """Keep the metrics up to date."""
+        while True:
+            tokens, interruptions = self._counted
+            self.metrics.counter("areal_generation_tokens_total").inc(self.requests.tokens_total - tokens)
+            self.metrics.counter("areal_generation_interruptions_total").inc(
+                self.requests.interruptions_total - interruptions
+            )
+            self._counted = (self.requests.tokens_total, self.requests.interruptions_total)
+            self.metrics.gauge("areal_generation_running").set(len(self.requests))
+            await asyncio.sleep(1.0)

@@ -1,0 +1,70 @@
+"""How each kind of engine is started: command and environment, from the job's settings.
+
+Pure. Flags are SGLang's; the embedded engine has the same names where it has the flag.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal.spec.serving import EmbeddedEngine, SglangEngine
+
+SGLANG_CPU_TOKENS = 65_536  # cache positions of stock SGLang on a CPU: its own default would take most of the memory
+
+
+@dataclass(frozen=True)
+class EngineStart:
+    """What one start of the engine serves."""
+
+    model_path: Path
+    tokenizer_path: Path
+    weight_version: str
+    port: int
+    stream_interval: int
+    api_key: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command and what it adds to the environment."""
+
+    argv: list[str]
+    env: Mapping[str, str]
+
+
+def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart, *, cuda: bool) -> Launch:
+    """The command of an engine on this machine."""
+    common = [
+        "--model-path", str(start.model_path),
+        "--tokenizer-path", str(start.tokenizer_path),
+        "--host", "127.0.0.1",
+        "--port", str(start.port),
+        "--weight-version", start.weight_version,
+        "--stream-interval", str(start.stream_interval),
+        "--max-running-requests", str(engine.max_running_requests),
+        "--dtype", engine.dtype,
+    ]  # fmt: skip
+    if isinstance(engine, EmbeddedEngine):
+        return Launch(
+            [sys.executable, "-m", "areal.engine.main", *common],
+            {"AREAL_ENGINE_API_KEY": start.api_key, "OMP_NUM_THREADS": "1"},
+        )
+    stock = [*common, "--api-key", start.api_key, "--enable-metrics", "--log-level", "warning", "--sleep-on-idle"]
+    env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
+    if cuda:
+        argv = [sys.executable, "-m", "sglang.launch_server", *stock, "--tp-size", str(engine.tensor_parallel)]
+        return Launch([*argv, *engine.extra_args], env)
+    cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
+    cpu += ["--max-total-tokens", str(SGLANG_CPU_TOKENS)]
+    return Launch(
+        [sys.executable, "-m", "areal.engine.sglang_cpu", *stock, *cpu, *engine.extra_args],
+        {**env, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def has_cuda() -> bool:
+    """Whether this machine shows an NVIDIA device; asked without torch."""
+    return Path("/dev/nvidiactl").exists()

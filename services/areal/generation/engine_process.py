@@ -1,0 +1,161 @@
+"""The engine as a child process: started, watched, started again under a budget.
+
+Owns the process. Tells its owner when the engine answers and when it is gone, with the reason. An engine is replaced
+when it exits, when `/health` stays silent, or when it makes no token for long while it should.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from areal.errors import InfraError
+from areal.generation.engine_client import EngineClient
+from areal.generation.engine_command import Launch
+
+log = logging.getLogger(__name__)
+
+START_POLL_S = 0.05
+HEALTH_PERIOD_S = 1.0
+HEALTH_TIMEOUT_S = 5.0  # a loaded machine may be slow; a dead loop is silent for ever
+HEALTH_MISSES = 4
+STALL_S = 300.0  # no token for so long, with requests and without a swap: longer than any prefill
+STOP_S = 5.0  # between SIGTERM and SIGKILL
+
+
+@dataclass(frozen=True)
+class RestartBudget:
+    """How often an engine may die."""
+
+    restarts: int = 10
+    window_s: float = 600.0
+    start_deadline_s: float = 600.0  # large models load for minutes
+
+
+class EngineProcess:
+    """Keeps one engine alive from `run` until `stop`."""
+
+    def __init__(
+        self,
+        client: EngineClient,
+        command: Callable[[], Launch],
+        *,
+        on_up: Callable[[], Awaitable[None]],
+        on_down: Callable[[str], None],
+        stalled_s: Callable[[], float],
+        budget: RestartBudget | None = None,
+    ) -> None:
+        """`stalled_s` answers for how long the engine has owed a token."""
+        self._client = client
+        self._command = command
+        self._on_up = on_up
+        self._on_down = on_down
+        self._stalled_s = stalled_s
+        self._budget = budget or RestartBudget()
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = False
+        self.starts = 0
+        self.last_reason = ""
+
+    @property
+    def pid(self) -> int | None:
+        """Of the living engine."""
+        return self._process.pid if self._process is not None and self._process.returncode is None else None
+
+    async def run(self) -> None:
+        """Start the engine, again and again. Raises InfraError when the budget is spent."""
+        deaths: deque[float] = deque()
+        while not self._stopping:
+            self.last_reason = await self._once()
+            if self._stopping:
+                return
+            now = time.monotonic()
+            deaths.append(now)
+            while deaths[0] < now - self._budget.window_s:
+                deaths.popleft()
+            if len(deaths) > self._budget.restarts:
+                raise InfraError(
+                    f"the engine died {len(deaths)} times in {self._budget.window_s:.0f} s; now {self.last_reason}",
+                    fix="see the engine's own lines in this log",
+                )
+            log.warning("the engine is started again: %s", self.last_reason)
+            await asyncio.sleep(min(0.1 * 2 ** (len(deaths) - 1), 5.0))
+
+    async def stop(self) -> None:
+        """End the engine for good."""
+        self._stopping = True
+        await self._end()
+
+    async def _once(self) -> str:
+        """One life of the engine; returns why it ended."""
+        launch = self._command()
+        argv = [sys.executable, "-m", "areal.generation.lifeline", str(os.getpid()), *launch.argv]
+        # A process group of its own: all of a multi-process engine can be ended at once.
+        self._process = await asyncio.create_subprocess_exec(
+            *argv, env={**os.environ, **launch.env}, process_group=0, stdin=asyncio.subprocess.DEVNULL
+        )
+        self.starts += 1
+        exited = asyncio.ensure_future(self._process.wait())
+        watching = asyncio.ensure_future(self._watch())
+        try:
+            await asyncio.wait((exited, watching), return_when=asyncio.FIRST_COMPLETED)
+            reason = watching.result() if watching.done() else f"it exited with {_exit_words(exited.result())}"
+        finally:
+            watching.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await watching
+            await self._end()
+        self._on_down(reason)
+        return reason
+
+    async def _watch(self) -> str:
+        """Wait until the engine answers, then watch it; returns what is wrong with it."""
+        began = time.monotonic()
+        while not await self._client.healthy(HEALTH_TIMEOUT_S):
+            if time.monotonic() - began > self._budget.start_deadline_s:
+                return f"it did not answer within {self._budget.start_deadline_s:.0f} s"
+            await asyncio.sleep(START_POLL_S)
+        log.info("the engine answers after %.1f s", time.monotonic() - began)
+        await self._on_up()
+        misses = 0
+        while True:
+            await asyncio.sleep(HEALTH_PERIOD_S)
+            misses = 0 if await self._client.healthy(HEALTH_TIMEOUT_S) else misses + 1
+            if misses >= HEALTH_MISSES:
+                return f"/health failed {misses} times in a row"
+            if self._stalled_s() > STALL_S:
+                return f"it made no token for {STALL_S:.0f} s although it had requests"
+
+    async def _end(self) -> None:
+        """SIGTERM, then SIGKILL, to the whole group."""
+        process = self._process
+        if process is None:
+            return
+        if process.returncode is None and self._stopping:
+            _signal(process.pid, signal.SIGTERM)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), STOP_S)
+        _signal(process.pid, signal.SIGKILL)
+        await process.wait()
+
+
+def _signal(group: int, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

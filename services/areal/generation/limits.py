@@ -1,0 +1,83 @@
+"""What a request must satisfy before the engine sees it. An id outside the vocabulary kills stock SGLang."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from areal.errors import DataError
+from areal.v1 import generation_pb2 as wire
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """Sizes of the served model."""
+
+    vocab: int
+    context: int
+
+    @classmethod
+    def from_dir(cls, path: Path) -> ModelLimits:
+        """From a model's config.json."""
+        try:
+            config = json.loads((path / "config.json").read_text())
+            text = config.get("text_config", config)
+            return cls(int(text["vocab_size"]), int(text["max_position_embeddings"]))
+        except (OSError, ValueError, KeyError) as error:
+            raise DataError(
+                f"{path} has no usable config.json: {error}", fix="give the directory of a Hugging Face model"
+            ) from error
+
+
+def read_ids(start: wire.GenerateStart, limits: ModelLimits) -> list[int]:
+    """The request's ids. Raises DataError, in words for the request's owner, for anything the engine can't do."""
+    if len(start.token_ids) % 4:
+        raise DataError("token_ids is no array of int32")
+    ids = np.frombuffer(start.token_ids, dtype="<i4")
+    if not ids.size:
+        raise DataError("a generation needs at least one prompt token", fix="give the model something to continue")
+    low, high = int(ids.min()), int(ids.max())
+    if low < 0 or high >= limits.vocab:
+        raise DataError(
+            f"token id {low if low < 0 else high} is outside the vocabulary of {limits.vocab}",
+            fix="use the model's own tokenizer",
+        )
+    sampling = start.sampling
+    if sampling.max_new_tokens < 1:
+        raise DataError("max_new_tokens must be at least 1")
+    if ids.size + sampling.max_new_tokens > limits.context:
+        raise DataError(
+            f"{ids.size} tokens and {sampling.max_new_tokens} new ones exceed the model's context of {limits.context}",
+            fix="lower rollout.sampling.maxNewTokens or shorten the prompt",
+        )
+    if sampling.temperature < 0 or not 0 <= sampling.top_p <= 1:
+        raise DataError(f"temperature {sampling.temperature} and top_p {sampling.top_p} are no sampling parameters")
+    if start.adapter or start.attachments:
+        raise DataError("this server takes neither adapters nor attachments")
+    values: list[int] = ids.tolist()
+    return values
+
+
+def sampling_params(start: wire.GenerateStart) -> dict[str, Any]:
+    """The request's sampling in SGLang's words."""
+    sampling = start.sampling
+    params: dict[str, Any] = {
+        "max_new_tokens": sampling.max_new_tokens,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p or 1.0,
+        "top_k": sampling.top_k or -1,
+        "ignore_eos": sampling.ignore_eos,
+    }
+    if sampling.min_new_tokens:
+        params["min_new_tokens"] = sampling.min_new_tokens
+    if sampling.stop:
+        params["stop"] = list(sampling.stop)
+    if sampling.stop_token_ids:
+        params["stop_token_ids"] = list(sampling.stop_token_ids)
+    if sampling.HasField("seed"):
+        params["sampling_seed"] = sampling.seed - 2**64 if sampling.seed >= 2**63 else sampling.seed
+    return params

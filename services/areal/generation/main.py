@@ -1,0 +1,39 @@
+"""The role `generation`: an agent and the engine that it launches."""
+
+from __future__ import annotations
+
+import logging
+
+from areal.errors import ExitCode
+from areal.generation.agent import Agent, AgentSettings
+from areal.plan.context import RoleContext
+
+log = logging.getLogger(__name__)
+
+
+def settings_of(ctx: RoleContext) -> AgentSettings:
+    """An agent's settings from what the role was told."""
+    generation = ctx.job.job.spec.generation
+    return AgentSettings(
+        server_id=ctx.name,
+        job=ctx.job.name,
+        token=ctx.token,
+        incarnation=ctx.incarnation,
+        controller=ctx.job.endpoints.controller,
+        model_path=ctx.job.model_path,
+        tokenizer_path=ctx.job.tokenizer_path,
+        engine=generation.engine,
+        engine_port=ctx.job.ports[ctx.name]["engine"],
+        stream_interval=generation.stream_interval,
+        port=ctx.port,
+    )
+
+
+async def run(ctx: RoleContext) -> int:
+    """Serve until asked to stop; returns the exit code. Raises InfraError when the engine can't be kept alive."""
+    agent = Agent(settings_of(ctx))
+    port = await agent.start()
+    agent.metrics.serve(ctx.metrics_port)
+    log.info("serving on port %d, engine %s on port %d", port, agent.settings.engine.type, agent.settings.engine_port)
+    await agent.run(ctx.stop)
+    return ExitCode.DONE

@@ -1,0 +1,262 @@
+"""The running requests of an agent: what the engine made of each, and what of it was told to its client.
+
+Owns token truth on this side of the wire: each token leaves once, with the engine's log-probability and the policy the
+engine named for it, and never before that policy is proven. The engine's answers are cumulative; deltas are made here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from areal.generation.core import AgentCore
+from areal.observe.progress import ProgressCounter
+from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as wire
+
+log = logging.getLogger(__name__)
+
+GATHER_S = 0.001  # events of one engine step travel together
+
+
+class ClientStream:
+    """What waits to be sent to one client."""
+
+    def __init__(self) -> None:
+        self._events: list[wire.GenerateEvent] = []
+        self._wake = asyncio.Event()
+        self.running = 0
+        self.closed_by_client = False
+
+    def put(self, event: wire.GenerateEvent) -> None:
+        """Queue an event."""
+        self._events.append(event)
+        self._wake.set()
+
+    def close(self) -> None:
+        """The client will send no more; what runs is still answered."""
+        self.closed_by_client = True
+        self._wake.set()
+
+    async def next(self) -> wire.GenerateReply | None:
+        """All events there are, when there are some; None when nothing will come any more."""
+        while not self._events:
+            if self.closed_by_client and self.running == 0:
+                return None
+            self._wake.clear()
+            await self._wake.wait()
+        await asyncio.sleep(GATHER_S)
+        events, self._events = self._events, []
+        return wire.GenerateReply(events=events)
+
+
+@dataclass(eq=False, slots=True)
+class Live:
+    """One request from its start to its end."""
+
+    request_id: str
+    rid: str  # the engine's name for it, unique to this attempt at this agent
+    ids: list[int]
+    sampling: dict[str, Any]
+    floor: int
+    client: ClientStream
+    sent: int = 0
+    seen: int = 0  # tokens that the engine told, withheld ones included
+    withheld: dict[str, Any] | None = None  # the engine's newest answer, when part of it waits for a canary
+    ending: wire.EndReason.ValueType | None = None  # why the agent ends it, once it was asked to
+    done: bool = False
+
+    @property
+    def complete(self) -> bool:
+        """Whether the engine finished it, and only a canary is awaited."""
+        return self.withheld is not None and self.withheld["meta_info"].get("finish_reason") is not None
+
+
+class Requests:
+    """All running requests. Lives on one event loop."""
+
+    def __init__(
+        self, core: AgentCore, server_id: str, progress: ProgressCounter, abort: Callable[[str | None], None]
+    ) -> None:
+        self._core = core
+        self._server_id = server_id
+        self._progress = progress
+        self._abort = abort  # asks the engine to end one request, or all; does not wait
+        self._live: dict[str, Live] = {}
+        self._by_client: dict[tuple[int, str], Live] = {}
+        self._proven: set[str] = set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self.tokens_total = 0
+        self.interruptions_total = 0
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    # ---- starts and ends
+
+    def add(self, live: Live) -> None:
+        """A request that is about to start."""
+        self._live[live.rid] = live
+        self._by_client[id(live.client), live.request_id] = live
+        live.client.running += 1
+        self._empty.clear()
+
+    def find(self, client: ClientStream, request_id: str) -> Live | None:
+        """A client's running request."""
+        return self._by_client.get((id(client), request_id))
+
+    def end(
+        self, live: Live, reason: wire.EndReason.ValueType, *, matched: str = "", fault: common.Fault | None = None
+    ) -> None:
+        """Tell the client that a request is over; only the first end counts."""
+        if live.done:
+            return
+        live.done = True
+        self._live.pop(live.rid, None)
+        self._by_client.pop((id(live.client), live.request_id), None)
+        live.client.running -= 1
+        end = wire.GenerateEnd(reason=reason, matched=matched, fault=fault)
+        live.client.put(wire.GenerateEvent(request_id=live.request_id, end=end))
+        if not self._live:
+            self._empty.set()
+
+    def leave(self, live: Live, reason: wire.EndReason.ValueType) -> None:
+        """End a request early; what the engine made so far comes first, when it answers the abort."""
+        if live.ending is None and not live.done:
+            live.ending = reason
+            self._abort(live.rid)
+
+    def cancel(self, live: Live) -> None:
+        """The client wants no more of it."""
+        self._abort(live.rid)
+        self.end(live, wire.END_REASON_CANCELLED)
+
+    def abandon(self, client: ClientStream) -> None:
+        """A client went away."""
+        for live in [live for live in self._live.values() if live.client is client]:
+            self.cancel(live)
+
+    def change_floor(self, live: Live, floor: int) -> None:
+        """Ranks changed."""
+        live.floor = floor
+        if self._core.ready and self._core.too_old_for(floor):
+            self.leave(live, wire.END_REASON_BELOW_FLOOR)
+
+    async def drain(self, grace_s: float) -> int:
+        """End everything with what was made; returns how many requests that were."""
+        running = list(self._live.values())
+        for live in running:
+            if live.ending is None:
+                live.ending = wire.END_REASON_DRAINING
+        if running:
+            self._abort(None)
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace_s)
+            except TimeoutError:
+                log.warning("%d requests ended without the engine's last tokens", len(self._live))
+        for live in list(self._live.values()):
+            self.end(live, live.ending or wire.END_REASON_DRAINING)
+        return len(running)
+
+    def lose(self, lives: Iterable[Live]) -> None:
+        """The engine died under these requests, or broke their stream."""
+        for live in list(lives):
+            if not live.done:
+                self.end(live, live.ending or wire.END_REASON_ENGINE_LOST)
+
+    def lose_all(self) -> None:
+        """The engine died."""
+        self.lose(list(self._live.values()))
+
+    # ---- what the engine made
+
+    def receive(self, answer: dict[str, Any]) -> None:
+        """One cumulative answer of the engine."""
+        live = self._live.get(str(answer["meta_info"]["id"]))
+        if live is None:
+            return  # cancelled or ended meanwhile
+        self._tell(live, answer)
+
+    def _tell(self, live: Live, answer: dict[str, Any]) -> None:
+        """Send what is new and proven; keep the answer when the rest must wait."""
+        meta = answer["meta_info"]
+        made = len(answer["output_ids"])
+        if made > live.seen:
+            self.tokens_total += made - live.seen
+            self._progress.advance(made - live.seen)
+            live.seen = made
+        spans = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": made}]
+        proven = self._proven_tokens(spans, made)
+        if proven > live.sent:
+            self._send(live, answer, spans, proven)
+        if proven < made:
+            live.withheld = answer
+            return
+        live.withheld = None
+        finish = meta.get("finish_reason")
+        if finish:
+            self._finish(live, finish)
+
+    def _proven_tokens(self, spans: list[dict[str, Any]], made: int) -> int:
+        for span in spans:
+            if span["end"] > span["start"] and span["version"] not in self._proven:
+                return int(span["start"])
+        return made
+
+    def _send(self, live: Live, answer: dict[str, Any], spans: list[dict[str, Any]], until: int) -> None:
+        first = live.sent
+        ids = answer["output_ids"][first:until]
+        logprobs = [triple[0] for triple in answer["meta_info"]["output_token_logprobs"][first:until]]
+        delta = wire.GenerateDelta(
+            token_ids=np.asarray(ids, dtype="<i4").tobytes(), logprobs=np.asarray(logprobs, dtype="<f4").tobytes()
+        )
+        for span in spans:
+            start, end = max(first, span["start"]), min(until, span["end"])
+            if end > start:
+                delta.spans.add(
+                    start=start - first, end=end - first, policy_id=span["version"], server_id=self._server_id
+                )
+        live.sent = until
+        live.client.put(wire.GenerateEvent(request_id=live.request_id, delta=delta))
+
+    def _finish(self, live: Live, finish: dict[str, Any]) -> None:
+        kind = finish.get("type")
+        if kind == "stop":
+            self.end(live, wire.END_REASON_STOP, matched=str(finish.get("matched", "")))
+        elif kind == "length":
+            self.end(live, wire.END_REASON_LENGTH)
+        elif live.ending is not None:
+            self.end(live, live.ending)
+        elif finish.get("status_code"):
+            fault = common.Fault(kind=common.FAULT_KIND_DATA, message=str(finish.get("message", "")))
+            self.end(live, wire.END_REASON_REFUSED, fault=fault)
+        else:
+            self.end(live, wire.END_REASON_ABORTED)
+
+    # ---- swaps
+
+    def interrupted(self) -> None:
+        """Generation pauses now."""
+        self.interruptions_total += len(self._live)
+
+    async def settle(self) -> None:
+        """What the engine holds is proven: release what waited for that, send away who needs a newer version."""
+        self._proven.add(str(self._core.held))
+        for live in list(self._live.values()):
+            if live.withheld is not None:
+                self._tell(live, live.withheld)
+            if not live.done and self._core.too_old_for(live.floor):
+                self.leave(live, wire.END_REASON_BELOW_FLOOR)
+
+    async def discard(self) -> None:
+        """What the engine holds failed its canary: nobody may get tokens of it, so every request goes elsewhere."""
+        self._proven.discard(str(self._core.held))
+        for live in list(self._live.values()):
+            self.end(live, live.ending or wire.END_REASON_ABORTED)
+        self._abort(None)

@@ -1,0 +1,198 @@
+"""Taking a version: check its bytes, interrupt, load, continue, and let the canary decide.
+
+Promises that generation is continued whatever happens, that no token of a version leaves this agent before the
+version's canary passed (`Requests.withhold` sees to it), and that a version which fails its canary is replaced by the
+last good one when that is still on disk. Who may start meanwhile is the swap lock's: starts wait for it.
+
+The canary is scored after `continue`, because stock SGLang answers nothing while it is paused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from areal.errors import ArealError, DataError, InfraError
+from areal.generation.core import FIRST_RETRY_S, AgentCore, Wanted
+from areal.generation.engine_client import EngineClient, EngineRefusal
+from areal.observe.metrics import RoleMetrics
+from areal.observe.waits import WaitRegistry
+from areal.weights import verify
+from areal.weights.manifest import Manifest
+
+log = logging.getLogger(__name__)
+
+MODE = "volume"  # label of the weight metrics
+
+
+class Interrupted(Protocol):
+    """The running requests, as a swap needs them."""
+
+    def interrupted(self) -> None:
+        """Generation pauses now."""
+
+    async def settle(self) -> None:
+        """A swap ended well: release what was withheld, send away who needs a newer version."""
+
+    async def discard(self) -> None:
+        """A swap ended badly: end all running requests without the tokens that were withheld."""
+
+
+class Refusal(ArealError):
+    """A version was not taken. `cause_label` is one of a few words, for metrics."""
+
+    def __init__(self, cause_label: str, message: str) -> None:
+        super().__init__(message)
+        self.cause_label = cause_label
+
+
+class Swapper:
+    """Takes versions, one at a time. `lock` is held from the interruption until the canary's verdict."""
+
+    def __init__(
+        self,
+        core: AgentCore,
+        engine: EngineClient,
+        requests: Interrupted,
+        metrics: RoleMetrics,
+        waits: WaitRegistry,
+        lock: asyncio.Lock,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._core = core
+        self._engine = engine
+        self._requests = requests
+        self._metrics = metrics
+        self._waits = waits
+        self._lock = lock
+        self._clock = clock
+
+    async def take(self, wanted: Wanted) -> bool:
+        """Try to hold `wanted`; False when it was refused, which is recorded with its reason."""
+        began = self._clock()
+        try:
+            manifest = await self._stage(wanted)
+            with self._waits.waiting("swap", f"the engine to load {wanted.policy}", deadline_s=600):
+                async with self._lock:
+                    await self._swap(wanted, manifest)
+        except Refusal as refusal:
+            self._refuse(wanted, refusal)
+            return False
+        except InfraError as error:  # the engine's fault, not the version's
+            self._metrics.counter("areal_weight_sync_failures_total", reason="engine").inc()
+            log.warning("%s was not taken: %s", wanted.policy, error.message)
+            await asyncio.sleep(FIRST_RETRY_S)
+            return False
+        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=MODE, stage="load").observe(
+            self._clock() - began
+        )
+        self._metrics.gauge("areal_weight_bytes").set(manifest.total_bytes)
+        log.info("holds %s after %.3f s", wanted.policy, self._clock() - began, extra={"policy_id": str(wanted.policy)})
+        return True
+
+    async def prove(self, held: Wanted) -> bool:
+        """After an engine started from `held`: score its canary."""
+        try:
+            manifest = await self._stage(held)
+            async with self._lock:
+                await self._judge(held, manifest)
+                await self._requests.settle()
+        except Refusal as refusal:
+            self._refuse(held, refusal)
+            return False
+        except InfraError as error:
+            log.warning("the canary of %s was not scored: %s", held.policy, error.message)
+            return False
+        return True
+
+    def _refuse(self, wanted: Wanted, refusal: Refusal) -> None:
+        refused = self._core.refuse(wanted.policy, refusal.message, self._clock())
+        self._metrics.counter("areal_weight_sync_failures_total", reason=refusal.cause_label).inc()
+        log.error(
+            "refused %s (try %d): %s", wanted.policy, refused.tries, refusal.message,
+            extra={"policy_id": str(wanted.policy)},
+        )  # fmt: skip
+
+    async def _stage(self, wanted: Wanted) -> Manifest:
+        """Read and check every byte while generation goes on; the engine then reads what is in memory already."""
+        try:
+            manifest = await asyncio.to_thread(verify.open_version, wanted.path, wanted.digest)
+            if manifest.policy_id != wanted.policy:
+                raise DataError(f"the manifest at {wanted.path} is of {manifest.policy}, not of {wanted.policy}")
+            await asyncio.to_thread(verify.verify_tensors, wanted.path, manifest)
+        except DataError as error:
+            raise Refusal("checksum", error.message) from error
+        except InfraError as error:
+            raise Refusal("volume", error.message) from error
+        if manifest.canary is None:
+            raise Refusal("canary", f"{wanted.policy} has no canary: nothing would prove that it was loaded right")
+        return manifest
+
+    async def _swap(self, wanted: Wanted, manifest: Manifest) -> None:
+        try:
+            await self._load(wanted)
+            await self._judge(wanted, manifest)
+        except (Refusal, InfraError):
+            if self._core.held == wanted.policy:  # the engine holds what is not proven
+                await self._fall_back(wanted)
+            raise
+        await self._requests.settle()
+
+    async def _load(self, wanted: Wanted) -> None:
+        """Interrupt, load, continue. After an error the engine is asked what it holds."""
+        try:
+            await self._engine.pause("retract")
+            self._requests.interrupted()
+            try:
+                await self._engine.update_from_disk(str(wanted.path), str(wanted.policy))
+                self._core.loaded(wanted.policy)
+            finally:
+                await self._engine.resume()
+        except EngineRefusal as error:
+            if (await self._engine.model_info()).weight_version == str(wanted.policy):
+                self._core.loaded(wanted.policy)
+            raise Refusal("load", error.message) from error
+
+    async def _judge(self, wanted: Wanted, manifest: Manifest) -> None:
+        """Compare the engine's log-probabilities of the canary tokens with the trainer's."""
+        canary = manifest.canary
+        assert canary is not None
+        try:
+            scored = await self._engine.score(canary.token_ids, str(wanted.policy))
+        except EngineRefusal as error:
+            raise Refusal("canary", f"the canary can't be scored: {error.message}") from error
+        worst = worst_difference(scored, canary.logprobs[1:])
+        if not worst <= canary.tolerance:
+            raise Refusal(
+                "canary",
+                f"canary of {wanted.policy}: log-probabilities differ from the trainer's by {worst:.3g}, "
+                f"more than {canary.tolerance:.3g}",
+            )
+        self._core.accept(wanted)
+
+    async def _fall_back(self, failed: Wanted) -> None:
+        """Back to the last good version; without one the server stays unready, with what failed."""
+        await self._requests.discard()
+        good = self._core.accepted
+        if good is None or good.policy == failed.policy or not good.path.is_dir():
+            log.error("%s failed and no good version is left: unready", failed.policy)
+            return
+        try:
+            manifest = await self._stage(good)
+            await self._load(good)
+            await self._judge(good, manifest)
+            log.warning("back at %s after %s failed", good.policy, failed.policy, extra={"policy_id": str(good.policy)})
+        except (Refusal, InfraError) as error:
+            log.error("can't go back to %s: %s", good.policy, error.message)
+
+
+def worst_difference(scored: list[float], expected: tuple[float, ...]) -> float:
+    """The largest difference; infinite when lengths differ or a value is not a number."""
+    if len(scored) != len(expected):
+        return math.inf
+    differences = [abs(ours - theirs) for ours, theirs in zip(scored, expected, strict=True)]
+    return max((math.inf if math.isnan(value) else value for value in differences), default=0.0)
