@@ -81,6 +81,7 @@ def areal(*arguments: str, cwd: Path, path: str | None = None) -> subprocess.Com
     )
 
 
+@pytest.mark.component
 def test_a_broken_pipe_is_no_error(tmp_path):
     done = subprocess.run(
         f"{sys.executable} -m areal.cli.main --help | true", shell=True, cwd=tmp_path, capture_output=True, timeout=60
@@ -88,12 +89,14 @@ def test_a_broken_pipe_is_no_error(tmp_path):
     assert done.stderr == b""
 
 
+@pytest.mark.component
 def test_an_unknown_option_is_refused_with_usage(tmp_path):
     done = areal("run", "--no-such-option", cwd=tmp_path)
     assert done.returncode == 2
     assert "no-such-option" in done.stderr
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("command", ["status", "audit", "report"])
 def test_a_directory_that_is_no_run_is_refused(command, tmp_path):
     done = areal(command, str(tmp_path), cwd=tmp_path)
@@ -102,12 +105,14 @@ def test_a_directory_that_is_no_run_is_refused(command, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.component
 def test_version_is_the_package_version(tmp_path):
     from areal import __version__
 
     assert areal("version", cwd=tmp_path).stdout.strip() == __version__
 
 
+@pytest.mark.component
 @pytest.mark.parametrize("command", ["run", "check", "prepare"])
 def test_a_missing_file_is_named(command, tmp_path):
     done = areal(command, "nowhere.yaml", cwd=tmp_path)

@@ -118,7 +118,7 @@ async def test_a_role_that_dies_is_restarted_and_the_run_completes(table):
     )
     table.add(
         "trainer",
-        "open('up', 'w').close()\nwhile open(sys.argv[2]).read().count('worker-0 ready') < 3: time.sleep(0.01)\nsys.exit(0)",
+        "while open(sys.argv[2]).read().count('worker-0 ready') < 3: time.sleep(0.01)\nsys.exit(0)",
     )
     supervisor = Supervisor(table.members)
     outcome = await asyncio.wait_for(supervisor.run(), 30)
@@ -215,7 +215,8 @@ from pathlib import Path
 from test_local_supervisor import Supervisor, Table
 table = Table(Path(sys.argv[2]))
 table.add("redis", serves=True)
-nest = "import subprocess; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], start_new_session=True)"
+sleeper = "[sys.executable, '-c', 'import time; time.sleep(600)']"
+nest = f"import subprocess; subprocess.Popen({sleeper}, start_new_session=True)"
 table.add("worker-0", nest, needs=("redis",)).add("trainer", nest, needs=("redis",))
 asyncio.run(Supervisor(table.members).run())
 """

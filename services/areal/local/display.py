@@ -33,12 +33,16 @@ class Lines:
     def due(self, shown: RunView, now: float) -> str | None:
         """The line to print now, if any."""
         text = view.line(shown)
-        news = text.partition("  ")[2] != self._said.partition("  ")[2]
+        news = _without_time(text) != _without_time(self._said)
         waited = now - self._at
         if shown.step - self._step < _LINE_STEPS and not (waited >= _LINE_S and news) and waited < _QUIET_S:
             return None
         self._at, self._step, self._said = now, shown.step, text
         return text
+
+
+def _without_time(text: str) -> str:
+    return text.lstrip().partition("  ")[2]
 
 
 class Display:

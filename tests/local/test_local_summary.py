@@ -1,0 +1,144 @@
+"""What is left of a run: summary, report, picture, and the words of a failure."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from areal.errors import BugError, ConfigError, DataError, InfraError
+from areal.launch.core import Phase
+from areal.launch.exits import classify
+from areal.launch.supervise import ChildStatus
+from areal.ledger.audit import AuditReport
+from areal.local import picture, report, summary
+from areal.local.failure import explain
+from areal.local.records import Records
+from areal.local.supervisor import Ended, Outcome
+from rich.console import Console
+
+AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
+ENDING = summary.Ending("Complete", 20.0, {"trainer": 1, "worker-0": 0}, 4000)
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> Path:
+    lines = [
+        {
+            "step": step, "reward_mean": 0.5 + step / 100, "staleness_mean": 1.0, "staleness_max": step % 3,
+            "tokens": 100, "wall_s": 1.0, "seconds": {"wait": 0.5, "train": 0.4, "publish": 0.1}, "at": 100.0 + step,
+        }
+        for step in range(10)
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    scores = [{"version": version, "mean": mean} for version, mean in ((0, 0.6), (5, 0.95), (10, 0.92))]
+    (tmp_path / "evaluations.jsonl").write_text("".join(json.dumps(score) + "\n" for score in scores))
+    return tmp_path
+
+
+def records(run_dir: Path) -> Records:
+    return Records(run_dir / "metrics.jsonl", run_dir / "evaluations.jsonl").refresh()
+
+
+def test_a_summary_has_exactly_the_promised_fields(run_dir):
+    assert summary.make(ENDING, records(run_dir), AUDIT) == {
+        "status": "Complete",
+        "steps": 10,
+        "wallSeconds": 20.0,
+        "heldOut": {"first": 0.6, "best": 0.95, "last": 0.92},
+        "groups": {"trained": 40, "tombstoned": {"filtered": 3}, "lost": 0, "duplicated": 0},
+        "restarts": {"trainer": 1, "worker-0": 0},
+        "staleness": {"mean": 1.0, "max": 2},
+        "tokensPerSecond": {"generation": 200.0, "training": 200.0},
+    }
+
+
+def test_a_resumed_run_adds_to_what_it_finds(run_dir):
+    first = summary.make(ENDING, records(run_dir), AUDIT)
+    second = summary.make(ENDING, records(run_dir), AUDIT, first)
+    assert (second["wallSeconds"], second["restarts"]) == (40.0, {"trainer": 2, "worker-0": 0})
+
+
+def test_a_run_that_never_trained_has_a_summary(tmp_path):
+    made = summary.make(summary.Ending("Failed", 0.0, {}, 0, "no"), records(tmp_path), AuditReport())
+    assert (made["steps"], made["heldOut"]["first"], made["reason"]) == (0, None, "no")
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary.table(made, tmp_path))
+    assert "Failed after 0 steps" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_summary_is_written_whole(run_dir):
+    path = run_dir / "summary.json"
+    made = summary.make(ENDING, records(run_dir), AUDIT)
+    summary.write(path, made)
+    assert summary.read(path) == made
+    path.write_text("{")
+    assert summary.read(path) is None
+
+
+class Resources(HTMLParser):
+    """Collects everything that a page would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fetched: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
+        assert tag not in ("script", "link", "img", "iframe")
+
+
+def test_a_report_is_one_file_with_all_curves(run_dir):
+    page = report.page("digits <1>", summary.make(ENDING, records(run_dir), AUDIT), records(run_dir))
+    resources = Resources()
+    resources.feed(page)
+    assert resources.fetched == []
+    assert "http" not in page
+    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
+    assert len(charts) == 3
+    for chart in charts:
+        ElementTree.fromstring(chart)
+    for word in ("held-out accuracy", "reward, smoothed", "digits &lt;1&gt;", "publish", "0.600 → 0.920"):
+        assert word in page, word
+
+
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_report_of_almost_nothing_is_still_a_page(tmp_path, steps):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "reward_mean": 0.5}\n' * steps)
+    page = report.page("digits", summary.make(ENDING, records(tmp_path), AuditReport()), records(tmp_path))
+    assert page.count("nothing was measured") == (3 if steps == 0 else 1)
+
+
+@pytest.mark.component
+def test_a_picture_is_drawn_in_another_process(run_dir):
+    pytest.importorskip("matplotlib")
+    assert picture.draw(run_dir) == ""
+    assert (run_dir / "report.png").read_bytes().startswith(b"\x89PNG")
+
+
+def failed(code: int, log: str, tmp_path: Path) -> Outcome:
+    (tmp_path / "worker-0.log").write_text(f"════ start 1 of worker-0 ════\n{log}")
+    exit_ = classify(code)
+    status = ChildStatus("worker-0", Phase.FAILED, 0, 0, 0, exit_, exit_.reason, 0.0, False)
+    return Outcome(Ended.FAILED, status, exit_.reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(64, ConfigError), (65, DataError), (70, BugError), (75, InfraError), (-9, InfraError)]
+)
+def test_a_failure_keeps_whose_fault_it_was(tmp_path, code, kind):
+    error = explain(failed(code, "Traceback\nValueError: odd\n", tmp_path), tmp_path)
+    assert type(error) is kind
+    assert "worker-0 failed" in error.message
+    assert "ValueError: odd" in error.message
+    assert str(tmp_path / "worker-0.log") in error.message
+    assert error.fix
+
+
+def test_a_failure_gives_the_fix_that_the_role_gave(tmp_path):
+    log = "12:00:00 error  worker-0  data error: recipe x.py is broken\n  fix: correct line 3\n"
+    assert explain(failed(65, log, tmp_path), tmp_path).fix == "correct line 3"

@@ -1,0 +1,151 @@
+"""What people see of a run: lines, pictures, rates."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from areal.launch.core import Phase
+from areal.local import view
+from areal.local.display import Display, Lines
+from areal.local.records import HeldOut, Step
+from areal.local.status import Rate, RoleState, RunView, Waiting
+from areal.v1 import rollout_pb2 as rollout
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+ROLES = [
+    RoleState("redis", Phase.READY),
+    RoleState("controller", Phase.READY, answers=True, doing="admitting", policy_id="3.f1"),
+    RoleState("worker-0", Phase.READY, restarts=1, waits=[Waiting("weights", "version ≥ 4 on a server", 2.0)]),
+    RoleState("trainer", Phase.BACKING_OFF, reason="killed by SIGKILL"),
+]
+STATUS = rollout.GetRolloutStatusResponse(
+    served_policy_id="4.f1",
+    leased=3,
+    complete_waiting=5,
+    reserved_bytes=1 << 20,
+    budget_bytes=1 << 31,
+    tombstones={"filtered": 2},
+)
+VIEW = RunView(
+    name="digits",
+    max_steps=10,
+    max_staleness=2,
+    elapsed_s=75.0,
+    steps=[Step(step, 0.1 * step, 1.0, 2, 100, 1.0, {"wait": 0.5}, 100.0 + step) for step in range(4)],
+    held_out=[HeldOut(0, 0.6), HeldOut(2, 0.9), HeldOut(4, 0.8)],
+    roles=ROLES,
+    rollout=STATUS,
+    generation_tps=12345.0,
+    training_tps=678.0,
+)
+
+
+def drawn(shown: RunView, width: int = 110) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=False)
+    console.print(view.render(shown, "stopping"))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_picture_shows_everything_that_was_promised():
+    text = drawn(VIEW)
+    for word in (
+        "step 4/10", "4.f1", "0.150", "0.600 → 0.800 (v4), best 0.900 (v2)", "1.00 mean, 2 max of η=2", "12.3k tok/s",
+        "678 tok/s", "1.0 MiB of 2.0 GiB", "2 filtered", "waits for version ≥ 4 on a server, 2s", "killed by SIGKILL",
+        "6s left", "▁", "stopping", "3 leased, 5 ready",
+    ):  # fmt: skip
+        assert word in text, word
+
+
+def test_the_picture_of_a_run_that_has_nothing_yet_is_drawn():
+    text = drawn(RunView("digits", 10, 2, 0.0))
+    assert "step 0/10" in text
+
+
+def test_a_stall_is_shown_in_words():
+    stalled = rollout.GetRolloutStatusResponse(stalled="WeightsRefused: 4.f1, canary")
+    assert "WeightsRefused: 4.f1, canary" in drawn(replace(VIEW, rollout=stalled))
+    assert "STALLED: WeightsRefused" in view.line(replace(VIEW, rollout=stalled))
+
+
+def test_a_line_has_the_figures():
+    assert view.line(VIEW) == (
+        " 1m15s  step 4/10 · policy 4.f1 · reward 0.150 · held-out 0.600 → 0.800 (v4), best 0.900 (v2) · staleness 1.00"
+        " · generation 12.3k tok/s · training 678 tok/s · restarts 1"
+    )
+
+
+def test_before_the_first_step_a_line_says_who_is_not_up():
+    early = RunView("digits", 10, 2, 1.0, roles=ROLES)
+    assert view.line(early).endswith("trainer backing off")
+
+
+def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
+    lines = Lines()
+
+    def due(step: int, at: float) -> bool:
+        steps = [Step(step - 1, 0.5)] if step else []
+        return lines.due(RunView("digits", 99, 2, at, steps=steps), at) is not None
+
+    assert due(0, 0.0)
+    assert not due(1, 4.0)
+    assert due(1, 5.0)
+    assert not due(10, 6.0)
+    assert due(11, 7.0)
+    assert not due(11, 20.0)
+    assert due(11, 37.0)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 60))
+def test_a_sparkline_fits_and_is_made_of_bars(values, width):
+    bars = view.sparkline(values, width)
+    assert len(bars) == min(len(values), width)
+    assert set(bars) <= set("▁▂▃▄▅▆▇█")
+
+
+def test_a_rising_reward_is_a_rising_sparkline():
+    bars = view.sparkline([0.01 * step for step in range(100)], 8)
+    assert bars == "▁▂▃▄▅▆▇█"
+
+
+def test_a_rate_survives_a_counter_that_starts_again():
+    rate = Rate(window_s=10.0)
+    assert rate.at(0.0, 0) == 0.0
+    assert rate.at(2.0, 200) == 100.0
+    rate.at(3.0, 50)
+    assert rate.at(4.0, 150) == 100.0
+    assert rate.grown == 350
+
+
+def test_remaining_time_follows_the_newest_steps():
+    assert VIEW.remaining_s() == 6.0
+    assert RunView("digits", 10, 2, 0.0).remaining_s() is None
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59, "59s"), (61, "1m01s"), (7500, "2h05m"), (None, "—")])
+def test_durations_are_for_people(seconds, text):
+    assert view.duration(seconds) == text
+
+
+async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
+    now, told = [0.0], []
+    stall = rollout.GetRolloutStatusResponse(stalled="WeightsRefused: 4.f1")
+
+    class Source:
+        picture = VIEW
+
+        async def view(self) -> RunView:
+            return self.picture
+
+    source = Source()
+    display = Display(source, Console(file=io.StringIO()), told.append, clock=lambda: now[0])  # type: ignore[arg-type]
+    for at, stalled in ((0, True), (50, True), (55, False), (60, True), (115, True)):
+        now[0], source.picture = float(at), replace(VIEW, rollout=stall if stalled else STATUS)
+        await display._look()
+    assert told == []
+    now[0] = 120.0
+    await display._look()
+    assert told == ["stalled for 60 s: WeightsRefused: 4.f1"]

@@ -1,0 +1,49 @@
+"""A job whose files are real and tiny: a model directory without weights worth the name, a dataset, a recipe.
+
+Enough for everything up to the start of roles, and for a role table of dummies.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
+
+
+def make_tiny_job(folder: Path, *, vocabulary: int = 16, answer: bool = True) -> Path:
+    """Write `job.yaml` and all it names below `folder`; answers the job file."""
+    model = folder / "model"
+    model.mkdir(parents=True)
+    words = {str(digit): digit for digit in range(10)} | {"=": 10, "<eos>": 11}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(model / "tokenizer.json"))
+    config = {"vocab_size": vocabulary, "max_position_embeddings": 64, "eos_token_id": 11, "model_type": "qwen3"}
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    for name in ("train", "heldout"):
+        rows = [{"prompt": f"{number}=", **({"answer": str(number)} if answer else {})} for number in range(64)]
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "recipe.py").write_text(RECIPE)
+    return write_job(folder)
+
+
+def write_job(folder: Path, **changes: Any) -> Path:
+    """Write `job.yaml`; `changes` replace whole blocks of the spec."""
+    spec: dict[str, Any] = {
+        "model": {"path": "model"},
+        "recipe": {"file": "recipe.py"},
+        "dataset": {"train": {"jsonl": "train.jsonl"}, "evaluation": {"jsonl": "heldout.jsonl"}},
+        "rollout": {"maxSampleTokens": 16, "maxConcurrentRollouts": 8, "sampling": {"maxNewTokens": 4}},
+        "algorithm": {"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4},
+    }
+    spec = {name: block for name, block in {**spec, **changes}.items() if block is not None}
+    job = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "tiny"}, "spec": spec}
+    path = folder / "job.yaml"
+    path.write_text(yaml.safe_dump(job))
+    return path
