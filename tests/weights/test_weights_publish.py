@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
 from areal.errors import BugError, InfraError
+from areal.weights.collect import collect, versions
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.policy import PolicyId
 from areal.weights.publish import WeightsRef, publish
@@ -146,6 +150,29 @@ def test_a_publication_that_fails_leaves_nothing(tmp_path, survivors):
     with pytest.raises(RuntimeError):
         publish(tmp_path, PolicyId(1, 1), torn(), CANARY, CONFIG)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_publisher_that_is_killed_leaves_no_version(tmp_path):
+    program = f"""
+import os, signal
+from pathlib import Path
+from areal.weights.policy import PolicyId
+from areal.weights.publish import publish
+
+def tensors():
+    yield "a", "U8", (4,), b"aaaa"
+    yield "b", "U8", (4,), b"bbbb"
+    os.kill(os.getpid(), signal.SIGKILL)
+
+publish(Path({str(tmp_path)!r}), PolicyId(1, 1), tensors(), None, {{"config.json": b"{{}}"}}, shard_bytes=4)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert [path.name[:5] for path in tmp_path.iterdir()] == [".tmp-"]
+    assert versions(tmp_path) == []
+    ref = publish(tmp_path, PolicyId(1, 2), two(), CANARY, CONFIG)
+    collect(tmp_path, keep=set(), latest=PolicyId(1, 2))
+    assert list(tmp_path.iterdir()) == [ref.path]
 
 
 def test_a_version_is_never_seen_half_written(tmp_path):

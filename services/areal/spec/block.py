@@ -33,7 +33,7 @@ class Block(BaseModel):
         frozen=True,
         allow_inf_nan=False,
         serialize_by_alias=True,
-        use_attribute_docstrings=False,
+        defer_build=True,  # validators are made at first use: importing the job file stays cheap
     )
 
     union_key: ClassVar[str] = ""  # the field that tells the members of a union apart
