@@ -13,7 +13,8 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")
 _AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
-    "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--dtype", "--tp", "--tp-size", "--tensor-parallel-size",
+    "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--dtype", "--tp", "--tp-size",
+    "--tensor-parallel-size",
     "--api-key", "--admin-api-key", "--max-running-requests", "--skip-tokenizer-init", "--weight-version",
     "--stream-interval",
 )  # fmt: skip
