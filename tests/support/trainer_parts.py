@@ -41,17 +41,23 @@ def sample(
     staleness: int = 2,
     policy: str | None = None,
     reward: float | None = None,
+    shared: bool = False,
 ) -> common.Sample:
     """A synthetic sample: a random prompt, a random answer, log-probabilities near −3."""
     random = np.random.default_rng((seed, group, index))
     prompt, answer = int(random.integers(1, 6)), int(random.integers(1, 8))
+    asked = np.random.default_rng((seed, group))  # the group's prompt, when it is shared
+    prompt = int(asked.integers(1, 9)) if shared else prompt
     length = prompt + answer
+    ids = random.integers(0, VOCABULARY, length)
+    if shared:
+        ids[:prompt] = asked.integers(0, VOCABULARY, prompt)
     mask = np.zeros(length, np.uint8)
     mask[prompt:] = 1
     logprobs = np.where(mask == 1, random.normal(-3.2, 0.3, length), 0.0)
     name = policy or f"{version}.f1"
     sequence = common.TokenSequence(
-        token_ids=random.integers(0, VOCABULARY, length).astype("<i4").tobytes(),
+        token_ids=ids.astype("<i4").tobytes(),
         logprobs=logprobs.astype("<f4").tobytes(),
         loss_mask=mask.tobytes(),
         spans=[common.Span(start=prompt, end=length, policy_id=name, server_id="s")],
@@ -67,7 +73,7 @@ def sample(
     )
 
 
-def batch(groups: int, size: int = 4, *, seed: int = 0, version: int = 0) -> TokenBatch:
+def batch(groups: int, size: int = 4, *, seed: int = 0, version: int = 0, shared: bool = False) -> TokenBatch:
     """Columns of `groups` synthetic groups."""
-    samples = [sample(g, i, seed=seed, version=version) for g in range(groups) for i in range(size)]
+    samples = [sample(g, i, seed=seed, version=version, shared=shared) for g in range(groups) for i in range(size)]
     return columns(samples, VOCABULARY)

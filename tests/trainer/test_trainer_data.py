@@ -43,10 +43,15 @@ def test_mini_batches_cut_between_groups_and_lose_none(groups, count, step):
 
 
 @given(
-    st.integers(1, 12), st.integers(1, 3), st.integers(16, 300), st.sampled_from([None, 8, 32, 100]), st.integers(0, 50)
+    st.integers(1, 12),
+    st.integers(1, 3),
+    st.integers(16, 300),
+    st.sampled_from([None, 8, 32, 100]),
+    st.integers(0, 50),
+    st.booleans(),
 )
-def test_micro_batches_of_all_ranks_predict_every_trained_token_once(groups, world, budget, length, seed):
-    tokens = batch(groups, 3, seed=seed)
+def test_micro_batches_of_all_ranks_predict_every_trained_token_once(groups, world, budget, length, seed, shared):
+    tokens = batch(groups, 3, seed=seed, shared=shared)
     wanted = tokens.trainable()
     everything = np.arange(tokens.sequences)
     ranks = [
@@ -65,29 +70,55 @@ def test_micro_batches_of_all_ranks_predict_every_trained_token_once(groups, wor
         assert micro.input_ids.numel() <= max(budget, micro.input_ids.shape[1])
 
 
-def test_attention_is_causal_within_a_sequence_and_blind_outside():
-    tokens = batch(3, 3)
-    micro = rank_micro_batches(
-        tokens, np.arange(9), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64
+def rows_of(tokens, length):
+    return rank_micro_batches(
+        tokens,
+        np.arange(tokens.sequences),
+        tokens.trainable(),
+        rank=0,
+        world_size=1,
+        micro_batch_tokens=9999,
+        pack_length=length,
     )[0]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_token_sees_its_prefix_and_its_branch_and_nothing_later(shared):
+    micro = rows_of(batch(4, 3, shared=shared), 64)
     mask = micro.attention_mask()[:, 0]
-    rows, length = micro.segment_ids.shape
+    rows, length = micro.bundle_ids.shape
     for row in range(rows):
+        bundle, branch = micro.bundle_ids[row].tolist(), micro.branch_ids[row].tolist()
         for i in range(length):
             for j in range(length):
-                same = micro.segment_ids[row, i] == micro.segment_ids[row, j]
-                assert bool(mask[row, i, j]) == (bool(same) and j <= i)
+                allowed = bundle[i] == bundle[j] and j <= i and branch[j] in (0, branch[i])
+                assert bool(mask[row, i, j]) == allowed
 
 
-def test_positions_start_again_with_each_sequence():
-    tokens = batch(4, 2)
-    micro = rank_micro_batches(
-        tokens, np.arange(8), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=999, pack_length=32
-    )[0]
+def test_positions_are_those_of_each_sequence_alone():
+    micro = rows_of(batch(4, 4, shared=True), 64)
     for row in range(micro.input_ids.shape[0]):
-        for segment in set(micro.segment_ids[row].tolist()) - {-1}:
-            positions = micro.position_ids[row][micro.segment_ids[row] == segment].tolist()
-            assert positions == list(range(len(positions)))
+        bundle, branch = micro.bundle_ids[row], micro.branch_ids[row]
+        for number in set(bundle.tolist()) - {-1}:
+            prefix = micro.position_ids[row][(bundle == number) & (branch == 0)].tolist()
+            assert prefix == list(range(len(prefix)))
+            for own in set(branch[bundle == number].tolist()) - {0}:
+                rest = micro.position_ids[row][(bundle == number) & (branch == own)].tolist()
+                assert rest == list(range(len(prefix), len(prefix) + len(rest)))
+
+
+def test_a_groups_prompt_is_an_input_once():
+    tokens = batch(6, 8, shared=True)
+    micro = rows_of(tokens, 128)
+    inputs = int((micro.bundle_ids >= 0).sum())
+    assert inputs < 0.75 * int((tokens.lengths - 1).sum())
+
+
+def test_a_group_too_long_for_a_row_is_split():
+    tokens = batch(1, 8, shared=True)
+    micro = rows_of(tokens, 16)
+    assert micro.input_ids.shape[0] > 1
+    assert sorted(micro.token_index.tolist()) == np.flatnonzero(tokens.trainable()).tolist()
 
 
 def test_a_first_token_is_never_trained():
@@ -120,4 +151,4 @@ def test_ids_outside_the_vocabulary_are_refused_by_name():
 def test_rows_are_never_shorter_than_the_longest_sequence():
     assert row_length(1000, 256) == 1000
     assert row_length(10, 256) == 256
-    assert row_length(10, None) == 64
+    assert row_length(10, None) == 128

@@ -52,9 +52,10 @@ def test_chunked_logprobs_and_gradients_equal_the_whole_matrix_in_float64(tokens
     torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("shared", [False, True])
 @pytest.mark.parametrize(("length", "temperature"), [(8, 1.0), (32, 0.7), (128, 1.0)])
-def test_packed_sequences_score_as_if_alone(model_path, ranks, length, temperature):
-    tokens = batch(6, 4)
+def test_packed_sequences_score_as_if_alone(model_path, ranks, length, temperature, shared):
+    tokens = batch(6, 4, shared=shared)
     engine = Engine(model_path, EngineOptions(), ranks)
     micros = rank_micro_batches(
         tokens,
@@ -92,8 +93,9 @@ def accumulate(engine, tokens, budget):
     return len(micros)
 
 
-def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks):
-    tokens = batch(4, 4)
+@pytest.mark.parametrize("shared", [False, True])
+def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks, shared):
+    tokens = batch(4, 4, shared=shared)
     options = AdamWOptions(betas=(0.9, 0.95), weight_decay=0.1, grad_clip=0.05)
     engine = Engine(model_path, EngineOptions(optimizer=options), ranks)
     plain = load_model(model_path)

@@ -1,8 +1,8 @@
 """Micro-batches: packed rows as tensors, with positions and block-causal attention.
 
-A row holds several sequences one after another. Each starts again at position 0 and sees itself only. A sequence's
-last token is no input: nothing is predicted from it. Columns of the loss are not packed; `token_index` says where in
-the batch's columns each predicted token is.
+A row holds several bundles one after another: a group's common prompt and its sequences' rests. Each sequence has the
+positions it would have alone and sees itself only. A sequence's last token is no input: nothing is predicted from it.
+Columns of the loss are not packed; `token_index` says where in the batch's columns each predicted token is.
 """
 
 from __future__ import annotations
@@ -17,30 +17,34 @@ from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.packing import balanced, pack, row_length
+from areal_trainer.data.prefixes import Bundle, bundles
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one forward pass needs. Padding forms a segment of its own, so no row of the mask is empty."""
+    """What one forward pass needs. Padding forms a bundle of its own, so no row of the mask is empty."""
 
     input_ids: Tensor  # [rows, length]
     position_ids: Tensor  # [rows, length]
-    segment_ids: Tensor  # [rows, length], −1 is padding
+    bundle_ids: Tensor  # [rows, length], −1 is padding
+    branch_ids: Tensor  # [rows, length], 0 is the prefix that all branches of a bundle see
     select: Tensor  # [predicted]: flat positions whose output predicts a trained token
     targets: Tensor  # [predicted]: that token's id
     token_index: Tensor  # [predicted]: that token's place in the batch's columns
 
     def attention_mask(self) -> Tensor:
-        """[rows, 1, length, length] bool, True where a token may look: same sequence, not later."""
-        same = self.segment_ids[:, :, None] == self.segment_ids[:, None, :]
-        return same.tril_()[:, None]
+        """[rows, 1, length, length] bool, True where a token may look: its bundle, not later, prefix or own branch."""
+        same = self.bundle_ids[:, :, None] == self.bundle_ids[:, None, :]
+        seen = self.branch_ids[:, None, :]
+        mine = (seen == 0) | (seen == self.branch_ids[:, :, None])
+        return same.logical_and_(mine).tril_()[:, None]
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`."""
         return self if device.type == "cpu" else MicroBatch(*(getattr(self, name).to(device) for name in _FIELDS))
 
 
-_FIELDS = ("input_ids", "position_ids", "segment_ids", "select", "targets", "token_index")
+_FIELDS = ("input_ids", "position_ids", "bundle_ids", "branch_ids", "select", "targets", "token_index")
 
 
 def rank_micro_batches(
@@ -60,44 +64,66 @@ def rank_micro_batches(
     Args:
         predicted: [tokens], True where the log-probability is wanted
     """
-    lengths = np.maximum(batch.lengths[chosen] - 1, 1)
-    length = row_length(int(lengths.max(initial=1)), pack_length)
+    longest = int(batch.lengths[chosen].max(initial=2)) - 1
+    length = row_length(longest, pack_length)
     rows_each = max(1, micro_batch_tokens // length)
-    shares = balanced(lengths.tolist(), world_size)
-    packed = [pack([int(lengths[place]) for place in share], length) for share in shares]
+    made = bundles(batch, chosen, length)
+    shares = balanced([bundle.length for bundle in made], world_size)
+    packed = [pack([made[place].length for place in share], length) for share in shares]
     count = max(1, *(-(-len(rows) // rows_each) for rows in packed))
-    mine = [[int(chosen[shares[rank][place]]) for place in row] for row in packed[rank]]
+    mine = [[made[shares[rank][place]] for place in row] for row in packed[rank]]
     each = max(1, -(-len(mine) // count))  # even, instead of full ones and a small rest
     return [_micro_batch(batch, mine[i * each : (i + 1) * each], predicted, length) for i in range(count)]
 
 
 def _micro_batch(
-    batch: TokenBatch, rows: Sequence[Sequence[int]], predicted: NDArray[np.bool_], length: int
+    batch: TokenBatch, rows: Sequence[Sequence[Bundle]], predicted: NDArray[np.bool_], length: int
 ) -> MicroBatch:
-    shape = (max(1, len(rows)), length)
-    input_ids = np.zeros(shape, np.int64)
-    position_ids = np.zeros(shape, np.int64)
-    segment_ids = np.full(shape, -1, np.int64)
-    select: list[NDArray[np.int64]] = []
-    token_index: list[NDArray[np.int64]] = []
+    layout = _Layout((max(1, len(rows)), length))
     for row, members in enumerate(rows):
         start = 0
-        for segment, sequence in enumerate(members):
-            first, end = int(batch.offsets[sequence]), int(batch.offsets[sequence + 1])
-            inputs = max(end - first - 1, 0)
-            input_ids[row, start : start + inputs] = batch.token_ids[first : end - 1]
-            position_ids[row, start : start + inputs] = np.arange(inputs)
-            segment_ids[row, start : start + inputs] = segment
-            wanted = np.flatnonzero(predicted[first + 1 : end])
-            select.append(wanted + (row * length + start))
-            token_index.append(wanted + (first + 1))
-            start += inputs
-    places = np.concatenate(token_index) if token_index else np.zeros(0, np.int64)
-    return MicroBatch(
-        input_ids=torch.from_numpy(input_ids),
-        position_ids=torch.from_numpy(position_ids),
-        segment_ids=torch.from_numpy(segment_ids),
-        select=torch.from_numpy(np.concatenate(select) if select else np.zeros(0, np.int64)),
-        targets=torch.from_numpy(batch.token_ids[places]),
-        token_index=torch.from_numpy(places),
-    )
+        for number, bundle in enumerate(members):
+            layout.place(batch, bundle, number, row, start, predicted)
+            start += bundle.length
+    return layout.finish(batch)
+
+
+class _Layout:
+    """Arrays of a micro-batch while they are filled."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._length = shape[1]
+        self._ids, self._positions, self._branches = (np.zeros(shape, np.int64) for _ in range(3))
+        self._bundles = np.full(shape, -1, np.int64)
+        self._select: list[NDArray[np.int64]] = []
+        self._index: list[NDArray[np.int64]] = []
+
+    def place(
+        self, batch: TokenBatch, bundle: Bundle, number: int, row: int, start: int, predicted: NDArray[np.bool_]
+    ) -> None:
+        """Write the prefix and the branches of `bundle` from `start` on."""
+        prefix = bundle.prefix
+        self._bundles[row, start : start + bundle.length] = number
+        first = int(batch.offsets[bundle.sequences[0]])
+        self._ids[row, start : start + prefix] = batch.token_ids[first : first + prefix]
+        self._positions[row, start : start + prefix] = np.arange(prefix)
+        at = start + prefix
+        for branch, sequence in enumerate(bundle.sequences, 1):
+            begin, end = int(batch.offsets[sequence]), int(batch.offsets[sequence + 1])
+            rest = max(end - 1 - begin - prefix, 0)
+            self._ids[row, at : at + rest] = batch.token_ids[begin + prefix : begin + prefix + rest]
+            self._positions[row, at : at + rest] = np.arange(prefix, prefix + rest)
+            self._branches[row, at : at + rest] = branch
+            source = np.flatnonzero(predicted[begin + 1 : end])  # predicted from this token of the sequence
+            shift = np.where(source < prefix, start, at - prefix)
+            self._select.append(source + shift + row * self._length)
+            self._index.append(source + (begin + 1))
+            at += rest
+
+    def finish(self, batch: TokenBatch) -> MicroBatch:
+        """As tensors."""
+        none = np.zeros(0, np.int64)
+        index = np.concatenate(self._index) if self._index else none
+        select = np.concatenate(self._select) if self._select else none
+        arrays = (self._ids, self._positions, self._bundles, self._branches, select, batch.token_ids[index], index)
+        return MicroBatch(*(torch.from_numpy(array) for array in arrays))
