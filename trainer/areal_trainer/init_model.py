@@ -95,7 +95,7 @@ def init_model(
     examples, validated = _examples(vocabulary, rows, sft), _examples(vocabulary, checked, validation)
     model = make_model(seed)
     threads = torch.get_num_threads()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(1)  # the same model on any number of cores, and no threads that wait for busy ones
     try:
         with training_bar(until, quiet=quiet) as report:
             steps, measured = train(
