@@ -22,7 +22,7 @@ from areal.local.supervisor import Ended, Outcome
 from rich.console import Console
 
 AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
-ENDING = summary.Ending("Complete", 20.0, {"trainer": 1, "worker-0": 0}, 4000)
+ENDING = summary.Ending("Complete", 20.0, {"trainer": 1, "worker-0": 0}, 200.0)
 
 
 @pytest.fixture

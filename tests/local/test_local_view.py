@@ -118,6 +118,7 @@ def test_a_rate_survives_a_counter_that_starts_again():
     rate.at(3.0, 50)
     assert rate.at(4.0, 150) == 100.0
     assert rate.grown == 350
+    assert rate.mean == 350 / 4
 
 
 def test_remaining_time_follows_the_newest_steps():

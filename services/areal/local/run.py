@@ -46,15 +46,19 @@ def run_job(request: Request, console: Console) -> int:
         resolved.layout.summary.unlink(missing_ok=True)
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         began = time.monotonic()
-        outcome, restarts, generated = asyncio.run(_supervise(resolved, console))
+        outcome, restarts, generation_tps = asyncio.run(_supervise(resolved, console))
         ending = summary.Ending(
-            outcome.ended.value, time.monotonic() - began, restarts, generated, outcome.reason if outcome.failed else ""
+            outcome.ended.value,
+            time.monotonic() - began,
+            restarts,
+            generation_tps,
+            outcome.reason if outcome.failed else "",
         )
         return _account(request, resolved, outcome, ending, earlier, console)
 
 
-async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, dict[str, int], int]:
-    """The run itself: the outcome, restarts by role, tokens generated."""
+async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, dict[str, int], float]:
+    """The run itself: the outcome, restarts by role, tokens generated per second."""
     rows = role_table(resolved)
     supervisor = Supervisor(_members(rows, resolved))
     waits, progress = WaitRegistry("supervisor"), ProgressCounter()
@@ -96,7 +100,7 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
         await source.close()
         await server.stop(0.1)
     restarts = {name: child.status.restarts for name, child in supervisor.children.items()}
-    return outcome, restarts, source.generated_tokens
+    return outcome, restarts, source.generation_tps
 
 
 def _members(rows: Sequence[RoleRow], resolved: ResolvedJob) -> list[Member]:

@@ -103,7 +103,14 @@ class Rate:
     def __init__(self, window_s: float = _RATE_WINDOW_S) -> None:
         self._window_s = window_s
         self.grown = 0  # altogether, restarts of the counter included
+        self._growing: tuple[float, float] | None = None  # from the first growth to the last
         self._seen: deque[tuple[float, int]] = deque()
+
+    @property
+    def mean(self) -> float:
+        """Growth per second from the first growth to the last."""
+        began, ended = self._growing or (0.0, 0.0)
+        return self.grown / (ended - began) if ended > began else 0.0
 
     def at(self, now: float, total: int) -> float:
         """Tell the counter's value; answers the rate."""
@@ -111,6 +118,9 @@ class Rate:
         if total < before:
             self._seen.clear()
             before = 0
+        if total > before:
+            began = self._growing[0] if self._growing else self._seen[-1][0] if self._seen else now
+            self._growing = (began, now)
         self.grown += total - before
         self._seen.append((now, total))
         while len(self._seen) > 2 and self._seen[0][0] < now - self._window_s:
@@ -147,9 +157,9 @@ class StatusSource:
         self._tokens = Rate()
 
     @property
-    def generated_tokens(self) -> int:
-        """Tokens generated since this source was made."""
-        return self._tokens.grown
+    def generation_tps(self) -> float:
+        """Tokens generated per second, from the first to the last."""
+        return self._tokens.mean
 
     async def view(self) -> RunView:
         """One picture, taken now."""

@@ -29,7 +29,7 @@ class Ending:
     status: str  # Complete | Failed | Stopped
     wall_s: float
     restarts: Mapping[str, int]
-    generated_tokens: int
+    generation_tps: float  # tokens per second
     reason: str = ""
 
 
@@ -67,7 +67,7 @@ def make(
             "max": max((step.staleness_max for step in steps), default=0),
         },
         "tokensPerSecond": {
-            "generation": round(ending.generated_tokens / ending.wall_s, 1) if ending.wall_s > 0 else 0,
+            "generation": round(ending.generation_tps, 1),
             "training": round(trained_tokens / training_s, 1) if training_s > 0 else 0,
         },
     }
