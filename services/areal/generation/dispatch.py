@@ -81,6 +81,7 @@ class Dispatcher:
                     continue
                 entry = self._core.entry(live.floor)
                 if entry is Entry.START:
+                    live.policy = str(self._core.held)
                     batch.append(live)
                 elif entry is Entry.UNREADY:
                     lost = not self._core.engine_up

@@ -65,6 +65,7 @@ class Live:
     sampling: dict[str, Any]
     floor: int
     client: ClientStream
+    policy: str = ""  # held by the engine when the request started there
     sent: int = 0
     seen: int = 0  # tokens that the engine told, withheld ones included
     withheld: dict[str, Any] | None = None  # the engine's newest answer, when part of it waits for a canary
@@ -191,9 +192,9 @@ class Requests:
             self.tokens_total += made - live.seen
             self._progress.advance(made - live.seen)
             live.seen = made
-        spans = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": made}]
-        proven = self._proven_tokens(spans, made)
-        if proven > live.sent:
+        spans = _spans(live, meta, made)
+        proven = self._proven_tokens(spans, made) if spans is not None else live.sent
+        if spans is not None and proven > live.sent:
             self._send(live, answer, spans, proven)
         if proven < made:
             live.withheld = answer
@@ -260,3 +261,17 @@ class Requests:
         for live in list(self._live.values()):
             self.end(live, live.ending or wire.END_REASON_ABORTED)
         self._abort(None)
+
+
+def _spans(live: Live, meta: dict[str, Any], made: int) -> list[dict[str, Any]] | None:
+    """Who made the tokens; None when that can't be told yet.
+
+    Stock SGLang names spans in the last answer only, and its newest version in the others. As long as that is the
+    version at the start, it made everything; afterwards nothing is certain until the last answer.
+    """
+    spans: list[dict[str, Any]] | None = meta.get("weight_versions")
+    if spans is not None:
+        return spans
+    if meta.get("weight_version") == live.policy:
+        return [{"version": live.policy, "start": 0, "end": made}]
+    return None
