@@ -75,8 +75,8 @@ class Calls:
         """See `LedgerModel.add_sample`."""
         return Call(
             script("add_sample"),
-            (self.meta, self.closed, self.samples(sample.group)),
-            (sample.group, sample.index, sample.payload, sample.meta.pack()),
+            (self.samples(sample.group),),
+            (sample.group, sample.index, sample.payload, sample.meta.pack(), self.meta, self.closed),
             _read_add,
         )
 
