@@ -54,7 +54,7 @@ def test_the_picture_shows_everything_that_was_promised():
     text = drawn(VIEW)
     for word in (
         "step 4/10", "4.f1", "0.150", "0.600 → 0.800 (v4), best 0.900 (v2)", "1.00 mean, 2 max of η=2", "12.3k tok/s",
-        "678 tok/s", "1.0 MiB of 2.0 GiB", "2 filtered", "waits for version ≥ 4 on a server, 2s", "killed by SIGKILL",
+        "678 tok/s", "1.0 MiB of 2.0 GiB", "2 filtered", "waits: version ≥ 4 on a server, 2s", "killed by SIGKILL",
         "6s left", "▁", "stopping", "3 leased, 5 ready",
     ):  # fmt: skip
         assert word in text, word
@@ -63,6 +63,11 @@ def test_the_picture_shows_everything_that_was_promised():
 def test_the_picture_of_a_run_that_has_nothing_yet_is_drawn():
     text = drawn(RunView("digits", 10, 2, 0.0))
     assert "step 0/10" in text
+
+
+def test_a_narrow_terminal_still_shows_who_and_how():
+    text = drawn(VIEW, width=80)
+    assert all(role.name in text and str(role.phase) in text for role in ROLES)
 
 
 def test_a_stall_is_shown_in_words():

@@ -75,7 +75,8 @@ def table(picture: RunView) -> RenderableType:
     """The picture for people: the run in a line, roles, and all waits."""
     waits = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("role", "phase", "policy", "wait", "for what", "since", "deadline"):
-        waits.add_column(title, no_wrap=title != "for what")
+        waits.add_column(title, no_wrap=title != "for what", ratio=1 if title == "for what" else None)
+    waits.expand = True
     for role in picture.roles:
         phase = str(role.phase)
         if not role.waits:

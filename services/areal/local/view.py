@@ -84,7 +84,7 @@ def what_it_does(role: RoleState) -> str:
     if role.waits:
         oldest = role.waits[0]
         more = f" (+{len(role.waits) - 1})" if len(role.waits) > 1 else ""
-        return f"waits for {oldest.waits_for}, {duration(oldest.age_s)}{more}"
+        return f"waits: {oldest.waits_for}, {duration(oldest.age_s)}{more}"
     return role.doing or role.reason
 
 
@@ -159,10 +159,10 @@ def _figures(view: RunView) -> RenderableType:
 
 
 def _roles(view: RunView) -> RenderableType:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("role", "phase", "policy", "restarts"):
-        table.add_column(title, no_wrap=True)
-    table.add_column("what it does", overflow="ellipsis", no_wrap=True)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", expand=True)
+    for title, width in (("role", 13), ("phase", 11), ("policy", 8), ("restarts", 8)):
+        table.add_column(title, no_wrap=True, min_width=width)
+    table.add_column("what it does", overflow="ellipsis", no_wrap=True, ratio=1)
     for role in view.roles:
         phase = Text(str(role.phase), style=_COLOURS[role.phase])
         table.add_row(role.name, phase, role.policy_id, str(role.restarts or ""), what_it_does(role))
