@@ -33,7 +33,7 @@ from areal.rollout.controller.decisions import (
 )
 from areal.rollout.controller.settings import Settings
 from areal.sim.checks import check_admission
-from areal.sim.scenario import Scenario
+from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Life, Pipe
 from areal.sim.world import World
 
@@ -110,7 +110,6 @@ class ControllerRole:
         )
         rebuilt = Rebuilt(
             view=view,
-            low=view.low,
             tombstones={group: tombstone.reason for group, tombstone in tombstones.items()},
             trainer_fence=cursor.fence if cursor else 0,
             next_group=next_group,
@@ -199,9 +198,11 @@ class ControllerRole:
                     self._life.after(world.scheduler.between(0.001, 0.02), self._operate)
             case JournalTombstone() | JournalCursor():
                 self._journal.append(decision)
+                if isinstance(decision, JournalTombstone):
+                    world.on_point(Point.DECIDED)
                 if not self._writing:
                     self._writing = True
-                    self._life.after(world.scheduler.between(0.001, 0.03), self._write)
+                    self._life.after(world.scheduler.between(0.001, world.scenario.journal_s), self._write)
             case Answer(ticket):
                 self.answers[ticket] = decision
             case KeepServed(weights):

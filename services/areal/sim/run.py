@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.rollout.controller.status import idle_reason
 from areal.sim.checks import verify
 from areal.sim.controller_role import ControllerRole
-from areal.sim.scenario import Fault, FaultKind, Scenario
+from areal.sim.scenario import Fault, FaultKind, Point, Scenario
 from areal.sim.server_role import ServerRole
 from areal.sim.trainer_role import TrainerRole
 from areal.sim.worker_role import WorkerRole
@@ -42,6 +43,8 @@ class Stage:
         self.workers = [WorkerRole(world, i, self.controller, self.servers) for i in range(scenario.workers)]
         self.trainer = TrainerRole(world, self.controller)
         self._down: set[str] = set()
+        self._passed: Counter[Point] = Counter()
+        world.on_point = self.passed
 
     def start(self) -> None:
         """Everything comes up, and the faults are on their way."""
@@ -53,12 +56,20 @@ class Stage:
             scheduler.after(scheduler.between(0.0, 0.3), start)
         self.trainer.start()
         for fault in scenario.faults:
-            scheduler.after(fault.at_s, self.strike, fault)
+            if fault.point is None:
+                scheduler.after(fault.at_s, self.strike, fault)
+
+    def passed(self, point: Point) -> None:
+        """A moment passed; faults that were aimed at it follow."""
+        self._passed[point] += 1
+        for fault in self.world.scenario.faults:
+            if fault.point is point and fault.nth == self._passed[point]:
+                self.world.scheduler.after(fault.at_s, self.strike, fault)
 
     def strike(self, fault: Fault) -> None:
         """A fault happens; what it breaks heals after a while."""
         world, scheduler = self.world, self.world.scheduler
-        world.log(lambda: f"FAULT {fault.kind} {fault.target} {fault.value:g}")
+        world.log(lambda: f"FAULT {fault}")
         match fault.kind:
             case FaultKind.KILL_WORKER:
                 worker = self.workers[fault.target]
@@ -81,7 +92,7 @@ class Stage:
                 self.servers[fault.target].refusing = int(fault.value)
             case FaultKind.FALL_BACK | FaultKind.ROLL_BACK:
                 rollback = fault.kind is FaultKind.ROLL_BACK
-                if "trainer" not in self._down:
+                if "trainer" not in self._down and not self.trainer.finished:
                     self.trainer.fall_back()
                     self._restart("trainer", self.trainer.kill, lambda: self.trainer.start(rollback=rollback), 3.0)
             case FaultKind.SET_ETA | FaultKind.SET_MAX_STEPS:

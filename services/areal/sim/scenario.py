@@ -24,14 +24,33 @@ class FaultKind(StrEnum):
     SET_MAX_STEPS = "set maxSteps"
 
 
+class Point(StrEnum):
+    """Moments that faults can be aimed at: uniform chance hardly ever hits the short ones."""
+
+    STORED = "a sample is stored"
+    DECIDED = "a tombstone is decided"
+    OFFERED = "the trainer has a whole batch"
+    ACKNOWLEDGED = "the cursor is acknowledged"
+    TRAINED = "a batch is trained"
+    PUBLISHED = "weights are published"
+    SAVED = "a checkpoint is saved"
+    COMMITTED = "a checkpoint is committed"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """At `at_s` seconds."""
+    """At `at_s` seconds, or `at_s` after the `nth` time that `point` is passed."""
 
     at_s: float
     kind: FaultKind
     target: int = 0
     value: float = 0.0
+    point: Point | None = None
+    nth: int = 1
+
+    def __str__(self) -> str:
+        when = f"at {self.at_s:.3f} s" if self.point is None else f"{self.at_s:.3f} s after {self.nth}. '{self.point}'"
+        return f"{self.kind} {self.target} {self.value:g} {when}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +76,17 @@ class Scenario:
     sample_s: float  # typical time of a sample
     train_s: float
     load_s: float
+    journal_s: float  # longest time of an fsync
     faults: tuple[Fault, ...]
 
     def story(self) -> list[str]:
         """The scenario in lines for people."""
         fields = [f"{name}={getattr(self, name)}" for name in self.__slots__ if name not in ("faults", "seed")]
         lines = [f"seed {self.seed}: " + " ".join(fields)]
-        lines += [f"  fault at {f.at_s:6.2f} s: {f.kind} {f.target} {f.value:g}" for f in self.faults]
-        return lines
+        return lines + [f"  fault: {fault}" for fault in self.faults]
 
 
+_AIMED_SHARE = 0.4  # of all schedules
 _HEALING = (
     FaultKind.KILL_WORKER,
     FaultKind.KILL_SERVER,
@@ -109,12 +129,46 @@ def draw(seed: int) -> Scenario:
         sample_s=chance.choice((0.2, 0.5, 1.0)),
         train_s=chance.choice((0.05, 0.3, 1.0)),
         load_s=chance.choice((0.05, 0.3, 1.0)),
+        journal_s=chance.choice((0.03, 0.03, 0.5)),
         faults=(),
     )
-    count = chance.choice((0, 1, 2, 3, 4, 6))
     horizon_s = 1.0 + steps * (scenario.sample_s + scenario.train_s)
-    faults = sorted((_fault(chance, scenario, horizon_s) for _ in range(count)), key=lambda fault: fault.at_s)
+    if chance.random() < _AIMED_SHARE:
+        faults = _aimed(chance, scenario) + [
+            _fault(chance, scenario, horizon_s) for _ in range(chance.choice((0, 0, 1)))
+        ]
+    else:
+        faults = [_fault(chance, scenario, horizon_s) for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))]
     return replace(scenario, faults=tuple(faults))
+
+
+def _aimed(chance: random.Random, scenario: Scenario) -> list[Fault]:
+    """Several faults at one moment, or in its wake."""
+    first, nth = chance.choice((0.0, 0.02, 0.1, 0.3)), chance.randint(1, 6)
+    everything = [
+        Fault(first, FaultKind.KILL_CONTROLLER),
+        Fault(first, FaultKind.KILL_REDIS, 0, 1000.0),
+        *(Fault(first, FaultKind.KILL_WORKER, worker) for worker in range(scenario.workers)),
+    ]
+    one_role = chance.choice((FaultKind.KILL_CONTROLLER, FaultKind.KILL_TRAINER))
+    eta = Fault(first, FaultKind.SET_ETA, 0, chance.randint(scenario.publish_interval - 1, 4))
+    lag = Fault(0.0, FaultKind.LAG_SERVER, 0, 6.0, Point.PUBLISHED, chance.randint(1, 2))
+    point, faults = chance.choice(
+        (
+            (Point.OFFERED, everything),
+            (Point.ACKNOWLEDGED, everything),
+            (Point.DECIDED, everything),
+            (Point.DECIDED, [Fault(first, FaultKind.KILL_CONTROLLER)]),
+            (Point.STORED, [eta, Fault(first, FaultKind.KILL_WORKER, 0), lag]),
+            (Point.SAVED, [Fault(first, FaultKind.ROLL_BACK)]),
+            (Point.COMMITTED, [Fault(first, FaultKind.ROLL_BACK), lag]),
+            (Point.COMMITTED, [Fault(first, FaultKind.FALL_BACK)]),
+            (Point.TRAINED, [Fault(0.005, FaultKind.KILL_TRAINER)]),
+            (chance.choice(tuple(Point)), [Fault(first, one_role)]),
+            (chance.choice(tuple(Point)), [Fault(first, FaultKind.KILL_REDIS, 0, 0.3), Fault(first, one_role)]),
+        )
+    )
+    return [fault if fault.point else replace(fault, point=point, nth=nth) for fault in faults]
 
 
 def _fault(chance: random.Random, scenario: Scenario, horizon_s: float) -> Fault:

@@ -9,6 +9,7 @@ from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.reports import TrainerReport, Weights
 from areal.sim.controller_role import ControllerRole
+from areal.sim.scenario import Point
 from areal.sim.scheduler import Life, Process
 from areal.sim.world import World
 
@@ -96,10 +97,12 @@ class TrainerRole:
                 groups = tuple(group.group for group in batch.groups)
                 world.truth.trained.append((batch.step, consumer.fence, groups, payloads))
                 world.log(lambda s=batch.step, g=groups: f"trainer trains step {s}: {g}")  # type: ignore[misc]
+                world.on_point(Point.TRAINED)
                 yield 0.01
                 consumer.trained(batch)
 
     def _advance(self, consumer: Consumer, batch: Batch) -> Generator[float, None, bool]:
+        self.world.on_point(Point.OFFERED)
         try:
             yield from self._ask(
                 lambda core, ticket: core.advance(ticket, consumer.fence, batch.next_group, batch.step)
@@ -113,6 +116,7 @@ class TrainerRole:
         accepted = consumer.accept(batch, core.max_steps if core else consumer.policy.max_steps)
         if accepted:
             self._cursor = batch.next_group
+            self.world.on_point(Point.ACKNOWLEDGED)
         return accepted
 
     def _publish(self, consumer: Consumer, *, rollback: bool = False) -> Process:
@@ -122,6 +126,7 @@ class TrainerRole:
         yield from self._ask(lambda core, ticket: core.publish(ticket, consumer.fence, weights))
         self.world.log(lambda: f"trainer published {policy_id}")
         consumer.published()
+        self.world.on_point(Point.PUBLISHED)
         if rollback:
             consumer.served_version = version
 
@@ -130,12 +135,14 @@ class TrainerRole:
         yield 0.05
         self.world.checkpoints.append(state)
         del self.world.checkpoints[:-3]
+        self.world.on_point(Point.SAVED)
         yield 0.02
         consumer.committed(state)
         while not self.world.store.up:
             yield _POLL_S
         self._heal(consumer)
         self.world.store.ledger().commit(consumer.fence, state.next_group)
+        self.world.on_point(Point.COMMITTED)
 
     def _heal(self, consumer: Consumer) -> None:
         """As the ledger's client: a store that restarted hears the last recover again."""

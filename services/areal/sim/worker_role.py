@@ -28,6 +28,7 @@ from areal.rollout.controller.reports import FailureKind as Kind
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
 from areal.rollout.worker.reports import Done, Evaluated, EvaluationGrant, Failure, FailureKind, Grant, Report
 from areal.sim.controller_role import ControllerRole
+from areal.sim.scenario import Point
 from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.server_role import ServerRole
 from areal.sim.world import TrueSample, World
@@ -256,6 +257,8 @@ class WorkerRole:
         ledger = self.world.store.ledger()
         results = [ledger.add_sample(s.group, s.index, s.payload, s.meta) for s in samples]
         self._life.after(0.001, self._stored, samples, results)
+        for _ in samples:
+            self.world.on_point(Point.STORED)
 
     def _stored(self, samples: list[NewSample], results: list[object]) -> None:
         for sample, result in zip(samples, results, strict=True):

@@ -14,7 +14,7 @@ from areal.ledger.consumer import TrainerState
 from areal.ledger.journal import JournalState
 from areal.ledger.state import LedgerModel
 from areal.rollout.controller.reports import Weights
-from areal.sim.scenario import Scenario
+from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Scheduler
 
 _SNAPSHOT_S = 0.25  # how finely a lost tail can be cut
@@ -105,6 +105,7 @@ class World:
         self.evaluated: list[str] = []
         self.truth = Truth()
         self.trace: list[str] | None = [] if trace else None
+        self.on_point: Callable[[Point], None] = lambda point: None  # a moment that faults can be aimed at
         self._fences = {"trainer": 0, "controller": 0}
 
     def fence(self, role: str) -> int:

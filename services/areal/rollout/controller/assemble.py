@@ -78,7 +78,6 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     cursor = state.cursor
     rebuilt = Rebuilt(
         view=view,
-        low=view.low,
         tombstones={group: tombstone.reason for group, tombstone in state.tombstones.items()},
         trainer_fence=cursor.fence if cursor else 0,
         next_group=cursor.next_group if cursor else 0,

@@ -44,6 +44,7 @@ class Book:
         self.trainer_fence = 0  # of the trainer that told the cursor
         self.committed = 0  # a checkpoint holds every group below
         self.next_admission = self.ranks.last + 1
+        self.refused_below = 0  # the ledger takes no samples of groups below
         self.open: set[int] = set()  # groups that still need samples or a decision
         self.epoch = 0  # grows when the ledger loses data: answers to older questions are void
         self.ranks_changed = False
@@ -237,9 +238,12 @@ class Book:
             self._emit(Revoke(group.worker, group.index))
         group.release()
 
-    def revoke(self, group: Group) -> None:
-        """Take an open group away from its worker."""
-        self._drop_lease(group)
+    def refuse_below(self, index: int) -> None:
+        """The ledger takes no samples of groups below: nobody works on them."""
+        self.refused_below = index
+        for group in self.groups.values():
+            if group.index < index and group.phase is Phase.OPEN:
+                self._drop_lease(group)
 
     def orphan(self, worker: str, keep: Iterable[int] = ()) -> int:
         """A worker lost its groups, except `keep`. Before they are leased again a scan tells what it had stored."""

@@ -33,6 +33,7 @@ from areal.rollout.controller.reports import LedgerView, ServerReport, TrainerRe
 from areal.rollout.controller.settings import Settings
 from areal.rollout.controller.trainer_desk import TrainerDesk
 
+_SCAN_AGAIN_S = 0.3  # while the ledger waits for a trainer to repeat its position
 _LATE_S = 0.5  # a longer gap between two ticks is our own lateness, not the others' silence
 
 
@@ -41,7 +42,6 @@ class Rebuilt:
     """What a controller finds when it starts: the journal, the ledger, what was kept on disk."""
 
     view: LedgerView
-    low: int = 0  # groups below are committed, says the ledger
     tombstones: Mapping[int, str] = field(default_factory=dict)
     trainer_fence: int = 0  # of the last cursor told; 0 is none
     next_group: int = 0
@@ -61,7 +61,7 @@ class Controller:
         self.fleet = Fleet(rebuilt.served)
         self.evaluations = Evaluations(settings, rebuilt.evaluated, self._out.append)
         self.book.cursor = rebuilt.next_group
-        self.book.committed = min(rebuilt.low, rebuilt.next_group)
+        self.book.committed = min(rebuilt.view.low, rebuilt.next_group)
         self.book.trainer_fence = rebuilt.trainer_fence
         self.desk = TrainerDesk(self.book, rebuilt.trainer_fence, rebuilt.trainer_step, self._out.append)
         self.found = Pass(0, 0, 0, 0, 0)
@@ -69,7 +69,9 @@ class Controller:
         self._now = now
         self._attention = now
         self._reconciled_epoch = 0
-        self.book.reconcile(now, rebuilt.view, lost=False, grace_s=settings.adopt_grace_s)
+        self._scan_again_at: float | None = None
+        if self._comparable(now, rebuilt.view):
+            self.book.reconcile(now, rebuilt.view, lost=False, grace_s=settings.adopt_grace_s)
         if rebuilt.served is not None:
             self._out.append(WantWeights(rebuilt.served))
             self.evaluations.published(rebuilt.served)
@@ -213,12 +215,26 @@ class Controller:
         """The ledger was read."""
         if epoch != self.book.epoch:
             return
+        if not self._comparable(now, view):
+            self.desk.scanned(ticket, [])
+            return
         lost = epoch > self._reconciled_epoch
         self._reconciled_epoch = epoch
         closing = self.book.reconcile(now, view, lost=lost, grace_s=self.settings.resend_grace_s if lost else 0.0)
         if self.desk.attaching:
             self.book.drop_what_does_not_fit()
         self.desk.scanned(ticket, closing)
+
+    def _comparable(self, now: float, view: LedgerView) -> bool:
+        """Whether the ledger knows the trainer's position.
+
+        One that lost the trainer's `recover` calls groups finished that are to be made again. The trainer's client
+        repeats it when it next takes; until then nobody works on those groups, and the ledger is read again.
+        """
+        forgot = view.low > self.book.cursor
+        self.book.refuse_below(view.low if forgot else 0)
+        self._scan_again_at = now + _SCAN_AGAIN_S if forgot else None
+        return not forgot
 
     def ledger_restarted(self) -> None:
         """The ledger's run id changed and it is claimed again: it may have lost a tail, or everything."""
@@ -239,6 +255,9 @@ class Controller:
             self.evaluations.orphan(name)
             if self.book.orphan(name):
                 self.book.scan()
+        if self._scan_again_at is not None and now >= self._scan_again_at:
+            self._scan_again_at = None
+            self.book.scan()
         self._run_deadlines(min(seconds, _LATE_S))
 
     def _run_deadlines(self, seconds: float) -> None:

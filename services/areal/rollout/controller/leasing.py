@@ -51,7 +51,7 @@ def lease(
     waiting = 0
     for group in groups:
         missing = group.unassigned(settings.group_size)
-        if group.index in stuck_indices or not missing:
+        if group.index in stuck_indices or not missing or group.index < book.refused_below:
             continue
         if not book.fits(group.index):
             break
