@@ -11,7 +11,7 @@ from areal.ledger import evidence, fences
 from areal_trainer.torchrun import alone
 from support.trainer_world import World, until
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]  # a loaded machine imports torch for a minute
 
 
 def losses(world: World, field: str = "loss") -> list[float]:
@@ -23,7 +23,7 @@ def losses(world: World, field: str = "loss") -> list[float]:
     return [by_step[step] for step in sorted(by_step)]
 
 
-def finish(gang, world: World, timeout_s: float = 60.0) -> int:
+def finish(gang, world: World, timeout_s: float = 150.0) -> int:
     try:
         return gang.wait(timeout_s)
     finally:
@@ -41,7 +41,7 @@ def test_two_ranks_get_the_losses_of_one_and_one_goes_on_from_their_checkpoint(m
     pair = make_world("pair", algorithm=algorithm, spec={"trainer": {"procPerNode": 2, "microBatchTokens": 64}})
     pair.fill(range(6), staleness=9)
     gang = pair.gang(2)
-    until(lambda: pair.controller.committed >= 6, 60.0)
+    until(lambda: pair.controller.committed >= 6, 120.0)
     gang.send_signal(signal.SIGTERM)
     assert finish(gang, pair) == ExitCode.DRAINED
     pair.spec = {}
@@ -62,7 +62,7 @@ def test_a_killed_trainer_replays_the_same_losses_and_trains_no_group_twice(make
     world = make_world("killed", algorithm=algorithm)
     world.fill(range(9), staleness=9)  # step 2 is trained, its checkpoint is at 2
     gang = world.gang()
-    until(lambda: len(world.controller.published) == 4, 60.0)
+    until(lambda: len(world.controller.published) == 4, 120.0)
     gang.kill()
     assert gang.wait(10) == -signal.SIGKILL
     world.fill(range(9, 15), staleness=9)

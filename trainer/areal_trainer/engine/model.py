@@ -54,7 +54,9 @@ class PolicyModel(nn.Module):
 def load_model(path: Path) -> PolicyModel:
     """The model in `path`, in float32 master weights. Raises DataError when it is no causal language model."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would end in the role's log
     if not (path / "config.json").is_file():
         raise DataError(f"{path} holds no config.json", fix="point model.path at a Hugging Face model directory")
     try:
