@@ -111,8 +111,7 @@ class LedgerModel:
         return CloseResult(CloseStatus.CLOSED, outcome)
 
     def advance(self, fence: int, cursor: int, trainer_fence: int | None = None) -> int:
-        """After lost data: groups below the live trainer's cursor won't come again, so the frontier needn't wait for
-        them.
+        """After lost data: groups below the live trainer's cursor won't come again, so the frontier passes them.
 
         `trainer_fence` is the incarnation that told the cursor; if a newer one has recovered since, nothing happens.
         Returns the frontier.
@@ -153,8 +152,9 @@ class LedgerModel:
     def recover(self, fence: int, consumed: int, cursor: int | None = None) -> None:
         """A trainer starts from a checkpoint that holds every group below `consumed`.
 
-        The low watermark may fall: groups already freed will be generated again. A live trainer that repeats this after
-        a restart of the store also tells its `cursor`.
+        The low watermark may fall: groups already freed will be generated again. A live trainer repeats this after a
+        restart of the store; what it told to have taken, up to `cursor`, is not generated again, and the frontier
+        passes it.
         """
         self._check_trainer(fence)
         self._free(consumed)
@@ -166,19 +166,22 @@ class LedgerModel:
             self._append()
 
     def take(self, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
-        """The next closed groups from `from_group` on, contiguous, tombstones included; the same answer every time."""
+        """The next closed groups from `from_group` on, contiguous, tombstones included; the same answer every time.
+
+        The position is the trainer's alone: neither the frontier nor what was delivered before has a say, so a hole
+        below it, left by lost data, does not hold it up.
+        """
         self._check_trainer(fence)
         taken: list[TakenGroup] = []
-        for group in self.ready:
-            if group < from_group:
-                continue
-            if len(taken) == max_groups or group != from_group + len(taken):
+        for group in range(from_group, from_group + max_groups):
+            outcome = self.closed.get(group)
+            if outcome is None:
                 break
             held = sorted(self.samples.get(group, {}).items())
             taken.append(
                 TakenGroup(
                     group,
-                    self.closed[group],
+                    outcome,
                     tuple(payload for _, (payload, _) in held),
                     tuple(index for index, _ in held),
                     tuple(meta for _, (_, meta) in held),

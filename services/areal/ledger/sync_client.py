@@ -31,7 +31,7 @@ FETCH_GROUPS = 16
 """Groups whose payloads one round trip brings: 16 groups of 16 long samples are 55 MB."""
 
 WAIT_SLICE_S = 0.5
-"""A blocked read returns this often, to see a stream made anew or a Redis that restarted."""
+"""A blocked read returns this often, to see a Redis that restarted, or what closed above a hole in the stream."""
 
 TAKE_TRIES = 3
 """A group may be tombstoned between its marker and its samples being read, but not again and again."""
@@ -45,7 +45,6 @@ class _Standing:
 
     fence: int
     consumed: int
-    cursor: int
     run_id: str
 
 
@@ -86,7 +85,7 @@ class SyncLedger:
             run_id = self.run_id()
             self._run(self._calls.recover(fence, consumed, cursor))
             self._sweep(fence, consumed)
-            self._standing = _Standing(fence, consumed, consumed if cursor is None else cursor, run_id)
+            self._standing = _Standing(fence, consumed, run_id)
 
     def take(self, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
         """The next closed groups from `from_group` on, contiguous, tombstones included; nothing is taken away.
@@ -95,7 +94,7 @@ class SyncLedger:
         """
         if max_groups < 1:
             return []
-        self._heal(from_group)
+        self._heal()
         gone: int | None = None
         for _ in range(TAKE_TRIES):
             taken, gone = self._fetch(self._run(self._calls.take(fence, from_group, max_groups)))
@@ -106,10 +105,9 @@ class SyncLedger:
     def wait_ready(self, from_group: int, timeout_s: float) -> bool:
         """Waits until `take(from_group)` has something; False when the time is over."""
         deadline = time.monotonic() + timeout_s
-        marker = f"{from_group + 1}-0"
         while True:
-            self._heal(from_group)
-            if self._retry(lambda: self._redis.xrange(self._calls.ready, marker, marker, 1)):
+            self._heal()
+            if self._retry(lambda: self._redis.hexists(self._calls.closed, str(from_group))):
                 return True
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -121,8 +119,7 @@ class SyncLedger:
         with self._lock:
             if self._standing is not None:
                 self._standing.consumed = max(self._standing.consumed, consumed)
-                self._standing.cursor = max(self._standing.cursor, consumed)
-            self._heal(consumed)
+            self._heal()
             return self._run(self._calls.commit(fence, consumed))
 
     def run_id(self) -> str:
@@ -131,16 +128,15 @@ class SyncLedger:
 
     # ---- how
 
-    def _heal(self, cursor: int) -> None:
+    def _heal(self) -> None:
         """Repeats the last `recover` to a Redis that is not the one it was told to."""
         with self._lock:
             standing = self._standing
             if standing is None:
                 return
-            standing.cursor = max(standing.cursor, cursor)
             run_id = self.run_id()
             if run_id != standing.run_id:
-                self._run(self._calls.recover(standing.fence, standing.consumed, standing.cursor))
+                self._run(self._calls.recover(standing.fence, standing.consumed, None))
                 standing.run_id = run_id
 
     def _fetch(self, markers: list[tuple[int, str]]) -> tuple[list[TakenGroup], int | None]:

@@ -9,7 +9,6 @@ set('low', consumed)
 -- The stream refuses an id it has seen: it is made anew.
 redis.call('DEL', ready)
 local frontier = append(consumed)
-if ARGV[4] ~= '' and tonumber(ARGV[4]) > frontier then
-  frontier = append(tonumber(ARGV[4]))
-end
+local cursor = tonumber(ARGV[4])
+if cursor and cursor > frontier then frontier = append(cursor) end
 return {'OK', text(frontier)}

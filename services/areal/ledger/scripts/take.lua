@@ -1,17 +1,17 @@
 -- The next closed groups from a position, contiguous: {'OK', group, outcome, group, outcome, …}.
--- ARGV: 2 fence, 3 from group, 4 most groups. The outcome is the closed table's: poison may have replaced complete since.
+-- ARGV: 2 fence, 3 from group, 4 most groups. Reads the closed table, not the ready stream, which only wakes who waits:
+-- the position is the trainer's, a hole below it must not hold it up, and poison may have replaced complete since.
 local stored = newer('trainer_fence', tonumber(ARGV[2]))
 if stored then return {'FENCED', stored} end
 
-local expected = tonumber(ARGV[3])
+local group = tonumber(ARGV[3])
+local beyond = group + tonumber(ARGV[4])
 local answer = {'OK'}
-local entries = redis.call('XRANGE', ready, text(expected + 1) .. '-0', '+', 'COUNT', ARGV[4])
-for _, entry in ipairs(entries) do
-  local group = tonumber(string.match(entry[1], '^(%d+)-')) - 1
-  local outcome = redis.call('HGET', closed, text(group))
-  if group ~= expected or not outcome then break end
+local outcome = group < beyond and redis.call('HGET', closed, text(group))
+while outcome do
   answer[#answer + 1] = text(group)
   answer[#answer + 1] = outcome
-  expected = expected + 1
+  group = group + 1
+  outcome = group < beyond and redis.call('HGET', closed, text(group))
 end
 return answer

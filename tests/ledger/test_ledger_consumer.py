@@ -1,0 +1,188 @@
+"""The trainer's core answers what to take, train, publish and save."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from areal.errors import BugError
+from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState
+from areal.ledger.evidence import Attempt, Entry, Evidence
+from areal.ledger.poison import precaution
+from areal.ledger.values import COMPLETE, TakenGroup
+from ledger_samples import meta, payload
+
+POLICY = ConsumerPolicy(batch_groups=2, group_size=2, max_steps=4, publish_interval=2, checkpoint_interval=2)
+
+
+def taken(group: int, outcome: str = COMPLETE, *, oldest: int = 0, staleness: int = 2) -> TakenGroup:
+    if outcome != COMPLETE:
+        return TakenGroup(group, outcome)
+    metas = tuple(meta(oldest=oldest, staleness=staleness) for _ in range(2))
+    return TakenGroup(group, outcome, (payload(group, 0), payload(group, 1)), (0, 1), metas)
+
+
+def step(consumer: Consumer) -> Batch:
+    """Trains one batch."""
+    wanted = consumer.want()
+    assert wanted is not None
+    version = consumer.version
+    batch = consumer.offer([taken(g, oldest=version) for g in range(wanted[0], sum(wanted))])
+    assert batch is not None
+    assert consumer.accept(batch, consumer.policy.max_steps)
+    consumer.trained(batch)
+    return batch
+
+
+def test_a_batch_is_whole_across_tombstones_and_takes() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    assert consumer.want() == (0, 2)
+    assert consumer.offer([taken(0), taken(1, "filtered")]) is None
+    assert consumer.want() == (2, 1)
+    batch = consumer.offer([taken(2)])
+    assert batch is not None
+    assert ([g.group for g in batch.groups], batch.next_group, batch.tombstones_below) == ([0, 2], 3, 1)
+    assert consumer.want() is None
+    assert consumer.state == TrainerState()
+    consumer.trained(batch)
+    assert consumer.state == TrainerState(1, 3, 1)
+
+
+def test_a_checkpoint_with_half_a_batch_is_refused() -> None:
+    with pytest.raises(BugError, match="whole batches"):
+        Consumer(1, TrainerState(1, 3, 0), POLICY)
+
+
+@pytest.mark.parametrize("groups", [[1], [0, 2], [0, 1, 2], [1, 0]])
+def test_groups_that_were_not_asked_for_are_a_bug(groups: list[int]) -> None:
+    with pytest.raises(BugError, match="asked for"):
+        Consumer(1, TrainerState(), POLICY).offer([taken(g) for g in groups])
+
+
+def test_a_group_with_a_sample_twice_is_a_bug() -> None:
+    with pytest.raises(BugError, match="complete with samples"):
+        Consumer(1, TrainerState(), POLICY).offer([replace(taken(0), indices=(1, 1))])
+
+
+def test_the_staleness_bound_is_the_groups_own() -> None:
+    consumer = Consumer(1, TrainerState(3, 6, 0), POLICY)
+    assert consumer.offer([taken(6, oldest=1, staleness=2)]) is None
+    with pytest.raises(StalenessViolation, match="version 1") as caught:
+        consumer.offer([taken(7, oldest=1, staleness=1)])
+    assert (caught.value.group, caught.value.step) == (7, 3)
+    assert consumer.want() == (7, 1)
+    batch = consumer.offer([taken(7, oldest=3, staleness=0)])
+    assert batch is not None
+    assert batch.oldest_version == 1
+
+
+def test_a_run_publishes_every_interval_and_the_final_version() -> None:
+    consumer = Consumer(1, TrainerState(), replace(POLICY, max_steps=3))
+    published = []
+    while True:
+        if consumer.publish_due():
+            published.append(consumer.version)
+            consumer.published()
+        if consumer.finished:
+            break
+        step(consumer)
+    assert published == [0, 2, 3]
+    assert not consumer.publish_due()
+
+
+def test_a_replaying_trainer_publishes_nothing_until_it_passes_the_served_version() -> None:
+    consumer = Consumer(2, TrainerState(2, 4, 0), replace(POLICY, max_steps=9, publish_interval=1), served_version=4)
+    due = []
+    for _ in range(4):
+        due.append((consumer.version, consumer.publish_due()))
+        step(consumer)
+    assert due == [(2, False), (3, False), (4, False), (5, True)]
+
+
+def test_the_final_version_is_published_again_under_a_new_fence() -> None:
+    consumer = Consumer(2, TrainerState(4, 8, 0), POLICY, served_version=4)
+    assert consumer.finished
+    assert consumer.publish_due()
+    consumer.published()
+    assert not consumer.publish_due()
+
+
+def test_checkpoints_come_by_interval_on_request_and_at_the_end() -> None:
+    consumer = Consumer(1, TrainerState(), replace(POLICY, max_steps=3))
+    assert not consumer.checkpoint_due(requested=True)
+    step(consumer)
+    assert (consumer.checkpoint_due(), consumer.checkpoint_due(requested=True)) == (False, True)
+    step(consumer)
+    assert consumer.checkpoint_due()
+    consumer.committed(consumer.state)
+    assert not consumer.checkpoint_due(requested=True)
+    step(consumer)
+    assert consumer.checkpoint_due()
+    assert consumer.committed_state.step == 2
+
+
+def test_a_run_can_be_shortened_to_what_is_trained_and_lengthened_again() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    step(consumer)
+    consumer.offer([taken(2)])
+    consumer.set_max_steps(0)
+    assert (consumer.policy.max_steps, consumer.finished, consumer.want()) == (1, True, None)
+    consumer.set_max_steps(3)
+    assert consumer.want() == (2, 2)
+
+
+def test_an_acknowledged_batch_is_trained_even_when_the_run_is_shortened() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0), taken(1)])
+    assert batch is not None
+    assert consumer.accept(batch, 4)
+    consumer.set_max_steps(0)
+    consumer.trained(batch)
+    assert (consumer.version, consumer.policy.max_steps, consumer.finished) == (1, 1, True)
+
+
+def test_a_batch_beyond_the_shortened_end_is_dropped() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0), taken(1)])
+    assert batch is not None
+    assert not consumer.accept(batch, 0)
+    assert consumer.finished
+    with pytest.raises(BugError, match="not the one offered"):
+        consumer.trained(batch)
+
+
+def test_a_dropped_batch_is_taken_again() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0), taken(1)])
+    consumer.drop()
+    assert consumer.want() == (0, 2)
+    assert consumer.offer([taken(0), taken(1)]) == batch
+
+
+def attempts(count: int, groups: dict[int, int], first: int = 1) -> list[Attempt]:
+    return [Attempt(5, fence, groups) for fence in range(first, first + count)]
+
+
+@pytest.mark.parametrize(("crashes", "divisor", "tombstone"), [(1, 1, None), (2, 1, None), (3, 2, None), (4, 2, 11)])
+def test_a_step_that_crashes_again_and_again_costs_its_largest_group(
+    crashes: int, divisor: int, tombstone: int | None
+) -> None:
+    evidence = Evidence(attempts=attempts(crashes, {10: 50, 11: 70, 12: 60}))
+    found = precaution(evidence, 4)
+    assert (found.step, found.crashes) == (5, crashes)
+    assert (found.micro_batch_divisor, found.tombstone) == (divisor, tombstone)
+
+
+def test_without_the_poisonous_group_crashes_count_from_one() -> None:
+    evidence = Evidence(attempts=attempts(4, {10: 50, 11: 70}) + attempts(1, {10: 50, 13: 20}, first=5))
+    assert precaution(evidence, 4).crashes == 1
+
+
+def test_a_trained_step_is_no_crash() -> None:
+    evidence = Evidence(attempts=attempts(3, {10: 50}), entries=[Entry(5, 3, "trained", ())])
+    assert precaution(evidence, 4).crashes == 0
+    assert precaution(Evidence(), 0).crashes == 0
+
+
+def test_crashes_below_the_checkpoint_are_history() -> None:
+    assert precaution(Evidence(attempts=attempts(4, {10: 50})), 6).tombstone is None

@@ -1,0 +1,306 @@
+"""The ledger on a Redis that dies, forgets and refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from areal.errors import ConfigError, FencedError, InfraError
+from areal.ledger import calls
+from areal.ledger.acl import acl_file
+from areal.ledger.client import AsyncLedger, SyncLedger
+from areal.ledger.connection import no_retry
+from areal.ledger.values import COMPLETE, AddOutcome, CloseStatus, NewSample
+from ledger_samples import meta, payload
+from redis import exceptions as redis_errors
+from redis.retry import Retry
+from support.redis_server import RedisServer
+
+pytestmark = pytest.mark.component
+
+SIZE = 2
+PASSWORDS = {"controller": "c-secret", "trainer": "t-secret", "worker": "w-secret"}
+
+
+def samples(*groups: int, attempt: int = 0) -> list[NewSample]:
+    return [NewSample(g, i, payload(g, i, attempt) * 50, meta(attempt)) for g in groups for i in range(SIZE)]
+
+
+async def complete(ledger: AsyncLedger, *groups: int) -> None:
+    await ledger.add_samples(samples(*groups))
+    results = await ledger.close_many(1, [(g, COMPLETE) for g in groups], SIZE)
+    assert {result.status for result in results} == {CloseStatus.CLOSED}
+
+
+async def test_a_run_heals_after_redis_lost_its_tail(own_redis: RedisServer) -> None:
+    outbox = samples(*range(8))
+    async with AsyncLedger(own_redis.address, "job") as ledger:
+        with SyncLedger(own_redis.address, "job") as trainer:
+            await ledger.claim(1)
+            await complete(ledger, 0, 1, 2)
+            before = await ledger.run_id()
+            trainer.recover(4, 0)
+            assert [t.group for t in trainer.take(4, 0, 2)] == [0, 1]
+            await ledger.close(1, 3, "filtered", SIZE)
+            await complete(ledger, 4, 5)
+            assert trainer.commit(4, 2) == 2
+            expected = trainer.take(4, 2, 10)
+            assert [t.group for t in expected] == [2, 3, 4, 5]
+
+            own_redis.kill()
+            own_redis.cut_tail(own_redis.aof.stat().st_size // 2)
+            own_redis.restart()
+
+            assert await ledger.run_id() != before
+            lost = await ledger.scan(8)
+            assert set(lost.samples) != {2, 4, 5}  # it did forget
+            # Everyone repeats what it is the authority for; the trainer's client does so by itself.
+            assert trainer.take(4, 2, 1) == expected[:1] or trainer.take(4, 2, 1) == []
+            await ledger.claim(1)
+            await ledger.close(1, 3, "filtered", SIZE)
+            results = await ledger.add_samples(outbox)
+            assert {r.outcome for r, s in zip(results, outbox, strict=True) if s.group < 2} == {AddOutcome.FINISHED}
+            for group in (2, 4, 5):
+                await ledger.close(1, group, COMPLETE, SIZE)
+            await ledger.advance(1, 2, 4)
+            assert trainer.take(4, 2, 10) == expected
+            healed = await ledger.scan()
+            assert (healed.low, healed.frontier, healed.trainer_fence) == (2, 6, 4)
+            assert 0 not in healed.samples
+            assert 1 not in healed.samples
+
+
+async def test_a_client_outlives_a_restart_of_redis(own_redis: RedisServer) -> None:
+    async with AsyncLedger(own_redis.address, "job") as ledger:
+        await complete(ledger, 0)
+        own_redis.kill()
+        adding = asyncio.create_task(ledger.add_samples(samples(1)))
+        await asyncio.to_thread(own_redis.restart)
+        assert [result.outcome for result in await adding] == [AddOutcome.STORED] * SIZE
+
+
+async def test_a_redis_that_stays_away_is_an_error_with_a_fix(own_redis: RedisServer) -> None:
+    own_redis.kill()
+    async with AsyncLedger(own_redis.address, "job", retry_for_s=0.3) as ledger:
+        with pytest.raises(InfraError, match="did not answer") as caught:
+            await ledger.claim(1)
+    assert "redis" in caught.value.fix
+    with SyncLedger(own_redis.address, "job", retry_for_s=0.3) as trainer, pytest.raises(InfraError):
+        trainer.take(1, 0, 1)
+
+
+async def test_a_full_redis_refuses_samples_and_loses_none(own_redis: RedisServer) -> None:
+    async with AsyncLedger(own_redis.address, "job") as ledger:
+        await complete(ledger, 0)
+        with redis.Redis(port=own_redis.port) as raw:
+            raw.config_set("maxmemory", "1mb")
+            with pytest.raises(InfraError, match="full"):
+                await ledger.add_samples(samples(1))
+            raw.config_set("maxmemory", "0")
+        assert (await ledger.add_samples(samples(1)))[0].outcome is AddOutcome.STORED
+        assert set((await ledger.scan()).samples) == {0, 1}
+
+
+async def test_waiting_ends_when_the_group_is_closed(redis_server: RedisServer) -> None:
+    with SyncLedger(redis_server.address, "job") as trainer:
+        trainer.recover(1, 0)
+        answers: list[bool] = []
+        waiting = threading.Thread(target=lambda: answers.append(trainer.wait_ready(1, 30.0)))
+        waiting.start()
+        async with AsyncLedger(redis_server.address, "job") as ledger:
+            await complete(ledger, 1)
+            await complete(ledger, 0)
+        await asyncio.to_thread(waiting.join, 30.0)
+        assert answers == [True]
+        assert not trainer.wait_ready(2, 0.05)
+
+
+async def test_what_came_back_below_the_watermark_is_swept(redis_server: RedisServer) -> None:
+    with redis.Redis(port=redis_server.port) as raw, SyncLedger(redis_server.address, "job") as trainer:
+        trainer.recover(1, 10)
+        raw.hset("{job}:s:3", mapping={"p0": b"x", "m0": meta().pack()})
+        trainer.recover(2, 10)
+        assert raw.keys("{job}:s:*") == []
+
+
+async def test_scripts_are_learnt_again_after_redis_forgot_them(redis_server: RedisServer) -> None:
+    async with AsyncLedger(redis_server.address, "job") as ledger:
+        await complete(ledger, 0)
+        with redis.Redis(port=redis_server.port) as raw:
+            raw.script_flush()
+        await complete(ledger, 1)
+        assert (await ledger.scan()).frontier == 2
+
+
+async def test_an_old_controller_is_refused(redis_server: RedisServer) -> None:
+    async with AsyncLedger(redis_server.address, "job") as ledger:
+        await ledger.claim(2)
+        with pytest.raises(FencedError, match="fence 2 is alive"):
+            await ledger.close(1, 0, "filtered", SIZE)
+        with pytest.raises(FencedError):
+            await ledger.close_many(1, [(0, "filtered")], SIZE)
+        assert (await ledger.scan()).closed == {}
+
+
+@pytest.mark.parametrize("reason", ["poison", "ended"])
+async def test_only_what_cannot_be_trained_follows_on_complete(redis_server: RedisServer, reason: str) -> None:
+    async with AsyncLedger(redis_server.address, "job") as ledger:
+        await complete(ledger, 0)
+        assert (await ledger.close(1, 0, "filtered", SIZE)).outcome == COMPLETE
+        assert (await ledger.close(1, 0, reason, SIZE)).status is CloseStatus.CLOSED
+        assert (await ledger.close(1, 0, COMPLETE, SIZE)).outcome == reason
+        other = "ended" if reason == "poison" else "poison"
+        assert (await ledger.close(1, 0, other, SIZE)).outcome == reason
+        snapshot = await ledger.scan()
+        assert (snapshot.closed, snapshot.samples) == ({0: reason}, {})
+        with SyncLedger(redis_server.address, "job") as trainer:
+            assert trainer.take(1, 0, 1)[0].outcome == reason
+
+
+async def test_a_deadline_closes_with_the_whole_samples_there_are(redis_server: RedisServer) -> None:
+    async with AsyncLedger(redis_server.address, "job") as ledger:
+        await ledger.add_sample(0, 2, b"x", meta())
+        assert (await ledger.close(1, 0, COMPLETE, 3, at_least=2)).missing == (0, 1)
+        await ledger.add_sample(0, 0, b"y", meta())
+        assert (await ledger.close(1, 0, COMPLETE, 3, at_least=2)).status is CloseStatus.CLOSED
+        assert (await ledger.add_sample(0, 1, b"z", meta())).outcome is AddOutcome.FINISHED
+        with SyncLedger(redis_server.address, "job") as trainer:
+            assert trainer.take(1, 0, 1)[0].indices == (0, 2)
+
+
+async def test_lost_samples_of_a_complete_group_are_told(redis_server: RedisServer) -> None:
+    async with AsyncLedger(redis_server.address, "job") as ledger:
+        await complete(ledger, 0)
+        with redis.Redis(port=redis_server.port) as raw, SyncLedger(redis_server.address, "job") as trainer:
+            raw.delete("{job}:s:0")
+            with pytest.raises(InfraError, match="lost samples"):
+                trainer.take(1, 0, 1)
+            assert await ledger.reopen(1, 0)
+            assert trainer.take(1, 0, 1) == []
+            await complete(ledger, 0)
+            assert [t.group for t in trainer.take(1, 0, 1)] == [0]
+
+
+# ---- logins
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[RedisServer]:
+    path = tmp_path / "users.acl"
+    path.write_text(acl_file("job", PASSWORDS))  # type: ignore[arg-type]
+    server = RedisServer.start(tmp_path / "data", aclfile=path)
+    yield server
+    server.stop()
+
+
+def login(server: RedisServer, user: str) -> AsyncLedger:
+    return AsyncLedger(server.address, "job", username=user, password=PASSWORDS[user], retry_for_s=2.0)
+
+
+async def test_every_login_can_do_its_own_work(guarded: RedisServer) -> None:
+    async with login(guarded, "controller") as controller, login(guarded, "worker") as worker:
+        await controller.claim(1)
+        assert (await worker.add_samples(samples(0)))[0].outcome is AddOutcome.STORED
+        assert (await worker.add_sample(0, 0, b"other", meta(1))).outcome is AddOutcome.DUPLICATE
+        assert await worker.committed() == 0
+        assert await worker.run_id() == await controller.run_id()
+        assert (await controller.close(1, 0, COMPLETE, SIZE)).status is CloseStatus.CLOSED
+        assert (await controller.scan()).frontier == 1
+    with SyncLedger(guarded.address, "job", username="trainer", password=PASSWORDS["trainer"]) as trainer:
+        trainer.recover(1, 0)
+        assert trainer.wait_ready(0, 1.0)
+        assert trainer.take(1, 0, 1)[0].complete
+        assert trainer.commit(1, 1) == 1
+
+
+async def test_a_workers_login_can_neither_close_nor_publish_nor_free(guarded: RedisServer) -> None:
+    async with login(guarded, "controller") as controller, login(guarded, "worker") as worker:
+        await controller.claim(1)
+        await worker.add_samples(samples(0))
+        with pytest.raises(ConfigError, match="login"):
+            await worker.close(1, 0, COMPLETE, SIZE)
+        with pytest.raises(ConfigError):
+            await worker.claim(2)
+        with SyncLedger(guarded.address, "job", username="worker", password=PASSWORDS["worker"]) as thief:
+            with pytest.raises(ConfigError):
+                thief.commit(1, 1)
+            with pytest.raises(ConfigError):
+                thief.recover(1, 1)
+        snapshot = await controller.scan()
+        assert (snapshot.closed, snapshot.low, snapshot.controller_fence) == ({}, 0, 1)
+
+
+FORBIDDEN = [
+    ("XADD", "{job}:ready", "1-0", "o", "complete"),
+    ("HSET", "{job}:closed", "0", "complete"),
+    ("HSET", "{job}:meta", "low", "9"),
+    ("HSET", "{other}:s:0", "p0", "x"),
+    ("DEL", "{job}:s:0"),
+    ("HDEL", "{job}:s:0", "p0"),
+    ("UNLINK", "{job}:s:0"),
+    ("EXPIRE", "{job}:s:0", "1"),
+    ("FLUSHALL",),
+    ("KEYS", "*"),
+    ("CONFIG", "GET", "*"),
+    ("ACL", "WHOAMI"),
+    ("SCRIPT", "FLUSH"),
+]
+
+
+@pytest.mark.parametrize("command", FORBIDDEN, ids=" ".join)
+def test_a_workers_login_is_refused_by_command_and_by_script(guarded: RedisServer, command: tuple[str, ...]) -> None:
+    with redis.Redis(port=guarded.port, username="worker", password=PASSWORDS["worker"]) as raw:
+        raw.hset("{job}:s:0", mapping={"p0": b"x", "m0": b"y"})
+        with pytest.raises(redis_errors.NoPermissionError):
+            raw.execute_command(*command)
+        with pytest.raises(redis_errors.ResponseError):
+            raw.eval("return redis.call(unpack(ARGV))", 0, *command)
+        assert raw.hget("{job}:s:0", "p0") == b"x"
+
+
+def test_nobody_gets_in_without_a_password(guarded: RedisServer) -> None:
+    with (
+        redis.Redis(port=guarded.port, retry=no_retry(Retry)) as raw,
+        pytest.raises(redis_errors.AuthenticationError),
+    ):
+        raw.ping()
+    with pytest.raises(ConfigError, match="login"):
+        SyncLedger(guarded.address, "job", username="trainer", password="wrong").run_id()
+
+
+# ---- broken scripts
+
+LUA_MUTANTS = [
+    ("add_sample", "if stored then", "if false then"),
+    ("add_sample", "< low or", "< low - 1 or"),
+    ("close", "append(counter('frontier'))", "append(group)"),
+    ("close", "if stored then return", "if false then return"),
+    ("commit", "consumed > low", "true"),
+    ("commit", "free(low, consumed)", "free(low, consumed + 1)"),
+    ("recover", "redis.call('DEL', ready)", ""),
+    ("recover", "set('low', consumed)", "set('low', math.max(counter('low'), consumed))"),
+    ("take", "tonumber(ARGV[3])", "counter('low')"),
+    ("advance", "math.max(frontier, tonumber(ARGV[3]))", "tonumber(ARGV[3])"),
+    ("reopen", "group < counter('frontier')", "false"),
+]
+
+
+@pytest.mark.parametrize(("name", "rule", "broken"), LUA_MUTANTS)
+def test_a_broken_script_differs_from_the_model(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch, name: str, rule: str, broken: str
+) -> None:
+    import hashlib
+
+    from test_ledger_redis_model import differs
+
+    whole = calls.script(name)
+    assert rule.encode() in whole.text
+    text = whole.text.replace(rule.encode(), broken.encode())
+    mutant = calls.Script(text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+    original = calls.script
+    monkeypatch.setattr(calls, "script", lambda asked: mutant if asked == name else original(asked))
+    assert differs(redis_server)
