@@ -43,7 +43,6 @@ def run_job(request: Request, console: Console) -> int:
     with claimed(run_dir):
         resolved = stage(request, job, lambda text: console.print(text, highlight=False, markup=False))
         earlier = summary.read(resolved.layout.summary) if request.resume else None
-        resolved.layout.summary.unlink(missing_ok=True)
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         began = time.monotonic()
         outcome, restarts, generation_tps = asyncio.run(_supervise(resolved, console))
