@@ -25,13 +25,13 @@ EOS = 1
 
 def token_at(seed: int, position: int) -> int:
     """The token that follows `position` tokens: an end token once in twelve."""
-    draw = xxhash.xxh3_64_intdigest(f"{seed}/{position}")
+    draw = xxhash.xxh3_64_intdigest(f"{seed}/{position}".encode())
     return EOS if draw % 12 == 0 else 4 + draw % (VOCABULARY - 4)
 
 
 def logprob_at(seed: int, position: int) -> float:
     """Its log-probability."""
-    return float(np.float32(-0.01 * (xxhash.xxh3_64_intdigest(f"p{seed}/{position}") % 400) - 0.001))
+    return float(np.float32(-0.01 * (xxhash.xxh3_64_intdigest(f"p{seed}/{position}".encode()) % 400) - 0.001))
 
 
 def answer(seed: int, prompt_tokens: int, limit: int) -> tuple[list[int], list[float], str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -81,10 +82,11 @@ class ScriptedController(wire_grpc.RolloutServicer):
         reader = asyncio.create_task(self._read(request_iterator, heard))
         try:
             while True:
-                try:
-                    yield await asyncio.wait_for(self.orders.get(), 0.5)
-                except TimeoutError:
-                    yield wire.WorkOrders(controller_fence=self.fence)
+                orders = wire.WorkOrders(controller_fence=self.fence)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        orders = await self.orders.get()
+                yield orders
         finally:
             reader.cancel()
 

@@ -48,6 +48,7 @@ class WorkClient:
         self._on_orders = on_orders
         self._waits = waits
         self._news = asyncio.Event()
+        self._stream_number = 0
         self._sent = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.connected = False
@@ -83,6 +84,8 @@ class WorkClient:
             began = time.monotonic()
             why = await self._stream()
             self.connected = False
+            self._stream_number += 1
+            self._news.set()
             log.warning("the controller's stream ended: %s", why)
             backoff = FIRST_BACKOFF_S if time.monotonic() - began > MAX_BACKOFF_S else min(2 * backoff, MAX_BACKOFF_S)
             with self._waits.waiting("controller", self._address):
@@ -94,9 +97,10 @@ class WorkClient:
             async with connect(self._address, self._token) as channel:
                 with self._waits.waiting("controller", self._address):
                     await channel.channel_ready()
-                call = wire_grpc.RolloutStub(channel).Work(self._messages())
+                call = wire_grpc.RolloutStub(channel).Work(self._messages(self._stream_number))
                 while True:
-                    orders = await asyncio.wait_for(anext(aiter(call), None), SILENCE_S)
+                    async with asyncio.timeout(SILENCE_S):  # wait_for may swallow a cancellation
+                        orders = await anext(aiter(call), None)
                     if orders is None:
                         return "the controller ended it"
                     self.connected = True
@@ -111,13 +115,17 @@ class WorkClient:
                 raise
             return "cancelled by the peer"
 
-    async def _messages(self) -> AsyncIterator[wire.WorkerMessage]:
-        yield self._hello()
-        while True:
+    async def _messages(self, number: int) -> AsyncIterator[wire.WorkerMessage]:
+        """Messages of stream `number`. A generator may outlive its stream: it must not take the next one's news."""
+        if number == self._stream_number:
+            yield self._hello()
+        while number == self._stream_number:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PERIOD_S):
                     await self._news.wait()
                     await asyncio.sleep(GATHER_S)
+            if number != self._stream_number:
+                return
             self._news.clear()
             yield self._report()
             self._sent.set()

@@ -34,6 +34,34 @@ class Sink(Protocol):
     def on_end(self, request_id: str, end: wire.GenerateEnd) -> None: ...
 
 
+class _Outbox:
+    """What waits to be sent on one stream. It ends with its stream: nothing of it may reach, or wait for, another."""
+
+    def __init__(self) -> None:
+        self.starts: list[wire.GenerateStart] = []
+        self.cancels: list[wire.GenerateCancel] = []
+        self.floors: list[wire.FloorChange] = []
+        self.pending = asyncio.Event()
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        self.pending.set()
+
+    async def messages(self) -> AsyncIterator[wire.GenerateCall]:
+        while True:
+            await self.pending.wait()
+            await asyncio.sleep(0)  # let the other requests of this turn join
+            if self.closed:
+                return
+            starts, self.starts = self.starts[:MAX_STARTS], self.starts[MAX_STARTS:]
+            cancels, self.cancels = self.cancels, []
+            floors, self.floors = self.floors, []
+            if not self.starts:
+                self.pending.clear()
+            yield wire.GenerateCall(starts=starts, cancels=cancels, floors=floors)
+
+
 class AgentLink:
     """Starts connecting when made. `on_change` is called whenever `connected` changes."""
 
@@ -45,10 +73,7 @@ class AgentLink:
         self._token = token
         self._on_change = on_change
         self._sinks: dict[str, Sink] = {}
-        self._starts: list[wire.GenerateStart] = []
-        self._cancels: list[wire.GenerateCancel] = []
-        self._floors: list[wire.FloorChange] = []
-        self._pending = asyncio.Event()
+        self._outbox = _Outbox()
         self._closing = asyncio.Event()
         self._call: grpc.aio.StreamStreamCall[wire.GenerateCall, wire.GenerateReply] | None = None
         self._task = asyncio.create_task(self._run(), name=f"link to {server_id}")
@@ -63,19 +88,19 @@ class AgentLink:
         if not self._sinks:
             self.last_event = time.monotonic()
         self._sinks[start.request_id] = sink
-        self._starts.append(start)
-        self._pending.set()
+        self._outbox.starts.append(start)
+        self._outbox.pending.set()
 
     def cancel(self, request_id: str) -> None:
         """Forget a request and tell the agent."""
         if self._sinks.pop(request_id, None) is not None:
-            self._cancels.append(wire.GenerateCancel(request_id=request_id))
-            self._pending.set()
+            self._outbox.cancels.append(wire.GenerateCancel(request_id=request_id))
+            self._outbox.pending.set()
 
     def change_floor(self, request_id: str, floor: int) -> None:
         """Tell the agent a request's new floor."""
-        self._floors.append(wire.FloorChange(request_id=request_id, floor=floor))
-        self._pending.set()
+        self._outbox.floors.append(wire.FloorChange(request_id=request_id, floor=floor))
+        self._outbox.pending.set()
 
     def abandon(self, why: str) -> None:
         """End the stream: its requests go elsewhere, and a new one is tried."""
@@ -108,12 +133,13 @@ class AgentLink:
             self._lose(why)
             backoff = FIRST_BACKOFF_S if time.monotonic() - began > MAX_BACKOFF_S else min(2 * backoff, MAX_BACKOFF_S)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), backoff)
+                async with asyncio.timeout(backoff):  # wait_for may swallow a cancellation
+                    await self._closing.wait()
 
     async def _stream(self) -> None:
         async with connect(self.address, self._token) as channel:
             await channel.channel_ready()
-            call = self._call = wire_grpc.GenerationStub(channel).Generate(self._messages())
+            call = self._call = wire_grpc.GenerationStub(channel).Generate(self._outbox.messages())
             self.connected = True
             self.last_event = time.monotonic()
             self._on_change()
@@ -132,23 +158,11 @@ class AgentLink:
             del self._sinks[event.request_id]
             sink.on_end(event.request_id, event.end)
 
-    async def _messages(self) -> AsyncIterator[wire.GenerateCall]:
-        while True:
-            await self._pending.wait()
-            await asyncio.sleep(0)  # let the other requests of this turn join
-            starts, self._starts = self._starts[:MAX_STARTS], self._starts[MAX_STARTS:]
-            cancels, self._cancels = self._cancels, []
-            floors, self._floors = self._floors, []
-            if not self._starts:
-                self._pending.clear()
-            yield wire.GenerateCall(starts=starts, cancels=cancels, floors=floors)
-
     def _lose(self, why: str) -> None:
         was_connected, self.connected = self.connected, False
         self._call = None
-        self._starts.clear()
-        self._cancels.clear()
-        self._floors.clear()
+        self._outbox.close()
+        self._outbox = _Outbox()
         sinks, self._sinks = self._sinks, {}
         if sinks:
             log.warning("the stream to %s ended with %d requests: %s", self.server_id, len(sinks), why)

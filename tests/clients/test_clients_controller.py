@@ -1,0 +1,76 @@
+"""A worker's stream: beats, reconnection, and what is said first."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from areal.clients.controller import WorkClient
+from areal.net.heartbeat import PERIOD_S
+from areal.observe.waits import WaitRegistry
+from areal.v1 import rollout_pb2 as wire
+from support.scripted_agent import TOKEN
+from support.scripted_controller import ScriptedController
+
+pytestmark = pytest.mark.component
+
+
+@pytest.fixture
+async def controller():
+    controller = await ScriptedController().start()
+    yield controller
+    await controller.die()
+
+
+@pytest.fixture
+async def heard():
+    return []
+
+
+@pytest.fixture
+async def waits():
+    return WaitRegistry("w")
+
+
+@pytest.fixture
+async def client(controller, heard, waits):
+    client = WorkClient(
+        controller.address,
+        TOKEN,
+        hello=lambda: wire.WorkerMessage(worker_id="hello"),
+        report=lambda: wire.WorkerMessage(worker_id="report"),
+        on_orders=heard.append,
+        waits=waits,
+    )
+    client.start()
+    yield client
+    await client.close()
+
+
+async def test_a_stream_begins_with_hello_and_goes_on_beating(client, controller):
+    began = time.monotonic()
+    await controller.until(lambda: len(controller.messages) >= 4)
+    assert [message.worker_id for message in controller.messages[:4]] == ["hello", "report", "report", "report"]
+    assert time.monotonic() - began >= 2 * PERIOD_S
+
+
+async def test_news_does_not_wait_for_the_beat(client, controller):
+    await controller.until(lambda: bool(controller.messages))
+    for _ in range(10):
+        assert await client.flush(5.0)
+    assert len(controller.messages) >= 8
+
+
+async def test_orders_arrive(client, controller, heard):
+    controller.send(committed_group=7)
+    await controller.until(lambda: any(orders.committed_group == 7 for orders in heard))
+    assert client.connected
+
+
+async def test_a_broken_stream_is_opened_again_with_a_new_hello(client, controller, waits):
+    await controller.until(lambda: bool(controller.messages))
+    await controller.die()
+    await controller.start()
+    await controller.until(lambda: len(controller.streams) >= 2 and bool(controller.streams[-1]))
+    assert controller.streams[-1][0].worker_id == "hello"
+    assert waits.list() == []
