@@ -142,3 +142,20 @@ def test_figures_are_means_over_tokens_not_means_of_means():
     assert figures.entropy == pytest.approx(4.0)
     assert figures.loss == pytest.approx(-4.0)
     assert figures.logprob_mismatch is None
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+@pytest.mark.parametrize("behaviour", [-float("inf"), -400.0])
+def test_a_token_with_an_impossible_behaviour_is_rejected_without_spoiling_the_gradient(behaviour, decoupled):
+    logprobs = torch.tensor([-1.0, -2.0], requires_grad=True)
+    terms = policy_loss(
+        logprobs,
+        torch.tensor([-1.0, -2.0]),
+        torch.tensor([-1.0, behaviour]),
+        torch.tensor([1.0, 1.0]),
+        PPOOptions(decoupled=decoupled),
+    )
+    terms.loss.sum().backward()
+    assert terms.rejected.tolist() == [False, True]
+    assert terms.loss.tolist() == [-1.0, 0.0]
+    assert logprobs.grad.tolist() == [-1.0, 0.0]

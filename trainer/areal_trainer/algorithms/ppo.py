@@ -37,7 +37,7 @@ class PPOTerms:
 
     loss: Tensor  # 0 where rejected
     ratio: Tensor  # u
-    behaviour_weight: Tensor  # the constant factor in front
+    behaviour_weight: Tensor  # the constant factor in front; 0 where rejected
     clipped: Tensor  # bool: the clipped branch decided
     rejected: Tensor  # bool
 
@@ -56,22 +56,23 @@ def policy_loss(
     """
     proximal = proximal.detach()
     log_weight = proximal - behaviour
-    centre = proximal if options.decoupled else behaviour
+    weight = torch.exp(log_weight)
+    rejected = ~torch.isfinite(weight)
+    if options.rejection is not None:
+        rejected = rejected | (weight > options.rejection.upper)
+    weight = torch.where(rejected, torch.zeros_like(weight), weight)  # inf · 0 would put NaN into the gradient
+    centre = torch.where(rejected, logprobs.detach(), proximal if options.decoupled else behaviour)
     ratio = torch.exp(logprobs - centre)
     unclipped = ratio * advantages
     limited = torch.clamp(ratio, 1.0 - options.clip_low, 1.0 + options.clip_high) * advantages
     objective = torch.minimum(unclipped, limited)
-    weight = torch.exp(log_weight)
     if options.decoupled:
         objective = objective * weight
-    rejected = ~torch.isfinite(log_weight)
-    if options.rejection is not None:
-        rejected = rejected | (weight > options.rejection.upper)
     loss = torch.where(rejected, torch.zeros_like(objective), -objective)
     return PPOTerms(
         loss=loss,
         ratio=ratio.detach(),
         behaviour_weight=weight,
-        clipped=(limited < unclipped).detach(),
+        clipped=(limited < unclipped).detach() & ~rejected,
         rejected=rejected,
     )
