@@ -65,7 +65,7 @@ def test_commands(workspace):
     assert generation.command[-2:] == ["--engine-port", str(generation.ports["engine"])]
     trainer = rows["trainer"]
     assert " ".join(trainer.command) == (
-        "python -m torch.distributed.run --nnodes 1 --nproc-per-node 4 --max-restarts 0 --master-addr 127.0.0.1 "
+        "python -m areal_trainer.torchrun --nnodes 1 --nproc-per-node 4 --max-restarts 0 --master-addr 127.0.0.1 "
         f"--master-port {trainer.ports['rendezvous']} -m areal_trainer.main --job {path} "
         f"--port {trainer.ports['grpc']} --metrics-port {trainer.ports['metrics']}"
     )

@@ -120,7 +120,7 @@ def _command(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> lis
     if instance.role == "trainer":
         gang = ["--nnodes", "1", "--nproc-per-node", str(resolved.job.spec.trainer.world_size), "--max-restarts", "0"]
         gang += ["--master-addr", place.host, "--master-port", str(ports["rendezvous"])]
-        return [place.python, "-m", "torch.distributed.run", *gang, "-m", "areal_trainer.main", *job, *listen]
+        return [place.python, "-m", "areal_trainer.torchrun", *gang, "-m", "areal_trainer.main", *job, *listen]
     command = [*place.areal_role, instance.role, *job, "--index", str(instance.index), *listen]
     return [*command, "--engine-port", str(ports["engine"])] if instance.role == "generation" else command
 
