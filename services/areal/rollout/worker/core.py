@@ -140,6 +140,7 @@ class WorkerCore:
         held = self.groups.pop(group, None)
         for key in [key for key in self.failures if key[0] == group]:
             del self.failures[key]
+        self._failed = [failure for failure in self._failed if failure.group != group]
         return [Stop(group)] if held is not None and held.working else []
 
     def change_floor(self, group: int, floor: int) -> bool:
@@ -158,9 +159,11 @@ class WorkerCore:
                 self._to_store.pop((index, i), None)
         for key in [key for key in self.failures if key[0] < group]:
             del self.failures[key]
+        self._done = {key: done for key, done in self._done.items() if key[0] >= group}
 
     def resend(self) -> None:
-        """The ledger lost data: add every kept sample again."""
+        """The ledger lost data: add every kept sample again, and tell none as done before."""
+        self._done.clear()
         for made in self.samples.values():
             for sample in made.values():
                 self.resent_total += 1

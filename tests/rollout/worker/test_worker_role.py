@@ -1,0 +1,341 @@
+"""A whole worker: leases in, samples in the ledger and reports out, while its world fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from areal.errors import InfraError
+from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as generation
+from areal.v1 import rollout_pb2 as rollout
+from areal.workflow import Episode, GenerationRequest, RLVRWorkflow, RolloutWorkflow, Sequence
+from areal.workflow.seeds import sample_seed
+from support.redis_server import RedisServer
+from support.scripted_agent import ScriptedAgent, answer
+from support.scripted_controller import lease
+from support.scripted_reward import fault
+from support.worker_parts import LIMIT, ROW, SEED
+
+pytestmark = pytest.mark.component
+PROMPT = 4  # tokens of the row's prompt
+
+
+def check(sample, group, index):
+    """The stored sample is what the scripted engine makes of its seed."""
+    ids, logprobs, reason = answer(sample_seed(SEED, group, index, 0), PROMPT, LIMIT)
+    (sequence,) = sample.sequences
+    assert np.frombuffer(sequence.token_ids, "<i4").tolist()[PROMPT:] == ids
+    assert np.frombuffer(sequence.logprobs, "<f4").tolist()[PROMPT:] == logprobs
+    assert np.frombuffer(sequence.loss_mask, "u1").tolist() == [0] * PROMPT + [1] * len(ids)
+    assert sequence.finish_reason == reason
+    assert sequence.reward == float(len(ids) % 2 == 0)
+    covered = [t for span in sequence.spans for t in range(span.start, span.end)]
+    assert covered == list(range(PROMPT, PROMPT + len(ids)))
+
+
+async def test_a_lease_becomes_samples_in_the_ledger_then_done(bench):
+    work = await bench().start()
+    work.controller.send(leases=[lease(g, [0, 1, 2, 3], ROW) for g in range(4)])
+    await work.controller.until(lambda: len(work.controller.done) == 16)
+    stored = await work.stored()
+    assert len(stored) == 16
+    for (group, index), sample in stored.items():
+        check(sample, group, index)
+        assert sample.max_staleness == 2
+        assert sample.worker_id == "worker-0"
+    for done in work.controller.done:
+        sample = stored[done.key.group, done.key.index]
+        assert done.reward == sample.sequences[0].reward
+        assert (done.oldest_version, done.newest_version) == (0, 0)
+    assert len(work.agents[0].starts) == 16
+    assert max(len(batch) for batch in work.reward.batches) > 1
+
+
+async def test_trajectories_of_first_samples_are_written_at_the_end(bench):
+    work = await bench().start()
+    work.controller.send(leases=[lease(g, [0, 1], ROW) for g in range(3)])
+    await work.controller.until(lambda: len(work.controller.done) == 6)
+    await work.end()
+    lines = [json.loads(line) for line in (work.root / "worker-0.jsonl").read_text().splitlines()]
+    assert sorted((line["g"], line["i"]) for line in lines) == [(0, 0), (1, 0), (2, 0)]
+    assert {line["prompt"] for line in lines} == {"321="}
+
+
+async def test_swaps_and_a_servers_death_change_no_sample(bench):
+    work = await bench().start(ScriptedAgent("a", by_itself=False), ScriptedAgent("b", by_itself=False))
+    first, second = work.agents
+    work.controller.send(leases=[lease(g, [0, 1, 2, 3], ROW) for g in range(4)])
+    await first.until_running(1)
+    first.step(2)
+    second.step(2)
+    first.end_all(generation.END_REASON_ABORTED)
+    first.policy_id = "1.f1"
+    await first.until_running(1)
+    first.step(2)
+    second.by_itself = True
+    await first.die()
+    second.step(LIMIT)
+    await work.controller.until(lambda: len(work.controller.done) == 16)
+    for (group, index), sample in (await work.stored()).items():
+        check(sample, group, index)
+
+
+async def test_a_revoked_group_is_cancelled_and_a_floor_is_forwarded(bench):
+    work = await bench().start(ScriptedAgent("a", "3.f1", by_itself=False))
+    agent = work.agents[0]
+    work.controller.send(leases=[lease(1, [0, 1], ROW, floor=3), lease(2, [0], ROW, floor=3)])
+    await agent.until_running(3)
+    work.controller.send(revoked=[1], floors=[rollout.GroupFloor(group=2, floor=1)])
+    async with asyncio.timeout(10):
+        while len(agent.cancels) < 2 or not agent.floors:
+            agent.changed.clear()
+            await agent.changed.wait()
+    assert [floor for _, floor in agent.floors] == [1]
+    agent.step(LIMIT)
+    await work.controller.until(lambda: len(work.controller.done) == 1)
+    assert sorted(await work.stored()) == [(2, 0)]
+
+
+class Wild(RLVRWorkflow):
+    """Does to sample 0 of a group what the row asks for; the others are well."""
+
+    async def arun_episode(self, engine, row):
+        if engine._backend._index == 0:  # a test's shortcut: workflows don't know their index
+            match row.get("do"):
+                case "raise":
+                    raise ZeroDivisionError("user's own")
+                case "none":
+                    return None
+                case "hang":
+                    await asyncio.Event().wait()
+                case "block":
+                    threading.Event().wait(30)
+                case "spin":
+                    while True:
+                        pass
+                case "cancel":
+                    raise asyncio.CancelledError
+                case "nonsense":
+                    return 3
+                case "lie":
+                    result = await engine.agenerate(GenerationRequest([4, 5]))
+                    sequence = Sequence.of([4, 5], result, 1.0)
+                    return Episode([replace(sequence, loss_mask=sequence.loss_mask | 1)])
+                case "down":
+                    raise InfraError("the user's own service is down")
+        return await super().arun_episode(engine, row)
+
+
+def row(do):
+    return b'{"prompt": "321=", "do": "%s"}' % do.encode()
+
+
+@pytest.mark.parametrize(
+    ("do", "kind", "words"),
+    [
+        ("raise", rollout.FAILURE_KIND_EXCEPTION, "ZeroDivisionError: user's own"),
+        ("none", rollout.FAILURE_KIND_REJECTED, "returned None"),
+        ("cancel", rollout.FAILURE_KIND_EXCEPTION, "CancelledError"),
+        ("nonsense", rollout.FAILURE_KIND_EXCEPTION, "returned int, not an Episode"),
+        ("lie", rollout.FAILURE_KIND_EXCEPTION, "no engine sampled"),
+        ("down", rollout.FAILURE_KIND_INFRA, "own service is down"),
+    ],
+)
+async def test_what_user_code_does_costs_its_sample_only(bench, do, kind, words):
+    work = await bench(workflow=Wild).start()
+    work.controller.send(leases=[lease(1, [0, 1, 2], row(do)), lease(2, [0, 1, 2], row("well"))])
+    await work.controller.until(lambda: len(work.controller.done) == 5 and bool(work.controller.failures))
+    (failure,) = work.controller.failures
+    assert (failure.group, failure.index, failure.kind) == (1, 0, kind)
+    assert words in failure.fault.message
+    if do == "raise":
+        assert 'raise ZeroDivisionError("user\'s own")' in failure.fault.traceback
+
+
+async def test_a_hang_ends_at_the_groups_deadline_with_its_place(bench):
+    work = await bench(workflow=Wild).start()
+    work.controller.send(leases=[lease(1, [0, 1, 2], row("hang"), deadline_s=1.0)])
+    await work.controller.until(lambda: bool(work.controller.failures))
+    (failure,) = work.controller.failures
+    assert (failure.index, failure.kind) == (0, rollout.FAILURE_KIND_HANG)
+    assert "await asyncio.Event().wait()" in failure.fault.traceback
+    assert len(work.controller.done) == 2
+
+
+@pytest.mark.parametrize("do", ["block", "spin"])
+async def test_a_blocking_call_costs_its_group_and_heartbeats_go_on(bench, do):
+    work = await bench(workflow=Wild, stall_s=1.5).start(ScriptedAgent("a", by_itself=False))
+    work.controller.send(leases=[lease(2, [1, 2], row("well"))])
+    await work.agents[0].until_running(2)
+    began = time.monotonic()
+    work.controller.send(leases=[lease(1, [0], row(do))])
+    await work.controller.until(lambda: len(work.controller.failures) == 3)
+    kinds = {(f.group, f.index): f.kind for f in work.controller.failures}
+    assert kinds == {
+        (1, 0): rollout.FAILURE_KIND_HANG,
+        (2, 1): rollout.FAILURE_KIND_INFRA,
+        (2, 2): rollout.FAILURE_KIND_INFRA,
+    }
+    culprit = next(f for f in work.controller.failures if f.group == 1)
+    assert "arun_episode" in culprit.fault.traceback
+    beats = [message.beat.seq for message in work.controller.messages]
+    assert len(beats) >= 2 * (time.monotonic() - began) - 2
+    work.agents[0].by_itself = True
+    work.controller.send(leases=[lease(2, [1, 2], row("well"), attempt=2)])
+    await work.controller.until(lambda: len(work.controller.done) == 2)
+
+
+async def test_late_samples_end_as_they_are_masked(bench):
+    work = await bench().start(ScriptedAgent("a", by_itself=False))
+    agent = work.agents[0]
+    work.controller.send(leases=[lease(1, [2, 3], ROW, group_size=4, deadline_s=1.5)])
+    await agent.until_running(2)
+    agent.step(1)
+    await work.controller.until(lambda: len(work.controller.done) == 2)
+    for sample in (await work.stored()).values():
+        (sequence,) = sample.sequences
+        assert len(sequence.token_ids) // 4 == PROMPT + 1
+        assert sum(sequence.loss_mask) == 0
+        assert sequence.finish_reason == "deadline"
+    assert all(done.truncated for done in work.controller.done)
+
+
+async def test_infra_faults_of_scoring_are_tried_again_and_data_faults_are_the_users(bench):
+    work = bench()
+    tries: list[int] = []
+
+    def judge(item):
+        tries.append(item.key.index)
+        if item.key.index == 0 and tries.count(0) == 1:
+            return fault(common.FAULT_KIND_INFRA, "pool died")
+        if item.key.index == 1:
+            return fault(common.FAULT_KIND_DATA, "reward() raised KeyError")
+        return type(fault(common.FAULT_KIND_INFRA, ""))(score=0.5)
+
+    work.reward.judge = judge
+    await work.start()
+    work.controller.send(leases=[lease(1, [0, 1], ROW)])
+    await work.controller.until(lambda: bool(work.controller.done) and bool(work.controller.failures))
+    assert work.controller.done[0].reward == 0.5
+    (failure,) = work.controller.failures
+    assert (failure.index, failure.kind) == (1, rollout.FAILURE_KIND_EXCEPTION)
+    assert "KeyError" in failure.fault.message
+
+
+async def test_a_new_controller_hears_what_is_held_and_what_is_done(bench):
+    work = await bench().start(ScriptedAgent("a", by_itself=False))
+    agent = work.agents[0]
+    work.controller.send(leases=[lease(1, [0, 1], ROW), lease(2, [0], ROW)])
+    await agent.until_running(3)
+    agent.step(1)
+    agent._make(next(iter(agent.running.values())), LIMIT)
+    await work.controller.until(lambda: len(work.controller.done) == 1)
+    finished = work.controller.done[0].key
+    await work.controller.die()
+    work.controller.fence = 2
+    await work.controller.start()
+    await work.controller.until(lambda: len(work.controller.streams) == 2 and bool(work.controller.streams[1]))
+    hello = work.controller.streams[1][0]
+    held = {(item.group, index) for item in hello.held for index in item.indices}
+    assert held == {(1, 0), (1, 1), (2, 0)} - {(finished.group, finished.index)}
+    assert all(item.has_tokens for item in hello.held)
+    assert [(done.key.group, done.key.index) for done in hello.done] == [(finished.group, finished.index)]
+    agent.step(LIMIT)
+    await work.controller.until(lambda: len({(d.key.group, d.key.index) for d in work.controller.done}) == 3)
+    assert len(agent.starts) == 3
+
+
+async def test_samples_survive_a_ledger_that_dies_and_forgets(bench, tmp_path):
+    redis = RedisServer.start(tmp_path / "redis")
+    try:
+        work = await bench(redis=redis).start()
+        work.controller.send(leases=[lease(1, [0, 1], ROW)])
+        await work.controller.until(lambda: len(work.controller.done) == 2)
+        redis.kill()
+        work.controller.send(leases=[lease(2, [0, 1], ROW)])
+        await work.agents[0].until_running(0)
+        for file in (redis.directory / "appendonlydir").iterdir():
+            file.unlink()
+        redis.restart()
+        work.controller.send(resend=True)
+        await work.controller.until(lambda: len(work.controller.done) >= 6, timeout_s=25)
+        stored = await work.stored()
+        assert sorted(stored) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        for (group, index), sample in stored.items():
+            check(sample, group, index)
+        assert len(work.agents[0].starts) == 4
+        work.controller.send(committed_group=2)
+        await work.controller.until(lambda: 1 not in work.worker.core.samples)
+    finally:
+        redis.stop()
+
+
+async def test_an_evaluation_is_greedy_and_leaves_the_ledger_alone(bench):
+    work = await bench().start()
+    rows = [rollout.EvalLease(evaluation_id="0.f1", row=r, floor=0, row_json=ROW) for r in range(8)]
+    work.controller.send(evaluations=rows)
+    await work.controller.until(lambda: len(work.controller.evaluated) == 8)
+    assert {(done.evaluation_id, done.oldest_version) for done in work.controller.evaluated} == {("0.f1", 0)}
+    for start in work.agents[0].starts:
+        assert start.sampling.temperature == 0.0
+        assert start.sampling.max_new_tokens == LIMIT
+        assert not start.sampling.HasField("seed")
+    assert await work.stored() == {}
+
+
+async def test_a_drained_worker_gives_its_groups_back(bench):
+    work = await bench().start(ScriptedAgent("a", by_itself=False))
+    work.controller.send(leases=[lease(1, [0], ROW), lease(2, [0], ROW)])
+    await work.agents[0].until_running(2)
+    work.stop.set()
+    assert await asyncio.wait_for(work.task, 10) is False
+    released = [group for message in work.controller.messages for group in message.released]
+    assert released == [1, 2]
+
+
+async def test_the_end_of_the_run_ends_the_worker(bench):
+    work = await bench().start()
+    work.controller.send(stop=True)
+    assert await asyncio.wait_for(work.task, 10) is True
+
+
+async def test_a_wait_for_weights_is_told_by_name(bench):
+    work = await bench().start()
+    work.controller.send(leases=[lease(1, [0], ROW, floor=4)])
+    await work.controller.until(
+        lambda: any(
+            wait.waits_for == "version ≥ 4 on a server"
+            for message in work.controller.messages
+            for wait in message.waiting
+        )
+    )
+    work.agents[0].policy_id = "4.f1"
+    work.tell_fleet()
+    await work.controller.until(lambda: len(work.controller.done) == 1)
+    assert work.controller.done[0].oldest_version == 4
+
+
+class Turns(RolloutWorkflow):
+    """Generates twice, at the same time and after."""
+
+    async def arun_episode(self, engine, row):
+        prompt = engine.prompt(row)
+        pair = await asyncio.gather(*(engine.agenerate(GenerationRequest(prompt.ids)) for _ in range(2)))
+        last = await engine.agenerate(GenerationRequest(list(range(4, 20)) * 4))
+        assert len(last.output_ids) == 0, "64 tokens are the sample's budget"
+        return Episode([Sequence.of(prompt.ids, result, 0.0) for result in pair])
+
+
+async def test_turns_have_their_own_seeds_and_the_sample_its_token_budget(bench):
+    work = await bench(workflow=Turns).start()
+    work.controller.send(leases=[lease(1, [0], ROW)])
+    await work.controller.until(lambda: len(work.controller.done) == 1)
+    assert [start.sampling.seed for start in work.agents[0].starts] == [sample_seed(SEED, 1, 0, t) for t in range(2)]
+    (sample,) = (await work.stored()).values()
+    assert len(sample.sequences) == 2

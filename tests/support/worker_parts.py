@@ -1,0 +1,119 @@
+"""A whole worker of real parts on loopback: its servers are scripted, its wire and its Redis are not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import orjson
+from areal.clients.generation import GenerationClient
+from areal.clients.reward import RewardClient
+from areal.ledger.client import AsyncLedger
+from areal.ledger.payload import decode
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.trajectories import TrajectoryLog
+from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.v1 import common_pb2 as common
+from areal.workflow.base import RolloutWorkflow
+from areal.workflow.generation import Sampling
+from areal.workflow.rlvr import RLVRWorkflow
+from areal.workflow.tokenizer import Tokenizer
+from support.redis_server import RedisServer
+from support.scripted_agent import TOKEN, ScriptedAgent
+from support.scripted_controller import ScriptedController
+from support.scripted_reward import ScriptedReward
+
+ROW = orjson.dumps({"prompt": "321=", "answer": "123"})
+SEED = 5
+LIMIT = 30
+
+
+@dataclass(eq=False)
+class Bench:
+    """Everything around one worker."""
+
+    root: Path
+    tokenizer: Tokenizer
+    redis: RedisServer
+    workflow: Callable[[], RolloutWorkflow] = RLVRWorkflow
+    agents: list[ScriptedAgent] = field(default_factory=list)
+    controller: ScriptedController = field(default_factory=ScriptedController)
+    reward: ScriptedReward = field(default_factory=ScriptedReward)
+    stall_s: float = 30.0
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+    waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
+    task: asyncio.Task[bool] | None = None
+
+    async def start(self, *agents: ScriptedAgent) -> Bench:
+        """Start the servers and the worker, and tell it the fleet."""
+        self.agents = [await agent.start() for agent in agents or (ScriptedAgent(),)]
+        await self.controller.start()
+        await self.reward.start()
+        self.client = GenerationClient(
+            TOKEN,
+            owner="w",
+            vocab_size=self.tokenizer.vocab_size,
+            eos_ids=self.tokenizer.eos_ids,
+            waits=self.waits,
+            decode=self.tokenizer.decode,
+        )
+        self.scores = RewardClient([self.reward.address], TOKEN, waits=self.waits)
+        self.ledger = AsyncLedger(self.redis.address, "job")
+        tools = Tools(
+            client=self.client,
+            reward=self.scores,
+            ledger=self.ledger,
+            tokenizer=self.tokenizer,
+            trajectories=TrajectoryLog(self.root / "worker-0.jsonl", self.tokenizer),
+            waits=self.waits,
+            progress=ProgressCounter(),
+            metrics=RoleMetrics("worker", "job"),
+        )
+        self.worker = Worker(
+            Identity("worker-0", "worker-0.1", 64, common.Digests()),
+            tools,
+            Settings(SEED, Sampling(max_new_tokens=LIMIT), max_sample_tokens=64, chat_template=None, verifier="exact"),
+            self.workflow,
+            self.controller.address,
+            TOKEN,
+            deadline_s=600.0,
+            stall_s=self.stall_s,
+        )
+        self.task = asyncio.create_task(self.worker.run(self.stop))
+        self.tell_fleet()
+        async with asyncio.timeout(15):
+            while sum(server.connected for server in self.client.servers()) < len(self.agents):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)  # what is watched has no event
+        return self
+
+    def tell_fleet(self) -> None:
+        """Send the fleet as it is."""
+        self.controller.send(fleet=[agent.state() for agent in self.agents], fleet_changed=True)
+
+    async def end(self) -> None:
+        """Stop everything."""
+        if self.task is not None:
+            self.stop.set()
+            await asyncio.gather(self.task, return_exceptions=True)
+            await self.client.close()
+            await self.scores.close()
+            await self.ledger.close_connection()
+        await self.controller.die()
+        await self.reward.die()
+        for agent in self.agents:
+            await agent.die()
+
+    async def stored(self) -> dict[tuple[int, int], Any]:
+        """What the ledger holds: (group, index) → Sample."""
+        found = {}
+        async for key in self.ledger._redis.scan_iter(match="{job}:s:*"):
+            for name, value in (await self.ledger._redis.hgetall(key)).items():
+                if name[:1] == b"p":
+                    found[int(key.rpartition(b":")[2]), int(name[1:])] = decode(value)
+        return found
