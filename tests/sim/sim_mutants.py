@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 from areal.ledger import gate
-from areal.ledger.state import LedgerModel
+from areal.ledger.state import LedgerModel, TakenGroup
 from areal.rollout.controller import core as controller_core
 from areal.rollout.controller import leasing
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.decisions import AdvanceLedger, Answer, JournalCursor, JournalTombstone
-from areal.rollout.controller.fleet import Fleet
+from areal.rollout.controller.decisions import Answer, JournalCursor, JournalTombstone
 from areal.rollout.controller.groups import Group, Phase, Verdict
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.sim.server_role import ServerRole
 from areal.sim.trainer_role import TrainerRole
+from areal.sim.worker_role import WorkerRole
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
@@ -90,15 +90,20 @@ def a_group_takes_the_current_eta(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "eta", lambda self, current: current)
 
 
-def the_frontier_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
-    """Closed groups become ready although a lower one is open."""
+def take_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
+    """Closed groups are given to the trainer although a lower one is open; where a group lies is not looked at."""
 
-    def append(self: LedgerModel) -> None:
-        for group in sorted(g for g in self.closed if g >= self.frontier):
-            self.ready.append(group)
-            self.frontier = group + 1
+    def take(self: LedgerModel, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
+        groups = sorted(g for g in self.closed if g >= from_group)[:max_groups]
+        taken = []
+        for position, group in enumerate(groups, from_group):
+            held = sorted(self.samples.get(group, {}).items())
+            payloads = tuple(payload for _, (payload, _) in held)
+            metas = tuple(meta for _, (_, meta) in held)
+            taken.append(TakenGroup(position, self.closed[group], payloads, tuple(i for i, _ in held), metas))
+        return taken
 
-    patch.setattr(LedgerModel, "_append", append)
+    patch.setattr(LedgerModel, "take", take)
 
 
 def an_advance_is_never_refused(patch: pytest.MonkeyPatch) -> None:
@@ -132,8 +137,6 @@ def a_swapped_server_does_not_ask_for_the_floor(patch: pytest.MonkeyPatch) -> No
     """Neither client nor agent compares the version with the floor when sampling resumes."""
     real = ServerRole.token
     patch.setattr(ServerRole, "token", lambda self, floor: real(self, -(10**6)))
-    from areal.sim.worker_role import WorkerRole
-
     sample = WorkerRole._sample
     patch.setattr(WorkerRole, "_sample", lambda self, floor: sample(self, -(10**6)))
 
@@ -177,6 +180,11 @@ def waiting_groups_keep_their_slots(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(leasing, "_make_place", lambda group, parked, seats, emit: None)
 
 
+def a_ledger_without_the_trainers_position_is_believed(patch: pytest.MonkeyPatch) -> None:
+    """A scan counts although the ledger lost the trainer's last `recover`."""
+    patch.setattr(controller_core.Controller, "_comparable", lambda self, now, view: True)
+
+
 MUTANTS: dict[str, Mutant] = {
     mutant.__name__: mutant
     for mutant in (
@@ -185,7 +193,7 @@ MUTANTS: dict[str, Mutant] = {
         tombstones_below_the_cursor_are_not_held_back,
         credit_is_given_before_the_journal,
         a_group_takes_the_current_eta,
-        the_frontier_jumps_over_gaps,
+        take_jumps_over_gaps,
         an_advance_is_never_refused,
         a_cursor_is_acknowledged_before_the_journal,
         a_swapped_server_does_not_ask_for_the_floor,
@@ -195,7 +203,6 @@ MUTANTS: dict[str, Mutant] = {
         a_refused_version_is_never_tried_again,
         the_frontier_does_not_pass_the_cursor_after_a_loss,
         waiting_groups_keep_their_slots,
+        a_ledger_without_the_trainers_position_is_believed,
     )
 }
-
-__all__ = ["MUTANTS", "AdvanceLedger", "Fleet"]

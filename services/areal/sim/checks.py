@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from areal.ledger.values import COMPLETE
 from areal.rollout.controller.core import Controller
 from areal.sim.world import TrueSample, World
 
@@ -24,6 +25,12 @@ def check_admission(world: World, core: Controller, group: int) -> None:
         world.truth.problems.append(
             f"promise 2: group {group} of rank {rank} was admitted while servers held {world.truth.newest_loaded}"
         )
+
+
+def check_close(world: World, group: int, outcome: str) -> None:
+    """The journal has a tombstone before the ledger hears of it."""
+    if outcome != COMPLETE and group not in world.journal.tombstones:
+        world.truth.problems.append(f"promise 1: group {group} was closed as {outcome} before the journal had it")
 
 
 def surviving(world: World) -> dict[int, tuple[tuple[int, ...], tuple[tuple[bytes, ...], ...]]]:

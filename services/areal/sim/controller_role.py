@@ -32,7 +32,7 @@ from areal.rollout.controller.decisions import (
     StopWorkers,
 )
 from areal.rollout.controller.settings import Settings
-from areal.sim.checks import check_admission
+from areal.sim.checks import check_admission, check_close
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Life, Pipe
 from areal.sim.world import World
@@ -271,6 +271,7 @@ class ControllerRole:
         ledger, fence = self.world.store.ledger(), self._fence
         match operation:
             case CloseGroup(epoch, group, outcome, indices, short):
+                check_close(self.world, group, outcome)
                 at_least = len(indices) if short else None
                 answer = ledger.close(fence, group, outcome, self.world.scenario.group_size, at_least)
                 missing = answer.missing if answer.status is CloseStatus.MISSING else ()

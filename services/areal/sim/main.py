@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from areal.errors import ExitCode
 from areal.sim.run import Outcome, simulate
-from areal.sim.scenario import draw
+from areal.sim.scenario import Aim, draw
 
 _CHUNK = 50  # schedules that a process takes at once: about a second of work
 _SHOWN = 3  # failing seeds that are printed with their trace
@@ -23,6 +23,7 @@ class Report:
 
     first_seed: int
     count: int
+    aim: Aim | None = None
     failures: list[Outcome] = field(default_factory=list)
     virtual_s: float = 0.0
     events: int = 0
@@ -41,22 +42,23 @@ class Report:
             f"{self.virtual_s / 3600:.1f} virtual hours, {self.events} events in {self.wall_s:.1f} s"
         ]
         for failure in self.failures[:_SHOWN]:
-            lines += ["", *story(failure.seed)]
+            lines += ["", *story(failure.seed, self.aim)]
         lines += [f"seed {f.seed}: {f.problems[0]}" for f in self.failures[_SHOWN:]]
         return "\n".join(lines)
 
 
-def story(seed: int) -> list[str]:
+def story(seed: int, aim: Aim | None = None) -> list[str]:
     """A seed's scenario, its event trace, what went wrong, and the command that shows it again."""
-    scenario = draw(seed)
+    scenario = draw(seed, aim)
     outcome = simulate(scenario, trace=True)
     lines = [*scenario.story(), *outcome.trace]
     lines += [f"PROBLEM {problem}" for problem in outcome.problems] or ["no promise was broken"]
-    return [*lines, f"replay: python -m areal.sim.main --replay {seed}"]
+    aimed = f" --aim {aim.name}" if aim else ""
+    return [*lines, f"replay: python -m areal.sim.main --replay {seed}{aimed}"]
 
 
-def _chunk(seeds: range) -> tuple[float, int, int, list[Outcome]]:
-    outcomes = [simulate(draw(seed)) for seed in seeds]
+def _chunk(seeds: range, aim: Aim | None) -> tuple[float, int, int, list[Outcome]]:
+    outcomes = [simulate(draw(seed, aim)) for seed in seeds]
     return (
         sum(outcome.virtual_s for outcome in outcomes),
         sum(outcome.events for outcome in outcomes),
@@ -65,17 +67,17 @@ def _chunk(seeds: range) -> tuple[float, int, int, list[Outcome]]:
     )
 
 
-def run_schedules(first_seed: int, count: int, jobs: int = 1) -> Report:
-    """Simulate `count` schedules from `first_seed` on, over `jobs` processes."""
-    report = Report(first_seed, count)
+def run_schedules(first_seed: int, count: int, jobs: int = 1, aim: Aim | None = None) -> Report:
+    """Simulate `count` schedules from `first_seed` on, over `jobs` processes; `aim` chooses what their faults hit."""
+    report = Report(first_seed, count, aim)
     started = time.monotonic()
     last = first_seed + count
     chunks = [range(start, min(start + _CHUNK, last)) for start in range(first_seed, last, _CHUNK)]
     if jobs > 1:
         with multiprocessing.get_context("spawn").Pool(jobs) as pool:
-            results = list(pool.imap(_chunk, chunks))
+            results = pool.starmap(_chunk, [(chunk, aim) for chunk in chunks], chunksize=1)
     else:
-        results = [_chunk(chunk) for chunk in chunks]
+        results = [_chunk(chunk, aim) for chunk in chunks]
     for virtual_s, events, groups, failures in results:
         report.virtual_s += virtual_s
         report.events += events
@@ -92,12 +94,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--replay", type=int, help="print one seed's schedule, event by event")
+    parser.add_argument("--aim", choices=[aim.name for aim in Aim], help="what the faults of all schedules hit")
     arguments = parser.parse_args(argv)
+    aim = Aim[arguments.aim] if arguments.aim else None
     if arguments.replay is not None:
-        lines = story(arguments.replay)
+        lines = story(arguments.replay, aim)
         print("\n".join(lines))
         return ExitCode.BUG if any(line.startswith("PROBLEM") for line in lines) else ExitCode.DONE
-    report = run_schedules(arguments.first, arguments.seeds, arguments.jobs)
+    report = run_schedules(arguments.first, arguments.seeds, arguments.jobs, aim)
     print(report.text())
     return ExitCode.DONE if report.ok else ExitCode.BUG
 

@@ -29,6 +29,8 @@ class Point(StrEnum):
 
     STORED = "a sample is stored"
     DECIDED = "a tombstone is decided"
+    RECOVERED = "the trainer told the ledger where it starts"
+    TOOK = "the trainer took some groups"
     OFFERED = "the trainer has a whole batch"
     ACKNOWLEDGED = "the cursor is acknowledged"
     TRAINED = "a batch is trained"
@@ -103,8 +105,8 @@ _HEALING = (
 )
 
 
-def draw(seed: int) -> Scenario:
-    """The scenario of a seed: tens of groups, up to six faults, each of which heals."""
+def draw(seed: int, aim: Aim | None = None) -> Scenario:
+    """The scenario of a seed: tens of groups, up to seven faults, each of which heals. `aim` chooses what they hit."""
     chance = random.Random(seed)
     staleness = chance.choice((0, 0, 1, 1, 2, 3, 4))
     batch = chance.choice((1, 2, 2, 3, 4))
@@ -133,42 +135,65 @@ def draw(seed: int) -> Scenario:
         faults=(),
     )
     horizon_s = 1.0 + steps * (scenario.sample_s + scenario.train_s)
-    if chance.random() < _AIMED_SHARE:
-        faults = _aimed(chance, scenario) + [
-            _fault(chance, scenario, horizon_s) for _ in range(chance.choice((0, 0, 1)))
-        ]
+    if aim is None and chance.random() < _AIMED_SHARE:
+        aim = chance.choice(tuple(Aim))
+    if aim is None:
+        faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
-        faults = [_fault(chance, scenario, horizon_s) for _ in range(chance.choice((0, 1, 2, 3, 4, 6)))]
+        faults, count = _aimed(chance, scenario, aim), chance.choice((0, 0, 1))
+    faults += [_fault(chance, scenario, horizon_s) for _ in range(count)]
     return replace(scenario, faults=tuple(faults))
 
 
-def _aimed(chance: random.Random, scenario: Scenario) -> list[Fault]:
-    """Several faults at one moment, or in its wake."""
-    first, nth = chance.choice((0.0, 0.02, 0.1, 0.3)), chance.randint(1, 6)
-    everything = [
-        Fault(first, FaultKind.KILL_CONTROLLER),
-        Fault(first, FaultKind.KILL_REDIS, 0, 1000.0),
-        *(Fault(first, FaultKind.KILL_WORKER, worker) for worker in range(scenario.workers)),
-    ]
-    one_role = chance.choice((FaultKind.KILL_CONTROLLER, FaultKind.KILL_TRAINER))
-    eta = Fault(first, FaultKind.SET_ETA, 0, chance.randint(scenario.publish_interval - 1, 4))
+class Aim(StrEnum):
+    """What several faults together try to hit."""
+
+    BATCH_IN_HAND = "everything but the trainer dies while it holds a batch"
+    PART_IN_HAND = "what the trainer took is lost and made again before its batch is whole"
+    CURSOR = "everything dies when a cursor is acknowledged"
+    TOMBSTONE = "the controller dies, or everything, when a tombstone is decided"
+    ETA = "η changes and a server lags while a group is half done"
+    ROLL_BACK = "the trainer goes back when a checkpoint was made"
+    POSITION = "the ledger forgets where the trainer went back to"
+    EDGE = "one role dies at one moment, with or without the ledger's tail"
+
+
+def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:
+    after_s, nth = chance.choice((0.0, 0.0, 0.02, 0.1, 0.3)), chance.randint(1, 6)
+
+    def at(point: Point, kind: FaultKind, target: int = 0, value: float = 0.0) -> Fault:
+        return Fault(after_s, kind, target, value, point, nth)
+
+    def loss(point: Point) -> list[Fault]:
+        workers = [at(point, FaultKind.KILL_WORKER, worker) for worker in range(scenario.workers)]
+        return [at(point, FaultKind.KILL_REDIS, 0, 1000.0), *workers]
+
     lag = Fault(0.0, FaultKind.LAG_SERVER, 0, 6.0, Point.PUBLISHED, chance.randint(1, 2))
-    point, faults = chance.choice(
-        (
-            (Point.OFFERED, everything),
-            (Point.ACKNOWLEDGED, everything),
-            (Point.DECIDED, everything),
-            (Point.DECIDED, [Fault(first, FaultKind.KILL_CONTROLLER)]),
-            (Point.STORED, [eta, Fault(first, FaultKind.KILL_WORKER, 0), lag]),
-            (Point.SAVED, [Fault(first, FaultKind.ROLL_BACK)]),
-            (Point.COMMITTED, [Fault(first, FaultKind.ROLL_BACK), lag]),
-            (Point.COMMITTED, [Fault(first, FaultKind.FALL_BACK)]),
-            (Point.TRAINED, [Fault(0.005, FaultKind.KILL_TRAINER)]),
-            (chance.choice(tuple(Point)), [Fault(first, one_role)]),
-            (chance.choice(tuple(Point)), [Fault(first, FaultKind.KILL_REDIS, 0, 0.3), Fault(first, one_role)]),
-        )
-    )
-    return [fault if fault.point else replace(fault, point=point, nth=nth) for fault in faults]
+    one_role = chance.choice((FaultKind.KILL_CONTROLLER, FaultKind.KILL_TRAINER))
+    match aim:
+        case Aim.BATCH_IN_HAND:
+            return [at(Point.OFFERED, FaultKind.KILL_CONTROLLER), *loss(Point.OFFERED)]
+        case Aim.PART_IN_HAND:
+            return loss(Point.TOOK)
+        case Aim.CURSOR:
+            return [at(Point.ACKNOWLEDGED, FaultKind.KILL_CONTROLLER), *loss(Point.ACKNOWLEDGED)]
+        case Aim.TOMBSTONE:
+            alone = [at(Point.DECIDED, FaultKind.KILL_CONTROLLER)]
+            return alone + (loss(Point.DECIDED) if chance.random() < 0.5 else [])
+        case Aim.ETA:
+            eta = chance.randint(max(scenario.publish_interval - 1, 2), 4)
+            killed = [at(Point.STORED, FaultKind.KILL_WORKER, worker) for worker in range(scenario.workers)]
+            return [at(Point.STORED, FaultKind.SET_ETA, 0, eta), *killed, lag]
+        case Aim.ROLL_BACK:
+            back = chance.choice((FaultKind.ROLL_BACK, FaultKind.ROLL_BACK, FaultKind.FALL_BACK))
+            return [at(chance.choice((Point.SAVED, Point.COMMITTED)), back), *([lag] if chance.random() < 0.3 else [])]
+        case Aim.POSITION:
+            forgets = Fault(after_s, FaultKind.KILL_REDIS, 0, chance.choice((0.3, 1.0)), Point.RECOVERED, 2)
+            return [at(Point.COMMITTED, FaultKind.FALL_BACK), forgets]
+        case Aim.EDGE:
+            point = chance.choice(tuple(Point))
+            tail = [at(point, FaultKind.KILL_REDIS, 0, 0.3)] if chance.random() < 0.5 else []
+            return [at(point, one_role), *tail]
 
 
 def _fault(chance: random.Random, scenario: Scenario, horizon_s: float) -> Fault:

@@ -52,6 +52,7 @@ class TrainerRole:
         self._run_id, self._cursor = world.store.run_id, start.next_group
         world.truth.starts.append((fence, start.step))
         world.log(lambda: f"trainer f{fence} starts at step {start.step}, group {start.next_group}")
+        world.on_point(Point.RECOVERED)
         yield scenario.train_s
         yield from self._ask(lambda core, ticket: core.attach(ticket, fence, start.next_group, start.step))
         core = self._controller.core
@@ -91,6 +92,7 @@ class TrainerRole:
             if consumer.want() != want:
                 continue
             batch = consumer.offer(taken)
+            world.on_point(Point.TOOK)
             if batch is not None and (yield from self._advance(consumer, batch)):
                 yield world.scheduler.between(0.5, 1.5) * world.scenario.train_s
                 payloads = tuple(group.payloads for group in batch.groups)

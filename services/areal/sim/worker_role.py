@@ -209,8 +209,9 @@ class WorkerRole:
         self._news()
 
     def _made(self, group: int, index: int, attempt: int, sample: TrueSample, chance: random.Random) -> None:
-        # An attempt has its own luck: a group that is made again may be filtered where it was complete before.
-        filtered = random.Random(f"{self.world.scenario.seed} {group} {attempt}").random()
+        # Each try has its own luck: a group that is made again may be filtered where it was complete before.
+        luck = f"{self.world.scenario.seed} {group} {attempt} {self.name} {self.incarnation}"
+        filtered = random.Random(luck).random()
         reward = 1.0 if filtered < self.world.scenario.filter_share else chance.random()
         meta = SampleMeta(
             attempt,

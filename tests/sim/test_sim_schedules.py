@@ -1,0 +1,43 @@
+"""Ten thousand schedules of the real cores keep the promises; what a failing one prints can be replayed."""
+
+from __future__ import annotations
+
+import pytest
+from areal.sim.main import main, run_schedules, story
+from areal.sim.run import simulate
+from areal.sim.scenario import Aim, FaultKind, draw
+
+
+@pytest.mark.timeout(900)
+def test_ten_thousand_schedules_keep_the_promises() -> None:
+    report = run_schedules(first_seed=0, count=10_000, jobs=2)
+    assert report.ok, report.text()
+    assert report.groups > 100_000
+
+
+@pytest.mark.parametrize("aim", list(Aim), ids=[aim.name.lower() for aim in Aim])
+def test_aimed_faults_break_no_promise(aim: Aim) -> None:
+    report = run_schedules(first_seed=10_000, count=60, aim=aim)
+    assert report.ok, report.text()
+
+
+def test_a_schedule_is_the_same_every_time() -> None:
+    once, again = simulate(draw(4242), trace=True), simulate(draw(4242), trace=True)
+    assert once == again
+    assert len(once.trace) > 20
+
+
+def test_schedules_hold_every_kind_of_fault_and_setting() -> None:
+    scenarios = [draw(seed) for seed in range(2000)]
+    struck = {fault.kind for scenario in scenarios for fault in scenario.faults}
+    assert struck == set(FaultKind)
+    assert {scenario.max_staleness for scenario in scenarios} == {0, 1, 2, 3, 4}
+    assert max(scenario.filter_share for scenario in scenarios) == 0.6
+
+
+def test_a_seeds_story_ends_with_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = story(7)
+    assert lines[0].startswith("seed 7: ")
+    assert lines[-1] == "replay: python -m areal.sim.main --replay 7"
+    assert main(["--replay", "7"]) == 0
+    assert capsys.readouterr().out.splitlines() == lines
