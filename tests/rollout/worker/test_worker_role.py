@@ -299,6 +299,25 @@ async def test_a_drained_worker_gives_its_groups_back(bench):
     assert released == [1, 2]
 
 
+async def test_a_drained_worker_stores_what_it_has_made(bench):
+    work = await bench().start()
+    ready, go = asyncio.Event(), asyncio.Event()
+    add_samples = work.ledger.add_samples
+
+    async def slowly(samples):
+        ready.set()
+        await go.wait()
+        return await add_samples(samples)
+
+    work.ledger.add_samples = slowly
+    work.controller.send(leases=[lease(1, [0, 1], ROW)])
+    await asyncio.wait_for(ready.wait(), 10)
+    work.stop.set()
+    go.set()
+    await asyncio.wait_for(work.task, 10)
+    assert len(await work.stored()) == len(work.controller.done) >= 1
+
+
 async def test_the_end_of_the_run_ends_the_worker(bench):
     work = await bench().start()
     work.controller.send(stop=True)

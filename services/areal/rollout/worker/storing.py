@@ -7,6 +7,7 @@ ledger that came back as another process may have lost its tail, so everything k
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ class Storer:
         self._waits = waits
         self._on_stored = on_stored
         self._news = asyncio.Event()
+        self._idle = asyncio.Event()
         self._run_id = ""
 
     def wake(self) -> None:
@@ -43,10 +45,21 @@ class Storer:
     async def run(self) -> None:
         """Store until cancelled. Raises what trying again won't cure, such as a refused login."""
         while True:
+            self._idle.set()
             await self._news.wait()
             self._news.clear()
+            self._idle.clear()
             while self._core.storing:
                 await self._store()
+
+    async def flush(self, timeout_s: float) -> None:
+        """Give what was made a last chance to be stored."""
+        if self._core.storing:
+            self._idle.clear()
+            self._news.set()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
 
     async def _store(self) -> None:
         samples = self._core.take_to_store(BATCH)

@@ -109,6 +109,7 @@ class Worker:
                 task.result()  # a part that failed ends the worker with its error
             if not self.over.is_set():
                 self._do(self.core.release())
+                await self._storer.flush(timeout_s=2.0)
                 await self._stream.flush(timeout_s=1.0)
             return self.over.is_set()
         finally:
