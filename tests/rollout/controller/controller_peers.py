@@ -195,7 +195,11 @@ class ScriptedWorker:
                 self._work.setdefault(lease.group, set()).add(task)
         for row in orders.evaluations:
             done = rollout.EvalDone(
-                evaluation_id=row.evaluation_id, row=row.row, score=0.5, oldest_version=row.floor, newest_version=row.floor
+                evaluation_id=row.evaluation_id,
+                row=row.row,
+                score=0.5,
+                oldest_version=row.floor,
+                newest_version=row.floor,
             )
             self._outgoing.put_nowait(rollout.WorkerMessage(evaluated=[done]))
         if orders.resend and self._kept:
@@ -251,6 +255,7 @@ class ScriptedTrainer:
         self._address, self._ledger, self._fences, self._policy = address, ledger, fences, policy
         self._orders = rollout.TrainerOrders()
         self._fence = 0
+        self._evaluated = asyncio.Event()
 
     async def run(self, until_step: int | None = None) -> None:
         """One life of the trainer: from its checkpoint to the end, or to a death at `until_step`."""
@@ -260,7 +265,9 @@ class ScriptedTrainer:
             start = self.checkpoint
             await asyncio.to_thread(self._ledger.recover, self._fence, start.next_group)
             attach = rollout.AttachTrainerRequest(fence=self._fence, next_group=start.next_group, step=start.step)
-            answer: rollout.AttachTrainerResponse = await self._call(lambda: self._stub.AttachTrainer(attach, timeout=5))
+            answer: rollout.AttachTrainerResponse = await self._call(
+                lambda: self._stub.AttachTrainer(attach, timeout=5)
+            )
             served = int(answer.served_policy_id.split(".f")[0]) if answer.served_policy_id else -1
             consumer = Consumer(self._fence, start, self._policy, served)
             consumer.set_max_steps(answer.max_steps)
@@ -344,11 +351,12 @@ class ScriptedTrainer:
             with contextlib.suppress(grpc.RpcError):
                 async for orders in self._stub.Train(messages()):
                     self._orders = orders
+                    if orders.evaluation_done:
+                        self._evaluated.set()
             await asyncio.sleep(0.05)
 
     async def _until_evaluated(self) -> None:
-        while not self._orders.evaluation_done:
-            await asyncio.sleep(0.02)
+        await self._evaluated.wait()
 
 
 def write_snapshot(directory: Path, rows: int) -> None:

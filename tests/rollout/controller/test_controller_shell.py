@@ -88,6 +88,17 @@ class Stage:
             stub = rollout_grpc.RolloutStub(channel)
             return await stub.GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=5, wait_for_ready=True)
 
+    async def status_where(
+        self, holds: Callable[[rollout.GetRolloutStatusResponse], bool]
+    ) -> rollout.GetRolloutStatusResponse:
+        """The first status for which something holds."""
+        async with asyncio.timeout(20):
+            while True:
+                status = await self.status()
+                if holds(status):
+                    return status
+                await asyncio.sleep(0.02)
+
     @property
     def journal(self) -> JournalState:
         return read_journal(self.root / "journal.jsonl")
@@ -163,7 +174,7 @@ async def test_a_small_run_ends_with_every_group_trained(stage_of: Callable[[Set
     assert not status.staleness_violations_total
     results = [json.loads(line) for line in (stage.root / "evaluations.jsonl").read_text().splitlines()]
     assert [(r["version"], r["rows"], r["mean"]) for r in results] == [(0, 5, 0.5), (4, 5, 0.5), (8, 5, 0.5)]
-    assert len({row for row in worker.rows.values()}) == len(worker.rows)
+    assert len(set(worker.rows.values())) == len(worker.rows)
 
 
 async def test_filtered_and_rejected_groups_are_replaced(stage_of: Callable[[Settings], Stage]) -> None:
@@ -263,12 +274,9 @@ async def test_status_says_why_nothing_is_admitted(stage_of: Callable[[Settings]
     assert "no weights are published" in (await stage.status()).idle_reason
     trainer = stage.trainer()
     run = asyncio.create_task(trainer.run())
-    while not (status := await stage.status()).served_policy_id:
-        await asyncio.sleep(0.02)
-    assert "no generation server is ready" in status.idle_reason
+    assert "no generation server is ready" in (await stage.status_where(lambda s: bool(s.served_policy_id))).idle_reason
     async with running(ScriptedAgent(stage.address, "server-0")):
-        while "no rollout worker" not in (status := await stage.status()).idle_reason:
-            await asyncio.sleep(0.02)
+        await stage.status_where(lambda s: "no rollout worker" in s.idle_reason)
         async with running(stage.worker()):
             await asyncio.wait_for(run, 60)
     assert (await stage.status()).idle_reason == "the run is over"

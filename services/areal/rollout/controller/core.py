@@ -150,8 +150,11 @@ class Controller:
             error = FencedError(f"trainer fence {fence} is over: {self.desk.fence}", fix="stop this trainer")
             self._out.append(Answer(ticket, error, accepted=False))
             return
+        served = self.fleet.served
         accepted = self.fleet.publish(weights)
-        if accepted:
+        if served is not None and served.policy_id == weights.policy_id:
+            accepted = True  # told again because the answer was lost
+        elif accepted:
             self._out += [KeepServed(weights), WantWeights(weights)]
             self.evaluations.published(weights)
         self._out.append(Answer(ticket, accepted=accepted))

@@ -165,6 +165,7 @@ class CoreLoop:
                 )
             case Revoke():
                 orders.revoked.append(decision.group)
+                self._withdraw(orders, decision.group)
             case FloorChanged():
                 orders.floors.append(rollout.GroupFloor(group=decision.group, floor=decision.floor))
             case LeaseEvaluation():
@@ -174,6 +175,12 @@ class CoreLoop:
                     row=decision.row,
                     row_json=self._rows.evaluation_row(decision.row),
                 )
+
+    def _withdraw(self, orders: rollout.WorkOrders, group: int) -> None:
+        """A lease that did not go out yet is void: a worker obeys `revoked` before `leases`."""
+        for position in reversed(range(len(orders.leases))):
+            if orders.leases[position].group == group:
+                del orders.leases[position]
 
     def _answer(self, answer: Answer) -> None:
         future = self._answers.get(answer.ticket)
