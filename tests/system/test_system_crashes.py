@@ -24,16 +24,20 @@ def test_a_run_survives_the_death_of(role, start_job):
     run = start_job()
     run.wait_for("step 7", lambda: run.step() >= 7, timeout_s=120)
     victim = run.processes(*VICTIMS[role])[-1]  # of torchrun and its rank, the rank
+    before = {process.pid for process in run.processes(*VICTIMS[role])}
     victim.kill()
+    run.wait_for(
+        "another process in its place",
+        lambda: bool({process.pid for process in run.processes(*VICTIMS[role])} - before),
+        timeout_s=60,
+    )
     assert run.finish(timeout_s=180) == 0, run.output[-4000:]
 
     audit = run.audit()
     assert audit["trained"] == 24 * 16
     assert (audit["lost"], audit["duplicated"]) == (0, 0)
     assert not {reason: n for reason, n in audit["tombstoned"].items() if reason in HEALED and n}
-    summary = run.summary()
-    assert summary["status"] == "Complete"
-    assert sum(summary["restarts"].values()) >= 1, "nothing was restarted: was anything killed?"
+    assert run.summary()["status"] == "Complete"
 
 
 def test_an_audit_finds_a_planted_duplicate(start_job):
