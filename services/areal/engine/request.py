@@ -134,12 +134,14 @@ def parse_generate(body: Any, limits: Limits) -> tuple[list[GenerateRequest], bo
 
 def check_ids(ids: Any, limits: Limits, max_new_tokens: int) -> NDArray[np.int64]:
     """The prompt as an array. Refuses what is empty, outside the vocabulary, or too long with its continuation."""
-    try:
-        array = np.asarray(ids, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadRequest("input_ids must hold integers") from error
-    if array.ndim != 1 or array.size == 0:
+    if not isinstance(ids, list) or not ids:
         raise BadRequest("a prompt must be a list of at least one token id")
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:  # lists of different lengths
+        raise BadRequest("input_ids must hold integers") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise BadRequest("input_ids must hold integers")
     low, high = int(array.min()), int(array.max())
     if low < 0 or high >= limits.vocab:
         raise BadRequest(f"token id {low if low < 0 else high} is outside the vocabulary of {limits.vocab}")
@@ -147,7 +149,7 @@ def check_ids(ids: Any, limits: Limits, max_new_tokens: int) -> NDArray[np.int64
         raise BadRequest(
             f"{array.size} prompt tokens and {max_new_tokens} new ones exceed the context of {limits.context} tokens"
         )
-    return array
+    return array.astype(np.int64, copy=False)
 
 
 def parse_sampling(raw: Any, limits: Limits, stream_interval: int = 1) -> SamplingParams:

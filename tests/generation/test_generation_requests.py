@@ -1,0 +1,157 @@
+"""From cumulative answers to deltas: each token once, under the policy that made it, and never before its proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from areal.generation.core import AgentCore, Wanted
+from areal.generation.requests import ClientStream, Live, Requests
+from areal.observe.progress import ProgressCounter
+from areal.v1 import generation_pb2 as wire
+from areal.weights.policy import PolicyId
+from generation_parts import Answer
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+class Table:
+    """Requests without an engine or a network."""
+
+    def __init__(self) -> None:
+        self.core = AgentCore()
+        self.core.engine_started(None)
+        self.aborted: list[str | None] = []
+        self.requests = Requests(self.core, "s0", ProgressCounter(), self.aborted.append)
+        self.client = ClientStream()
+
+    async def hold(self, policy: str, *, passes: bool = True) -> None:
+        parsed = PolicyId.parse(policy)
+        self.core.loaded(parsed)
+        if passes:
+            self.core.accept(Wanted(parsed, Path("/v"), ""))
+            await self.requests.settle()
+
+    def start(self, name: str = "r", floor: int = 0) -> Live:
+        live = Live(name, f"0.{name}", [1], {}, floor, self.client, policy=str(self.core.held))
+        self.requests.add(live)
+        return live
+
+    async def heard(self) -> Answer:
+        answer = Answer()
+        self.client.put(wire.GenerateEvent(request_id="mark"))
+        reply = await self.client.next()
+        for event in reply.events[:-1]:
+            answer.add(event)
+        return answer
+
+
+def answer(made: int, spans: list[tuple[str, int, int]] | None, finish=None, version: str = "0.f1"):
+    meta = {
+        "id": "0.r",
+        "weight_version": version,
+        "finish_reason": finish,
+        "output_token_logprobs": [[-0.5 * token, token, None] for token in range(made)],
+    }
+    if spans is not None:
+        meta["weight_versions"] = [{"version": name, "start": start, "end": end} for name, start, end in spans]
+    return {"output_ids": list(range(made)), "meta_info": meta}
+
+
+LENGTH = {"type": "length", "length": 9}
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 40))
+async def test_deltas_add_up_to_the_answer_however_it_was_cut(cuts, split):
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    await table.hold("1.f1")
+    total = max(cuts)
+    split = min(split, total)
+    for made in sorted(cuts):
+        table.requests.receive(answer(made, [("0.f1", 0, min(split, made)), ("1.f1", min(split, made), made)]))
+    table.requests.receive(answer(total, [("0.f1", 0, split), ("1.f1", split, total)], LENGTH))
+    heard = await table.heard()
+    assert heard.ids == list(range(total))
+    assert np.allclose(heard.logprobs, [-0.5 * token for token in range(total)])
+    assert heard.spans == [span for span in [("0.f1", 0, split), ("1.f1", split, total)] if span[2] > span[1]]
+    assert heard.reason == "LENGTH"
+    assert table.requests.tokens_total == total
+
+
+async def test_tokens_of_an_unproven_policy_wait_and_follow_its_proof():
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    await table.hold("1.f1", passes=False)
+    table.requests.receive(answer(6, [("0.f1", 0, 4), ("1.f1", 4, 6)]))
+    assert (await table.heard()).ids == [0, 1, 2, 3]
+    table.requests.receive(answer(9, [("0.f1", 0, 4), ("1.f1", 4, 9)], LENGTH))
+    assert (await table.heard()).ids == []
+    await table.hold("1.f1")
+    rest = await table.heard()
+    assert rest.ids == [4, 5, 6, 7, 8]
+    assert rest.spans == [("1.f1", 0, 5)]
+    assert rest.reason == "LENGTH"
+
+
+async def test_tokens_of_a_policy_that_failed_are_never_told():
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    await table.hold("1.f1", passes=False)
+    table.requests.receive(answer(9, [("0.f1", 0, 4), ("1.f1", 4, 9)], LENGTH))
+    await table.requests.discard()
+    heard = await table.heard()
+    assert heard.ids == [0, 1, 2, 3]
+    assert heard.reason == "ABORTED"
+    assert table.aborted == [None]
+
+
+async def test_without_spans_only_what_is_certain_is_told():
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    table.requests.receive(answer(3, None, version="0.f1"))
+    assert (await table.heard()).spans == [("0.f1", 0, 3)]
+    await table.hold("1.f1")
+    table.requests.receive(answer(8, None, version="1.f1"))
+    assert (await table.heard()).ids == []
+    table.requests.receive(answer(9, [("0.f1", 0, 5), ("1.f1", 5, 9)], LENGTH, version="1.f1"))
+    rest = await table.heard()
+    assert rest.spans == [("0.f1", 0, 2), ("1.f1", 2, 6)]
+    assert rest.reason == "LENGTH"
+
+
+async def test_an_older_version_sends_away_who_needs_a_newer_one_with_what_was_made():
+    table = Table()
+    await table.hold("5.f1")
+    live = table.start(floor=5)
+    await table.hold("3.f2")
+    assert table.aborted == ["0.r"]
+    table.requests.receive(answer(4, [("5.f1", 0, 4)], {"type": "abort", "message": "Aborted"}, version="3.f2"))
+    heard = await table.heard()
+    assert (heard.ids, heard.reason) == ([0, 1, 2, 3], "BELOW_FLOOR")
+    assert live.done
+
+
+async def test_a_lost_engine_ends_every_request_once():
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    table.requests.receive(answer(2, [("0.f1", 0, 2)]))
+    table.requests.lose_all()
+    table.requests.lose_all()
+    table.requests.receive(answer(3, [("0.f1", 0, 3)]))
+    heard = await table.heard()
+    assert (heard.ids, heard.reason) == ([0, 1], "ENGINE_LOST")
+    assert len(table.requests) == 0
+
+
+async def test_a_drain_does_not_wait_for_ever_for_an_engine_that_is_silent():
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    assert await table.requests.drain(0.05) == 1
+    assert (await table.heard()).reason == "DRAINING"
