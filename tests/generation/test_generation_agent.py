@@ -66,6 +66,17 @@ async def test_a_killed_engine_ends_requests_as_lost_and_comes_back_with_the_new
     assert close(again.logprobs, hf_logprobs(models[1], PROMPT, again.ids))
 
 
+async def test_an_engine_comes_back_though_the_version_it_held_was_collected_meanwhile(fresh, models):
+    await fresh.serve(3, 1)
+    (fresh.agent.core.accepted.path / "config.json").unlink()
+    os.kill(fresh.agent.process.pid, signal.SIGKILL)
+    await fresh.until(lambda state: not state.ready)
+    await fresh.serve(4, 0)
+    (answer,) = await fresh.generate(start_of("after", PROMPT, 6))
+    assert answer.spans == [("4.f1", 0, 6)]
+    assert close(answer.logprobs, hf_logprobs(models[0], PROMPT, answer.ids))
+
+
 async def test_a_drain_ends_requests_with_what_was_made(fresh, models):
     await fresh.serve(0, 0)
     await fresh.running(start_of("running", PROMPT, 450))

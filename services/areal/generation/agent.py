@@ -81,6 +81,7 @@ class Agent:
         self._swapper = Swapper(self.core, self.engine, self.requests, self.metrics, self.waits, self._lock)
         self._look = asyncio.Event()
         self._holds: Wanted | None = None  # what the engine's command line named
+        self._failed: Wanted | None = None  # what the engine died of before it was up
         self._counted = (0, 0)
         self._proving: asyncio.Task[bool] | None = None
         self.process = EngineProcess(
@@ -207,9 +208,10 @@ class Agent:
     # ---- the engine
 
     def _command(self) -> engine_command.Launch:
-        """Start from the newest accepted version, when it is still there."""
+        """Start from the newest accepted version; from the start model when that one is gone or failed to start."""
         settings, accepted = self.settings, self.core.accepted
-        self._holds = accepted if accepted is not None and accepted.path.is_dir() else None
+        usable = accepted is not None and accepted != self._failed and accepted.path.is_dir()
+        self._holds = accepted if usable else None
         return engine_command.launch(
             settings.engine,
             engine_command.EngineStart(
@@ -232,6 +234,8 @@ class Agent:
 
     def _engine_down(self, reason: str) -> None:
         log.error("the engine is gone: %s", reason)
+        if not self.core.engine_up:
+            self._failed = self._holds  # it may have been collected while the engine started
         self.core.engine_lost()
         self.requests.lose_all()
         self._task(self._changed())
