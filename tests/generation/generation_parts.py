@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from areal.generation.agent import Agent, AgentSettings
 from areal.net.channel import connect
-from areal.spec.serving import EmbeddedEngine
+from areal.spec.serving import EmbeddedEngine, SglangEngine
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.weights.manifest import Canary
@@ -189,7 +189,9 @@ class World:
 
 
 @asynccontextmanager
-async def running_world(models: list[Path], volume: Path) -> AsyncIterator[World]:
+async def running_world(
+    models: list[Path], volume: Path, engine: EmbeddedEngine | SglangEngine | None = None
+) -> AsyncIterator[World]:
     """A controller, and an agent with its engine; both are stopped at the end."""
     controller = FakeController(TOKEN)
     agent = Agent(
@@ -201,7 +203,7 @@ async def running_world(models: list[Path], volume: Path) -> AsyncIterator[World
             controller=await controller.start(),
             model_path=models[0],
             tokenizer_path=models[0],
-            engine=EmbeddedEngine(max_running_requests=64),
+            engine=engine or EmbeddedEngine(max_running_requests=64),
             engine_port=free_port(),
             stream_interval=4,
         )

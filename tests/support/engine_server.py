@@ -17,10 +17,19 @@ import orjson
 
 ENGINES = {
     "embedded": ["areal.engine.main"],
-    "sglang": (
-        "areal.engine.sglang_cpu --device cpu --attention-backend torch_native --disable-overlap-schedule"
-        " --sleep-on-idle --log-level error --max-total-tokens 16384"
-    ).split(),
+    "sglang": [
+        "areal.engine.sglang_cpu",
+        "--device",
+        "cpu",
+        "--attention-backend",
+        "torch_native",
+        "--disable-overlap-schedule",
+        "--sleep-on-idle",
+        "--log-level",
+        "error",
+        "--max-total-tokens",
+        "16384",
+    ],
 }
 
 

@@ -72,7 +72,7 @@ class Agent:
         self.progress = ProgressCounter()
         self.metrics = RoleMetrics("generation", settings.job)
         self.limits = ModelLimits.from_dir(settings.model_path)
-        self._api_key = secrets.token_urlsafe(24)
+        self._api_key = secrets.token_hex(24)
         self.engine = EngineClient(settings.engine_port, self._api_key)
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()

@@ -28,7 +28,8 @@ HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 5.0  # a loaded machine may be slow; a dead loop is silent for ever
 HEALTH_MISSES = 4
 STALL_S = 300.0  # no token for so long, with requests and without a swap: longer than any prefill
-STOP_S = 5.0  # between SIGTERM and SIGKILL
+STOP_S = 2.0  # between SIGTERM and SIGKILL; nothing runs any more, and stock SGLang looks every 5 s only
+HOPELESS = 3  # deaths of an engine that never answered: its command or its model is wrong
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class EngineProcess:
         self._budget = budget or RestartBudget()
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
+        self._answered = False
         self.starts = 0
         self.last_reason = ""
 
@@ -81,7 +83,7 @@ class EngineProcess:
             deaths.append(now)
             while deaths[0] < now - self._budget.window_s:
                 deaths.popleft()
-            if len(deaths) > self._budget.restarts:
+            if len(deaths) > self._budget.restarts or (not self._answered and len(deaths) >= HOPELESS):
                 raise InfraError(
                     f"the engine died {len(deaths)} times in {self._budget.window_s:.0f} s; now {self.last_reason}",
                     fix="see the engine's own lines in this log",
@@ -113,7 +115,8 @@ class EngineProcess:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await watching
             await self._end()
-        self._on_down(reason)
+        if not self._stopping:
+            self._on_down(reason)
         return reason
 
     async def _watch(self) -> str:
@@ -124,6 +127,7 @@ class EngineProcess:
                 return f"it did not answer within {self._budget.start_deadline_s:.0f} s"
             await asyncio.sleep(START_POLL_S)
         log.info("the engine answers after %.1f s", time.monotonic() - began)
+        self._answered = True
         await self._on_up()
         misses = 0
         while True:

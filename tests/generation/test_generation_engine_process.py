@@ -1,0 +1,111 @@
+"""Engines are started with their settings, replaced when they die, and never outlive their agent."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from areal.errors import InfraError
+from areal.generation.engine_client import EngineClient
+from areal.generation.engine_command import EngineStart, Launch, launch
+from areal.generation.engine_process import EngineProcess, RestartBudget
+from areal.spec.serving import EmbeddedEngine, SglangEngine
+from support.engine_server import free_port
+
+START = EngineStart(Path("/models/m"), Path("/models/t"), "3.f1", 4000, 16, "key")
+SLEEPER = "import http.server, sys; " + (
+    "h = type('H', (http.server.BaseHTTPRequestHandler,), "
+    "{'do_GET': lambda s: (s.send_response(200), s.send_header('content-length', '0'), s.end_headers())}); "
+    "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), h).serve_forever()"
+)
+
+
+@pytest.mark.parametrize("engine", [EmbeddedEngine(), SglangEngine(type="sglang", tensor_parallel=2)])
+@pytest.mark.parametrize("cuda", [False, True])
+def test_every_engine_is_told_the_same_facts(engine, cuda):
+    argv = launch(engine, START, cuda=cuda).argv
+    for flag, value in (("--weight-version", "3.f1"), ("--port", "4000"), ("--stream-interval", "16")):
+        assert argv[argv.index(flag) + 1] == value
+    assert argv[argv.index("--model-path") + 1] == "/models/m"
+
+
+def test_sglang_runs_stock_on_gpus_and_behind_stand_ins_without():
+    engine = SglangEngine(type="sglang", tensor_parallel=2, extra_args=["--mem-fraction-static", "0.7"])
+    on_gpu, on_cpu = (launch(engine, START, cuda=cuda).argv for cuda in (True, False))
+    assert on_gpu[1:3] == ["-m", "sglang.launch_server"]
+    assert on_gpu[on_gpu.index("--tp-size") + 1] == "2"
+    assert on_cpu[1:3] == ["-m", "areal.engine.sglang_cpu"]
+    assert on_gpu[-2:] == on_cpu[-2:] == ["--mem-fraction-static", "0.7"]
+
+
+class Watched:
+    """An engine process around any command, and what its owner was told."""
+
+    def __init__(self, code: str, **budget) -> None:
+        self.port = free_port()
+        self.ups = 0
+        self.reasons: list[str] = []
+        self.up = asyncio.Event()
+        self.client = EngineClient(self.port)
+        self.process = EngineProcess(
+            self.client,
+            lambda: Launch([sys.executable, "-c", code, str(self.port)], {}),
+            on_up=self._up,
+            on_down=self.reasons.append,
+            stalled_s=lambda: 0.0,
+            budget=RestartBudget(**budget),
+        )
+
+    async def _up(self) -> None:
+        self.ups += 1
+        self.up.set()
+
+
+@pytest.mark.component
+async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not():
+    watched = Watched(SLEEPER)
+    running = asyncio.create_task(watched.process.run())
+    await asyncio.wait_for(watched.up.wait(), 20)
+    first = watched.process.pid
+    watched.up.clear()
+    os.kill(first, signal.SIGKILL)
+    await asyncio.wait_for(watched.up.wait(), 20)
+    second = watched.process.pid
+    await watched.process.stop()
+    await asyncio.wait_for(running, 10)
+    await watched.client.close()
+    assert watched.reasons == ["it exited with SIGKILL"]
+    assert first != second
+    assert not psutil.pid_exists(second)
+
+
+@pytest.mark.component
+async def test_an_engine_that_never_answers_is_given_up_with_its_reason():
+    watched = Watched("raise SystemExit(7)")
+    with pytest.raises(InfraError, match="code 7"):
+        await asyncio.wait_for(watched.process.run(), 30)
+    await watched.client.close()
+    assert watched.ups == 0
+    assert watched.process.starts == 3
+
+
+@pytest.mark.component
+def test_an_engine_dies_with_its_agent_whatever_kills_the_agent():
+    agent = (
+        "import os, subprocess, sys, time; "
+        "child = subprocess.Popen([sys.executable, '-m', 'areal.generation.lifeline', str(os.getpid()),"
+        " sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], stdout=subprocess.PIPE); "
+        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", agent], stdout=subprocess.PIPE)
+    engine = psutil.Process(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    psutil.wait_procs([engine], timeout=5)
+    assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
