@@ -33,7 +33,7 @@ static:
 test: check  ## Set up and pass all tests
 	@tools/tier simulation 4 $(PY) -m pytest -q tests/sim
 	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim
-	@tools/tier system 14 $(PY) -m pytest -q tests -m system
+	@tools/tier system 16 $(PY) -m pytest -q tests -m system
 
 format:  ## Format the code and fix what lint can fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
