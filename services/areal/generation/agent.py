@@ -83,7 +83,6 @@ class Agent:
         self._holds: Wanted | None = None  # what the engine's command line named
         self._failed: Wanted | None = None  # what the engine died of before it was up
         self._counted = (0, 0)
-        self._proving: asyncio.Task[bool] | None = None
         self.process = EngineProcess(
             self.engine, self._command, on_up=self._engine_up, on_down=self._engine_down, stalled_s=self._stalled_s
         )
