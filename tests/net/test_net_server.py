@@ -9,13 +9,15 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from areal.errors import ConfigError, FencedError, InfraError
-from areal.net import channel, status
+from areal.net import auth, channel, options, status
 from areal.net.server import GrpcServer
 from areal.net.thread import LoopThread
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 pytestmark = pytest.mark.component
 TOKEN = "a-token-for-this-test"
@@ -128,3 +130,29 @@ def test_a_loop_thread_runs_coroutines_for_a_blocking_caller():
 
     assert thread.call(answer(), timeout_s=5) == 42
     thread.stop()
+
+
+class Echo(rollout_grpc.RolloutServicer):
+    """Answers each message of a stream, and is quiet in between."""
+
+    async def Serve(self, request_iterator, context):
+        async for _ in request_iterator:
+            yield rollout.ServerOrders()
+
+
+async def test_a_stream_that_falls_quiet_survives_the_clients_pings():
+    server = GrpcServer("controller", TOKEN, waits=WaitRegistry("controller"), progress=ProgressCounter())
+    server.add(rollout_grpc.add_RolloutServicer_to_server, Echo(), "areal.v1.Rollout")
+    port = await server.start(0)
+    eager = [*[option for option in options.CLIENT if "keepalive_time" not in option[0]]]
+    eager.append(("grpc.keepalive_time_ms", 1_000))
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=eager) as peer:
+        stream = rollout_grpc.RolloutStub(peer).Serve(metadata=(auth.header(TOKEN),), timeout=30)
+        for _ in range(2):
+            await stream.write(rollout.ServerMessage())
+            assert await stream.read() == rollout.ServerOrders()
+            await asyncio.sleep(6)  # the pings in question
+        await stream.write(rollout.ServerMessage())
+        assert await stream.read() == rollout.ServerOrders()
+        stream.cancel()
+    await server.stop(0)

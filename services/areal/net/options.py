@@ -41,7 +41,7 @@ CLIENT = [
 ]
 
 SERVER = [
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),  # or clients' pings end in GOAWAY
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),  # or a quiet stream's pings end in "too many pings"
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
