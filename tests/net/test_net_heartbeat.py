@@ -1,9 +1,8 @@
 """Detection is arithmetic on beats; no clock of its own."""
 
+from areal.net.heartbeat import PERIOD_S, Detector, Health
 from hypothesis import given
 from hypothesis import strategies as st
-
-from areal.net.heartbeat import PERIOD_S, Detector, Health
 
 
 def test_a_silent_peer_is_suspect_then_dead_within_three_seconds():

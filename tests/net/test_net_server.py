@@ -6,8 +6,6 @@ import asyncio
 
 import grpc
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-
 from areal.errors import ConfigError, FencedError, InfraError
 from areal.net import auth, channel, options, status
 from areal.net.server import GrpcServer
@@ -18,6 +16,7 @@ from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 pytestmark = pytest.mark.component
 TOKEN = "a-token-for-this-test"
@@ -31,6 +30,14 @@ class Trainer(operations_grpc.TrainerControlServicer):
 
     async def RequestCheckpoint(self, request, context):
         await status.abort(context, FencedError("fence 3 is older than 4"))
+
+
+async def typed(call):
+    """The answer of a call, or the error that it stands for."""
+    try:
+        return await call
+    except grpc.RpcError as error:
+        status.raise_as(error)
 
 
 @pytest.fixture
@@ -81,15 +88,9 @@ async def test_an_error_keeps_its_kind_message_and_fix(server):
     async with channel.connect(address, TOKEN) as peer:
         stub = operations_grpc.TrainerControlStub(peer)
         with pytest.raises(ConfigError) as config:
-            try:
-                await stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5)
-            except grpc.RpcError as error:
-                status.raise_as(error)
+            await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5))
         with pytest.raises(FencedError):
-            try:
-                await stub.RequestCheckpoint(operations.RequestCheckpointRequest(), timeout=5)
-            except grpc.RpcError as error:
-                status.raise_as(error)
+            await typed(stub.RequestCheckpoint(operations.RequestCheckpointRequest(), timeout=5))
     assert (config.value.message, config.value.fix) == ("maxSteps is 0", "set algorithm.maxSteps")
 
 
@@ -104,12 +105,10 @@ async def test_the_blocking_channel_carries_the_token_too(server):
 
 
 async def test_an_absent_server_is_an_infra_error():
-    with pytest.raises(InfraError):
-        async with channel.connect("127.0.0.1:1", TOKEN) as peer:
-            try:
-                await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=1)
-            except grpc.RpcError as error:
-                status.raise_as(error)
+    async with channel.connect("127.0.0.1:1", TOKEN) as peer:
+        stub = operations_grpc.WaitsStub(peer)
+        with pytest.raises(InfraError):
+            await typed(stub.ListWaits(operations.ListWaitsRequest(), timeout=1))
 
 
 async def test_a_taken_port_is_named():
