@@ -5,7 +5,6 @@ import logging
 import urllib.request
 
 import pytest
-
 from areal.errors import BugError
 from areal.observe import logs
 from areal.observe.catalog import CATALOG, Type
