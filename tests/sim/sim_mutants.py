@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from areal.generation.core import AgentCore
 from areal.ledger import gate
 from areal.ledger.state import LedgerModel, TakenGroup
 from areal.rollout.controller import core as controller_core
@@ -159,14 +160,13 @@ def a_dead_workers_groups_stay_with_it(patch: pytest.MonkeyPatch) -> None:
 
 def a_refused_version_is_never_tried_again(patch: pytest.MonkeyPatch) -> None:
     """A server that refused a version waits for another publication."""
-    real = ServerRole._wanted
+    real = AgentCore.due
 
-    def wanted(self: ServerRole) -> Any:
-        weights = real(self)
-        refused = self._refused
-        return None if weights and refused and refused.policy_id == weights.policy_id else weights
+    def due(self: AgentCore, now: float) -> Any:
+        wanted, refused = real(self, now), self.refused
+        return None if wanted and refused and refused.policy == wanted.policy else wanted
 
-    patch.setattr(ServerRole, "_wanted", wanted)
+    patch.setattr(AgentCore, "due", due)
 
 
 def the_frontier_does_not_pass_the_cursor_after_a_loss(patch: pytest.MonkeyPatch) -> None:

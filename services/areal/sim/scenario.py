@@ -137,6 +137,8 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
     horizon_s = 1.0 + steps * (scenario.sample_s + scenario.train_s)
     if aim is None and chance.random() < _AIMED_SHARE:
         aim = chance.choice(tuple(Aim))
+    if aim is Aim.ETA:  # one server must lag behind another, and η matter
+        scenario = replace(scenario, servers=2, max_staleness=chance.choice((0, 1)), publish_interval=1)
     if aim is None:
         faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
@@ -181,7 +183,7 @@ def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:
             alone = [at(Point.DECIDED, FaultKind.KILL_CONTROLLER)]
             return alone + (loss(Point.DECIDED) if chance.random() < 0.5 else [])
         case Aim.ETA:
-            eta = chance.randint(max(scenario.publish_interval - 1, 2), 4)
+            nth, eta = chance.randint(1, 20), chance.randint(2, 4)
             killed = [at(Point.STORED, FaultKind.KILL_WORKER, worker) for worker in range(scenario.workers)]
             return [at(Point.STORED, FaultKind.SET_ETA, 0, eta), *killed, lag]
         case Aim.ROLL_BACK:

@@ -1,14 +1,20 @@
-"""A generation server in the simulation: takes the wanted weights in the background, swaps, refuses, lags, dies."""
+"""A generation server in the simulation: the real agent core; staging, swaps and canaries in virtual time."""
 
 from __future__ import annotations
 
-from areal.rollout.controller.reports import RefusalReport, ServerReport, Weights
+import random
+from pathlib import Path
+
+from areal.clients.generation.routing import Server
+from areal.generation.core import AgentCore, Entry, Wanted
+from areal.rollout.controller.reports import RefusalReport, ServerReport
 from areal.sim.controller_role import ControllerRole
 from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.world import World
+from areal.weights.policy import PolicyId
 
 _BEAT_S = 0.5
-_RETRY_S = 0.5
+_SWAP_S = 0.02  # the engine is paused, its weights change, the canary is scored
 
 
 class ServerRole:
@@ -23,14 +29,15 @@ class ServerRole:
         self._controller = controller
         self._life = Life(world.scheduler)
         self._life.end()
+        self.core = AgentCore()
 
     def start(self) -> None:
         """Come up without weights."""
         self._life = Life(self.world.scheduler)
         self.incarnation += 1
         self._up = Pipe(self.world.scheduler)
-        self._held: Weights | None = None
-        self._refused: RefusalReport | None = None
+        self.core = AgentCore()
+        self.core.engine_started(None)
         self._tokens = 0
         self._life.start(self._beats())
         self._life.start(self._loads())
@@ -41,38 +48,54 @@ class ServerRole:
 
     def token(self, floor: int) -> int | None:
         """Make a token: the version that made it, None when this server must not."""
-        if not self._life.alive or self._held is None or self._held.version < floor:
+        if not self._life.alive or self.core.entry(floor) is not Entry.START:
             return None
         self._tokens += 1
-        return self._held.version
+        return self.core.version
 
-    def _wanted(self) -> Weights | None:
+    # ---- weights
+
+    def _hear(self) -> None:
+        """The controller's orders name the wanted version again and again."""
         core = self._controller.core
-        return core.fleet.served if core is not None else None
+        if core is not None and (served := core.fleet.served) is not None:
+            policy = PolicyId(served.version, served.fence)
+            self.core.want(Wanted(policy, Path("volume"), served.manifest_digest, served.rollback))
 
     def _loads(self) -> Process:
-        scheduler = self.world.scheduler
+        scheduler, core = self.world.scheduler, self.core
         while True:
-            wanted = self._wanted()
-            if wanted is None or wanted == self._held:
+            self._hear()
+            wanted = core.due(scheduler.now)
+            if wanted is None:
                 yield scheduler.between(0.02, 0.1)
                 continue
             yield scheduler.between(0.5, 1.5) * self.world.scenario.load_s + self.lag_s
             self.lag_s = 0.0
-            if self.refusing > 0:
-                self.refusing -= 1
-                tries = self._refused.tries + 1 if self._refused else 1
-                self._refused = RefusalReport(wanted.policy_id, tries, "canary")
-                self._beat()
-                yield _RETRY_S
-                continue
-            held = self._held
-            if held is not None and (wanted.fence, wanted.version) <= (held.fence, held.version):
-                continue
-            self._held, self._refused = wanted, None
-            self.world.truth.newest_loaded = max(self.world.truth.newest_loaded, wanted.version)
-            self.world.log(lambda held=wanted: f"server-{self.index} holds {held.policy_id}")  # type: ignore[misc]
+            yield from self._swap(wanted)
             self._beat()
+
+    def _swap(self, wanted: Wanted) -> Process:
+        """Half of the refusals are found before the swap, half by the canary, which puts the last good version back."""
+        core, refuses = self.core, self.refusing > 0
+        if refuses:
+            self.refusing -= 1
+        if not refuses or self.refusing % 2:
+            core.loaded(wanted.policy)
+            yield _SWAP_S
+        if not refuses:
+            core.accept(wanted)
+            self.world.truth.newest_loaded = max(self.world.truth.newest_loaded, wanted.policy.version)
+            self.world.log(lambda: f"server-{self.index} holds {wanted.policy}")
+            return
+        core.refuse(wanted.policy, "scripted", self.world.scheduler.now)
+        self.world.log(lambda: f"server-{self.index} refuses {wanted.policy}")
+        if core.held == wanted.policy and core.accepted is not None:
+            core.loaded(core.accepted.policy)
+            yield _SWAP_S
+            core.accept(core.accepted)
+
+    # ---- heartbeats
 
     def _beats(self) -> Process:
         while True:
@@ -80,19 +103,24 @@ class ServerRole:
             yield _BEAT_S
 
     def _beat(self) -> None:
-        held = self._held
+        core, refused = self.core, self.core.refused
         report = ServerReport(
             server_id=str(self.index),
             incarnation=str(self.incarnation),
             address=f"server-{self.index}",
-            policy_id=held.policy_id if held else "",
-            version=held.version if held else -1,
-            ready=held is not None,
+            policy_id=str(core.held) if core.version >= 0 else "",
+            version=core.version,
+            ready=core.ready,
             progress=self._tokens,
-            refused=self._refused,
+            refused=RefusalReport(str(refused.policy), refused.tries, refused.reason) if refused else None,
         )
         self._up.send(self._arrive, report)
 
     def _arrive(self, report: ServerReport) -> None:
         if self._controller.core is not None:
             self._controller.post(lambda core, now: core.server(report))
+
+
+def told(fleet: list[tuple[int, int]], chance: random.Random) -> list[Server]:
+    """The fleet as a routing client knows it; where the load is lies with chance."""
+    return [Server(str(index), version, load=chance.randrange(3)) for index, version in fleet]

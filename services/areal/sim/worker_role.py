@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 
+from areal.clients.generation.routing import Server, choose
 from areal.ledger.values import NewSample, SampleMeta
 from areal.rollout.controller.decisions import (
     Decision,
@@ -30,7 +31,7 @@ from areal.rollout.worker.reports import Done, Evaluated, EvaluationGrant, Failu
 from areal.sim.controller_role import ControllerRole
 from areal.sim.scenario import Point
 from areal.sim.scheduler import Life, Pipe, Process
-from areal.sim.server_role import ServerRole
+from areal.sim.server_role import ServerRole, told
 from areal.sim.world import TrueSample, World
 
 TOKENS = 2  # enough for a swap between them
@@ -55,7 +56,7 @@ class WorkerRole:
         self._life = Life(self.world.scheduler)
         self.incarnation += 1
         self._core = WorkerCore()
-        self._fleet: list[tuple[int, int]] = []
+        self._fleet: list[Server] = []
         self._stream = 0  # incarnation of the controller that our stream leads to; 0 is none
         self._tokens: dict[int, int] = {}  # group → tokens of episodes in work
         self._storing = self._reporting = False
@@ -132,7 +133,7 @@ class WorkerRole:
 
     def told_fleet(self, fleet: list[tuple[int, int]]) -> None:
         """The controller's view of the servers."""
-        self._fleet = fleet
+        self._fleet = told(fleet, self.world.scheduler.random)
 
     def ordered(self, orders: list[Decision], fence: int, committed: int) -> None:
         """Orders arrive."""
@@ -229,10 +230,8 @@ class WorkerRole:
 
     def _sample(self, floor: int) -> int | None:
         """One token: its server's version, None when no server may make it now."""
-        for server, told in self._fleet:
-            if told >= floor and (version := self._servers[server].token(floor)) is not None:
-                return version
-        return None
+        chosen = choose(self._fleet, floor)
+        return self._servers[int(chosen)].token(floor) if chosen is not None else None
 
     def _evaluate(self, grant: EvaluationGrant) -> Process:
         yield self.world.scheduler.between(0.05, 0.3)

@@ -70,6 +70,18 @@ def test_a_sample_of_a_finished_group_is_dropped():
     assert core.grant(grant(missing=(0,), attempt=2)) == [Start(3, 0, 2)]
 
 
+def test_a_group_whose_sample_the_ledger_refused_is_given_back_when_it_is_idle():
+    core = WorkerCore()
+    core.grant(grant(missing=(0, 1)))
+    core.made(sample())
+    store(core, AddOutcome.FINISHED)
+    assert core.report().released == []
+    core.made(sample(index=1))
+    store(core)
+    report = core.report()
+    assert (report.released, [done.index for done in report.done]) == ([3], [1])
+
+
 def test_a_sample_that_is_missed_again_is_stored_again_not_made_again():
     core = WorkerCore()
     core.grant(grant(missing=(0,)))

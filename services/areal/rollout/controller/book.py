@@ -238,6 +238,13 @@ class Book:
             self._emit(Revoke(group.worker, group.index))
         group.release()
 
+    def given_back(self, now: float, worker: str, index: int) -> None:
+        """A worker drains, or the ledger would not take its samples: somebody else, or a little later."""
+        group = self.groups.get(index)
+        if group is not None and group.worker == worker:
+            group.release()
+            group.not_before = max(group.not_before, now + retry_pause_s(0))
+
     def refuse_below(self, index: int) -> None:
         """The ledger takes no samples of groups below: nobody works on them."""
         self.refused_below = index

@@ -117,9 +117,7 @@ class Controller:
                 if not self.book.adopt(now, name, item):
                     self._out.append(Revoke(name, item.group))
         for index in report.released:
-            group = self.book.groups.get(index)
-            if group is not None and group.worker == name:
-                group.release()
+            self.book.given_back(now, name, index)
 
     def server(self, report: ServerReport) -> None:
         """A generation agent's beat."""

@@ -78,10 +78,8 @@ class Evaluations:
         if not self._settings.evaluates:
             return
         interval = self._settings.evaluation_interval
-        if self._last_version < 0 and weights.version == 0:
-            due = self._settings.evaluation_at_start
-        else:
-            due = weights.version // interval > max(0, self._last_version) // interval
+        start = self._last_version < 0 and self._settings.evaluation_at_start
+        due = start or weights.version // interval > max(0, self._last_version) // interval
         if due:
             self._start(weights)
 

@@ -73,6 +73,7 @@ class HeldGroup:
     floor: int
     time_left_s: float
     working: set[int] = field(default_factory=set)
+    refused: bool = False  # the ledger would not take a sample: the group is given back, in case it is leased rightly
 
 
 @dataclass(slots=True)
@@ -239,8 +240,10 @@ class WorkerCore:
         """The ledger has it, had it, or needs it no more."""
         self.duplicates_total += result.outcome is AddOutcome.DUPLICATE
         held = self.samples.get(sample.group, {}).get(sample.index)
-        if result.outcome is AddOutcome.FINISHED and result.stored is None:  # nobody needs it any more
+        if result.outcome is AddOutcome.FINISHED and result.stored is None:  # nobody needs it any more, says the ledger
             self.samples.get(sample.group, {}).pop(sample.index, None)
+            if sample.group in self.groups:
+                self.groups[sample.group].refused = True
             self._forget_if_idle(sample.group)
             return
         meta = result.stored or sample.meta
@@ -323,8 +326,11 @@ class WorkerCore:
         return Held(group, held.grant.attempt, tuple(self._in_work(group)), held.grant.max_staleness, tokens)
 
     def _forget_if_idle(self, group: int) -> None:
-        if group in self.groups and not self._in_work(group):
-            del self.groups[group]
+        if group not in self.groups or self._in_work(group):
+            return
+        held = self.groups.pop(group)
+        if held.refused:
+            self._released.append(group)
 
     def _take_released(self) -> list[int]:
         released, self._released = self._released, []
