@@ -26,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -60,7 +60,10 @@ def run(
     raise typer.Exit(run_job(request, Console()))
 
 
-@app.command(epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json")
+@app.command(
+    epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json",
+    short_help="Validate a job file and explain it.",
+)
 def check(job: JobFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Validate a job file and explain what it means, without running anything."""
     from areal.cli.check import check_command
@@ -68,7 +71,10 @@ def check(job: JobFile, overrides: Overrides = None, as_json: AsJson = False) ->
     raise typer.Exit(check_command(job, overrides or (), as_json=as_json))
 
 
-@app.command(epilog="Example:\n\n  areal prepare job.yaml --out data/prepared")
+@app.command(
+    epilog="Example:\n\n  areal prepare job.yaml --out data/prepared",
+    short_help="Write the snapshots of a job's datasets.",
+)
 def prepare(
     job: JobFile,
     overrides: Overrides = None,
@@ -87,6 +93,7 @@ def prepare(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     epilog="Example:\n\n  areal init-model --out models/digits-1m --sft data/digits/sft.jsonl "
     "--validation data/digits/validation.jsonl",
+    short_help="Make a small model, for the quickstart.",
 )
 def init_model(context: typer.Context) -> None:
     """Make a small model with a tokenizer and train it briefly, for the quickstart and for tests."""
@@ -95,7 +102,10 @@ def init_model(context: typer.Context) -> None:
     raise typer.Exit(init_model_command(context.args))
 
 
-@app.command(epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json")
+@app.command(
+    epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json",
+    short_help="Show what every role of a run waits for.",
+)
 def status(run: RunDir, as_json: AsJson = False) -> None:
     """Ask every role of a running job: what it does, what it waits for, since when."""
     from areal.cli.runs import status_command
@@ -103,7 +113,10 @@ def status(run: RunDir, as_json: AsJson = False) -> None:
     status_command(run, as_json=as_json)
 
 
-@app.command(epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json")
+@app.command(
+    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json",
+    short_help="Prove that every group was used exactly once.",
+)
 def audit(run: RunDir, as_json: AsJson = False) -> None:
     """Prove from a run's logs that every prompt group was used exactly once."""
     from areal.cli.runs import audit_command
@@ -111,7 +124,7 @@ def audit(run: RunDir, as_json: AsJson = False) -> None:
     raise typer.Exit(audit_command(run, as_json=as_json))
 
 
-@app.command(epilog="Example:\n\n  areal report runs/digits")
+@app.command(epilog="Example:\n\n  areal report runs/digits", short_help="Write report.html of a run again.")
 def report(run: RunDir) -> None:
     """Write report.html (and report.png) of a run again, also while it goes on."""
     from areal.cli.runs import report_command
@@ -122,6 +135,7 @@ def report(run: RunDir) -> None:
 @app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
     epilog="Example:\n\n  areal sim --schedules 1000",
+    short_help="Run seeded schedules of faults.",
 )
 def sim(context: typer.Context) -> None:
     """Run the cores of the system under seeded schedules of faults, in virtual time."""
