@@ -38,6 +38,6 @@ def test_schedules_hold_every_kind_of_fault_and_setting() -> None:
 def test_a_seeds_story_ends_with_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
     lines = story(7)
     assert lines[0].startswith("seed 7: ")
-    assert lines[-1] == "replay: python -m areal.sim.main --replay 7"
+    assert lines[-1] == "replay: areal sim --replay 7"
     assert main(["--replay", "7"]) == 0
     assert capsys.readouterr().out.splitlines() == lines

@@ -54,7 +54,7 @@ def story(seed: int, aim: Aim | None = None) -> list[str]:
     lines = [*scenario.story(), *outcome.trace]
     lines += [f"PROBLEM {problem}" for problem in outcome.problems] or ["no promise was broken"]
     aimed = f" --aim {aim.name}" if aim else ""
-    return [*lines, f"replay: python -m areal.sim.main --replay {seed}{aimed}"]
+    return [*lines, f"replay: areal sim --replay {seed}{aimed}"]
 
 
 def _chunk(seeds: range, aim: Aim | None) -> tuple[float, int, int, list[Outcome]]:
@@ -88,9 +88,9 @@ def run_schedules(first_seed: int, count: int, jobs: int = 1, aim: Aim | None = 
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Command line: `--seeds N` from `--first`, or `--replay SEED`."""
+    """Command line: `--schedules N` from `--first`, or `--replay SEED`."""
     parser = argparse.ArgumentParser(prog="areal sim", description="Simulate the platform's cores under faults.")
-    parser.add_argument("--seeds", type=int, default=1000, help="how many schedules")
+    parser.add_argument("--schedules", type=int, default=1000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--replay", type=int, help="print one seed's schedule, event by event")
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         lines = story(arguments.replay, aim)
         print("\n".join(lines))
         return ExitCode.BUG if any(line.startswith("PROBLEM") for line in lines) else ExitCode.DONE
-    report = run_schedules(arguments.first, arguments.seeds, arguments.jobs, aim)
+    report = run_schedules(arguments.first, arguments.schedules, arguments.jobs, aim)
     print(report.text())
     return ExitCode.DONE if report.ok else ExitCode.BUG
 
