@@ -1,0 +1,167 @@
+"""A controller's core with a model ledger and a clock, driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from areal.ledger.state import LedgerModel
+from areal.ledger.values import CloseStatus, SampleMeta
+from areal.rollout.controller.core import Controller, Rebuilt
+from areal.rollout.controller.decisions import (
+    AdvanceLedger,
+    Answer,
+    CloseGroup,
+    Decision,
+    GrantLease,
+    JournalCursor,
+    JournalTombstone,
+    ReopenGroup,
+    ScanLedger,
+)
+from areal.rollout.controller.reports import (
+    SampleReport,
+    ServerReport,
+    Weights,
+    WorkerReport,
+)
+from areal.rollout.controller.settings import Settings
+
+B, N = 2, 2
+SETTINGS = Settings(
+    group_size=N,
+    batch_groups=B,
+    max_steps=10,
+    max_staleness=1,
+    max_concurrent=100,
+    group_deadline_s=60.0,
+    filter_zero_variance=True,
+)
+D = TypeVar("D")
+
+
+def weights(version: int, fence: int = 1, *, rollback: bool = False) -> Weights:
+    return Weights(f"{version}.f{fence}", version, fence, "path", "digest", rollback)
+
+
+@dataclass
+class Bench:
+    """A core, a ledger model that does at once what it decides, and a journal that does so when told."""
+
+    settings: Settings = SETTINGS
+    rebuilt: Rebuilt = field(default_factory=lambda: Rebuilt(view=LedgerModel().scan()))
+    journalling: bool = True
+    ledger: LedgerModel = field(default_factory=LedgerModel)
+    now: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.core = Controller(self.settings, self.rebuilt, self.now)
+        self.seen: list[Decision] = []
+        self.unwritten: list[JournalTombstone | JournalCursor] = []
+        self.tickets = 100
+        self.run()
+
+    def run(self) -> list[Decision]:
+        """Carry out everything that is decided, and what follows from it."""
+        new: list[Decision] = []
+        while decisions := self.core.decide(self.now):
+            new += decisions
+            for decision in decisions:
+                self._carry(decision)
+        self.seen += new
+        return new
+
+    def _carry(self, decision: Decision) -> None:
+        match decision:
+            case JournalTombstone() | JournalCursor():
+                self.unwritten.append(decision)
+                if self.journalling:
+                    self.write()
+            case CloseGroup(epoch, group, outcome, indices, short):
+                answer = self.ledger.close(1, group, outcome, N, len(indices) if short else None)
+                missing = answer.missing if answer.status is CloseStatus.MISSING else ()
+                self.core.closed(self.now, epoch, group, answer.outcome or outcome, missing)
+            case ScanLedger(ticket, epoch):
+                self.core.scanned(self.now, ticket, epoch, self.ledger.scan())
+            case AdvanceLedger(cursor, fence):
+                self.ledger.advance(1, cursor, fence or None)
+            case ReopenGroup(group):
+                self.ledger.reopen(1, group)
+
+    def write(self) -> None:
+        """The journal is on disk."""
+        entries, self.unwritten = self.unwritten, []
+        for entry in entries:
+            if isinstance(entry, JournalTombstone):
+                self.core.journalled(entry.group, entry.reason)
+            else:
+                self.core.cursor_journalled(entry.ticket)
+
+    def all(self, kind: type[D]) -> list[D]:
+        return [decision for decision in self.seen if isinstance(decision, kind)]
+
+    # ---- peers
+
+    def worker(
+        self, name: str = "w", *, capacity: int = 100, incarnation: str = "1", **report: object
+    ) -> list[Decision]:
+        self.core.worker(self.now, WorkerReport(name, incarnation, capacity, **report))  # type: ignore[arg-type]
+        return self.run()
+
+    def server(self, version: int, name: str = "s", **report: object) -> list[Decision]:
+        values = {"ready": version >= 0, **report}
+        self.core.server(ServerReport(name, "1", "a:1", f"{version}.f1", version, **values))  # type: ignore[arg-type]
+        return self.run()
+
+    def done(self, group: int, rewards: Iterable[float] = (0.0, 1.0), *, version: int = 0, eta: int = 1) -> None:
+        reports = []
+        for index, reward in enumerate(rewards):
+            meta = SampleMeta(1, reward, version, version, eta, 1, False, 0)
+            self.ledger.add_sample(group, index, b"x", meta)
+            reports.append(SampleReport(group, index, reward, version, version, eta))
+        self.worker(done=tuple(reports))
+
+    def ask(self, call: str, *arguments: object, **named: object) -> Answer | None:
+        self.tickets += 1
+        getattr(self.core, call)(self.tickets, *arguments, **named)
+        self.run()
+        return next((a for a in self.all(Answer) if a.ticket == self.tickets), None)
+
+    def later(self, seconds: float) -> list[Decision]:
+        """Time passes while every peer beats."""
+        passed: list[Decision] = []
+        until = self.now + seconds
+        while self.now < until:
+            self.now = min(until, self.now + 0.25)
+            for worker in list(self.core.crew.workers.values()):
+                self.core.worker(self.now, WorkerReport(worker.worker_id, worker.incarnation, worker.capacity))
+            for server in list(self.core.fleet.servers.values()):
+                progress = server.report.progress + 1
+                self.core.server(replace(server.report, progress=progress, tokens_total=progress))
+            self.core.tick(self.now)
+            passed += self.run()
+        return passed
+
+    def trained(self, steps: int) -> None:
+        """A trainer attaches and takes this many batches of two complete groups, in order."""
+        self.ask("attach", 1, 0, 0)
+        for step in range(steps):
+            for group in (2 * step, 2 * step + 1):
+                self.done(group, version=step)
+            assert self.ask("advance", 1, 2 * step + 2, step) == Answer(self.tickets)
+            self.ask("publish", 1, weights(step + 1))
+            self.server(step + 1)
+
+
+def started(settings: Settings = SETTINGS, **bench: object) -> Bench:
+    """A bench with version 0 on a server and one worker."""
+    made = Bench(settings, **bench)  # type: ignore[arg-type]
+    made.ask("publish", 1, weights(0))
+    made.server(0)
+    made.worker()
+    return made
+
+
+def leased(bench: Bench) -> list[int]:
+    return [grant.group for grant in bench.all(GrantLease)]

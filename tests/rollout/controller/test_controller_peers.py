@@ -1,0 +1,262 @@
+"""The controller's core, driven by hand: workers, servers, the trainer, evaluation, rebuilding."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from areal.errors import BugError, FencedError, InfraError
+from areal.ledger.state import LedgerModel
+from areal.ledger.values import SampleMeta
+from areal.rollout.controller.core import Rebuilt
+from areal.rollout.controller.decisions import (
+    Answer,
+    GrantLease,
+    JournalTombstone,
+    KeepServed,
+    LeaseEvaluation,
+    RecordEvaluation,
+    Resend,
+    Revoke,
+    ScanLedger,
+    StopWorkers,
+)
+from areal.rollout.controller.reports import (
+    EvaluationReport,
+    HeldReport,
+    RefusalReport,
+    TrainerReport,
+    WorkerReport,
+)
+from controller_bench import SETTINGS, Bench, N, leased, started, weights
+from hypothesis import given
+from hypothesis import strategies as st
+
+# ---- workers and servers
+
+
+def test_a_dead_workers_groups_are_leased_to_another_after_a_scan() -> None:
+    bench = started()
+    bench.ledger.add_sample(0, 0, b"x", SampleMeta(1, 0.0, 0, 0, 1, 1, False, 0))  # stored, but never told
+    dead = bench.core.crew.workers.pop("w")
+    bench.worker("v")
+    bench.core.crew.workers["w"] = dead
+    for _ in range(6):
+        bench.now += 0.5
+        bench.core.worker(bench.now, WorkerReport("v", "1", 100))
+        bench.server(0)
+        bench.core.tick(bench.now)
+        bench.run()
+    assert len(bench.all(ScanLedger)) == 1
+    again = {grant.group: grant for grant in bench.all(GrantLease) if grant.worker == "v"}
+    assert set(again) == {0, 1, 2, 3}
+    assert again[0].missing == (1,)
+    assert bench.now <= 3.0
+
+
+def test_our_own_lateness_kills_nobody() -> None:
+    bench = started()
+    bench.now += 60.0
+    bench.core.tick(bench.now)
+    bench.run()
+    assert not bench.all(Revoke)
+    assert bench.core.fleet.newest_version == 0
+
+
+def test_a_worker_that_comes_back_keeps_what_it_holds() -> None:
+    bench = started()
+    held = tuple(HeldReport(group, 1, (0, 1), 1, True) for group in (0, 1, 2))
+    bench.worker(held=held)
+    again = [grant.group for grant in bench.all(GrantLease) if grant.attempt > 1]
+    assert again == [3]
+
+
+def test_a_restarted_controller_adopts_what_workers_hold_and_waits_for_the_rest() -> None:
+    bench = Bench(rebuilt=Rebuilt(view=LedgerModel().scan(), served=weights(0)))
+    bench.server(0)
+    bench.worker(held=(HeldReport(2, 3, (1,), 1, True), HeldReport(0, 1, (0, 1), 1, True)))
+    assert 1 not in leased(bench)
+    bench.later(3.0)
+    assert 1 in leased(bench)
+    assert [grant.missing for grant in bench.all(GrantLease) if grant.group == 2] == [(0,)]
+
+
+def test_weights_that_every_server_refused_three_times_are_a_named_stall() -> None:
+    bench = started()
+    bench.ask("publish", 1, weights(1))
+    bench.server(0, refused=RefusalReport("1.f1", 2, "tensor w: checksum"))
+    assert not bench.core.stalled
+    bench.server(0, refused=RefusalReport("1.f1", 3, "tensor w: checksum"))
+    assert "1.f1" in bench.core.stalled
+    assert "tensor w" in bench.core.stalled
+    bench.server(1)
+    assert not bench.core.stalled
+
+
+# ---- the trainer
+
+
+def test_a_cursor_is_acknowledged_only_when_it_is_in_the_journal() -> None:
+    bench = started()
+    bench.ask("attach", 1, 0, 0)
+    bench.done(0)
+    bench.done(1)
+    bench.journalling = False
+    assert bench.ask("advance", 1, 2, 0) is None
+    bench.write()
+    bench.run()
+    assert bench.all(Answer)[-1] == Answer(bench.tickets)
+    assert bench.ask("advance", 1, 2, 0) == Answer(bench.tickets)
+
+
+def test_a_batch_that_changed_while_it_was_taken_is_refused() -> None:
+    bench = started()
+    bench.ask("attach", 1, 0, 0)
+    bench.done(0)
+    bench.done(1, (1.0, 1.0))
+    answer = bench.ask("advance", 1, 2, 0)
+    assert answer is not None
+    assert isinstance(answer.error, InfraError)
+    bench.done(2)
+    assert bench.ask("advance", 1, 3, 0) == Answer(bench.tickets)
+
+
+def test_an_old_trainer_is_fenced_and_a_broken_checkpoint_is_a_bug() -> None:
+    bench = started()
+    bench.ask("attach", 2, 0, 0)
+    for call, arguments in (("attach", (1, 0, 0)), ("advance", (1, 2, 0)), ("publish", (1, weights(1)))):
+        answer = bench.ask(call, *arguments)
+        assert answer is not None
+        assert isinstance(answer.error, FencedError)
+    broken = bench.ask("attach", 3, 3, 1)
+    assert broken is not None
+    assert isinstance(broken.error, BugError)
+
+
+def test_nothing_below_the_cursor_is_worked_on_and_a_fall_back_makes_it_again() -> None:
+    bench = started()
+    bench.trained(2)
+    bench.ledger = LedgerModel()
+    bench.ledger.recover(1, 0, 4)
+    bench.core.ledger_restarted()
+    bench.run()
+    bench.later(5.0)
+    assert Resend() in bench.seen
+    assert all(grant.group >= 4 for grant in bench.all(GrantLease) if grant.attempt > 1)
+    bench.ledger.recover(2, 0)
+    assert bench.ask("attach", 2, 0, 0) == Answer(bench.tickets)
+    bench.later(5.0)
+    assert {grant.group for grant in bench.all(GrantLease)[-8:]} >= {0, 1, 2, 3}
+
+
+def test_poison_is_the_one_tombstone_of_a_complete_group() -> None:
+    bench = started()
+    bench.ask("attach", 1, 0, 0)
+    bench.done(0)
+    assert bench.ask("propose", 1, 0, "poison", "three crashes") == Answer(bench.tickets)
+    assert bench.ledger.closed == {0: "poison"}
+    assert bench.ask("propose", 1, 0, "poison", "") == Answer(bench.tickets)
+    assert bench.ask("propose", 1, 1, "filtered", "") == Answer(bench.tickets, accepted=False)
+
+
+def test_published_versions_only_go_on() -> None:
+    bench = started()
+    for policy, accepted in ((weights(2), True), (weights(1), False), (weights(2), True), (weights(1, 2), True)):
+        assert bench.ask("publish", policy.fence, policy) == Answer(bench.tickets, accepted=accepted)
+    assert [kept.weights.policy_id for kept in bench.all(KeepServed)] == ["0.f1", "2.f1", "1.f2"]
+
+
+def test_a_ledger_that_forgot_the_trainers_position_is_read_again() -> None:
+    bench = started()
+    bench.trained(2)
+    bench.ledger.commit(1, 4)
+    before = bench.ledger.fork()
+    bench.ledger.recover(2, 0)
+    bench.ask("attach", 2, 0, 0)
+    bench.ledger = before  # the tail with the trainer's recover is lost
+    bench.core.ledger_restarted()
+    bench.run()
+    grants = len(bench.all(GrantLease))
+    bench.later(1.0)
+    assert not [grant for grant in bench.all(GrantLease)[grants:] if grant.group < 4]
+    bench.ledger.recover(2, 0)
+    bench.later(4.0)
+    assert {grant.group for grant in bench.all(GrantLease)[grants:]} >= {0, 1, 2, 3}
+
+
+# ---- evaluation and the end
+
+
+def test_evaluation_runs_beside_the_gate_and_survives_its_worker() -> None:
+    settings = replace(SETTINGS, evaluation_interval=2, evaluation_rows=3, evaluation_concurrent=2, max_concurrent=1)
+    bench = started(settings)
+    rows = bench.all(LeaseEvaluation)
+    assert [(row.evaluation_id, row.row, row.floor) for row in rows] == [("0.f1", 0, 0), ("0.f1", 1, 0)]
+    bench.worker(incarnation="2", held=())
+    assert len(bench.all(LeaseEvaluation)) == 4
+    for row, score in ((0, 1.0), (1, 0.0), (2, 0.5)):
+        bench.worker(incarnation="2", evaluated=(EvaluationReport("0.f1", row, score, 0, row),))
+    (record,) = bench.all(RecordEvaluation)
+    assert (record.mean, record.rows, record.oldest_version, record.newest_version) == (0.5, 3, 0, 2)
+    bench.ask("publish", 1, weights(1))
+    bench.ask("publish", 1, weights(2))
+    bench.server(2)
+    assert bench.all(LeaseEvaluation)[-1].evaluation_id == "2.f1"
+
+
+def test_a_row_without_a_score_is_tried_again_only_for_infrastructure() -> None:
+    bench = started(replace(SETTINGS, evaluation_interval=2, evaluation_rows=2))
+    bench.worker(
+        evaluated=(EvaluationReport("0.f1", 0, 0.0, -1, -1, "infra"), EvaluationReport("0.f1", 1, 0, 0, 0, "user"))
+    )
+    bench.later(1.0)
+    assert [row.row for row in bench.all(LeaseEvaluation)] == [0, 1, 0]
+    bench.worker(evaluated=(EvaluationReport("0.f1", 0, 1.0, 0, 0),))
+    (record,) = bench.all(RecordEvaluation)
+    assert (record.rows, record.mean, record.failed_rows) == (1, 1.0, 1)
+
+
+def test_the_run_ends_after_the_last_evaluation_with_nothing_left_open() -> None:
+    settings = replace(SETTINGS, max_steps=1, evaluation_interval=5, evaluation_rows=1, evaluation_at_start=False)
+    bench = started(settings)
+    bench.ask("attach", 1, 0, 0)
+    bench.done(0)
+    bench.done(1)
+    bench.ask("advance", 1, 2, 0)
+    bench.ask("publish", 1, weights(1))
+    bench.core.trainer(TrainerReport(1, 1, 2, 2, finished=True))
+    bench.run()
+    assert not bench.core.done
+    bench.server(1)
+    assert bench.all(LeaseEvaluation)[-1] == LeaseEvaluation("w", "1.f1", 0, 1)
+    bench.worker(evaluated=(EvaluationReport("1.f1", 0, 1.0, 1, 1),))
+    assert bench.core.done
+    assert StopWorkers() in bench.seen
+    ended = {t.group for t in bench.all(JournalTombstone) if t.reason == "ended"}
+    assert ended == set(range(2, bench.core.book.next_admission))
+
+
+# ---- rebuilt
+
+
+@given(st.lists(st.sampled_from(["complete", "partial", "filtered", "unknown"]), min_size=1, max_size=12))
+def test_a_rebuilt_core_agrees_with_the_ledger_and_the_journal(states: list[str]) -> None:
+    ledger, tombstones, settings = LedgerModel(), {}, replace(SETTINGS, max_staleness=9)
+    for group, state in enumerate(states):
+        for index in range({"complete": N, "partial": 1}.get(state, 0)):
+            ledger.add_sample(group, index, b"x", SampleMeta(1, float(index), 0, 0, 9, 1, False, 0))
+        if state == "complete":
+            ledger.close(1, group, "complete", N)
+        if state == "filtered":
+            tombstones[group] = "filtered"
+    bench = Bench(
+        rebuilt=Rebuilt(view=ledger.scan(), tombstones=tombstones, served=weights(0)), ledger=ledger, settings=settings
+    )
+    bench.server(0)
+    bench.worker(held=())
+    bench.later(3.0)
+    known = [group for group, state in enumerate(states) if state != "unknown"]
+    for group, state in enumerate(states[: max(known, default=-1) + 1]):
+        grants = [grant.missing for grant in bench.all(GrantLease) if grant.group == group]
+        assert grants == {"partial": [(1,)], "unknown": [(0, 1)]}.get(state, [])
+        if state == "filtered":
+            assert ledger.closed[group] == "filtered"
