@@ -44,12 +44,12 @@ proto:  ## Regenerate the gRPC code from protos/
 docs:  ## Regenerate the generated pages of docs/
 	$(PY) -m areal.spec.reference docs/rljob.md
 
-bench:  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
+bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@for file in bench/bench_*.py; do $(PY) $$file || exit 1; done
 
-chaos:  ## The long crash schedules and many simulation seeds
+chaos: setup  ## A hundred thousand simulated schedules, then every crash test on real processes
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
-	AREAL_CHAOS=long $(PY) -m pytest -q tests/system -m system
+	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
 
 clean:  ## Remove runs, data and models made here (not the environment)
 	rm -rf runs data models
