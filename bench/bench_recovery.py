@@ -10,14 +10,13 @@ import json
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from support.job_run import JobRun  # noqa: E402
-from system.conftest import SMALL  # noqa: E402
-from system.test_system_crashes import VICTIMS  # noqa: E402
+from support.job_run import SMALL, VICTIMS, JobRun  # noqa: E402
 
 STEPS = 40
 RESULTS = ROOT / "bench" / "results"
@@ -26,7 +25,7 @@ RESULTS = ROOT / "bench" / "results"
 def longest_pause(run: JobRun, since: float) -> float:
     """Seconds between two trained steps, the worst from `since` (unix seconds) on."""
     times = sorted(float(row["at"]) for row in run.metrics())
-    pauses = [b - a for a, b in zip(times, times[1:], strict=False) if b >= since]
+    pauses = [b - a for a, b in pairwise(times) if b >= since]
     return max(pauses, default=0.0)
 
 

@@ -17,6 +17,26 @@ import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
 
+SMALL = [  # a job of the quickstart's shape that ends in seconds
+    "algorithm.batchSize=16",
+    "algorithm.maxSteps=24",
+    "rollout.maxConcurrentRollouts=48",
+    "evaluation.intervalSteps=12",
+    "evaluation.rows=50",
+    "checkpoint.intervalSteps=4",
+]
+
+# words of the command line of each process that may die
+VICTIMS = {
+    "redis": ("redis-server",),
+    "controller": ("areal-role", "controller"),
+    "worker": ("areal-role", "worker"),
+    "agent": ("areal-role", "generation"),
+    "engine": ("areal.engine.main",),
+    "reward": ("areal-role", "reward-custom"),
+    "trainer": ("areal_trainer.main", "--job"),
+}
+
 
 @dataclass
 class JobRun:

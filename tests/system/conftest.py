@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.job_run import ROOT, JobRun
-
-SMALL = [  # a job of the quickstart's shape that ends in seconds
-    "algorithm.batchSize=16",
-    "algorithm.maxSteps=24",
-    "rollout.maxConcurrentRollouts=48",
-    "evaluation.intervalSteps=12",
-    "evaluation.rows=50",
-    "checkpoint.intervalSteps=4",
-]
+from support.job_run import ROOT, SMALL, JobRun
 
 
 @pytest.fixture

@@ -3,20 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support.job_run import VICTIMS
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 HEALED = ("infra", "deadline", "poison")  # reasons that a fault which healed must not leave behind
-
-VICTIMS = {
-    "redis": ("redis-server",),
-    "controller": ("areal-role", "controller"),
-    "worker": ("areal-role", "worker"),
-    "agent": ("areal-role", "generation"),
-    "engine": ("areal.engine.main",),
-    "reward": ("areal-role", "reward-custom"),
-    "trainer": ("areal_trainer.main", "--job"),
-}
 
 
 @pytest.mark.parametrize("role", VICTIMS)
