@@ -93,8 +93,13 @@ def test_a_rid_in_use_is_refused(engine):
 def test_a_caller_who_goes_away_leaves_nothing_running(engine):
     for stream in (True, False):
         body = orjson.dumps({"input_ids": PROMPT, "sampling_params": LONG, "stream": stream})
-        with pytest.raises(httpx.TimeoutException):
-            httpx.post(f"{engine.http.base_url}/generate", content=body, headers=KEYS, timeout=0.05)
+        url = f"{engine.http.base_url}/generate"
+        if stream:
+            with httpx.stream("POST", url, content=body, headers=KEYS, timeout=10) as answer:
+                assert next(answer.iter_raw())
+        else:
+            with pytest.raises(httpx.TimeoutException):
+                httpx.post(url, content=body, headers=KEYS, timeout=0.05)
         until = time.monotonic() + 10
         while engine.http.get("/v1/loads").json()["loads"][0]["num_running_reqs"]:
             assert time.monotonic() < until
