@@ -193,7 +193,8 @@ class Agent:
                 continue
             delay = self.core.next_look_s(time.monotonic())
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), IDLE_LOOK_S if not delay else min(delay, IDLE_LOOK_S))
+                async with asyncio.timeout(IDLE_LOOK_S if not delay else min(delay, IDLE_LOOK_S)):
+                    await self._look.wait()
 
     async def _changed(self) -> None:
         """What this server holds, or whether it is ready, may have changed: tell everybody."""

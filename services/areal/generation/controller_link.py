@@ -85,7 +85,8 @@ class ControllerLink:
             call = rpc.RolloutStub(channel).Serve(self._messages())
             try:
                 while True:
-                    orders = await asyncio.wait_for(call.read(), SILENCE_S)
+                    async with asyncio.timeout(SILENCE_S):
+                        orders = await call.read()
                     if not isinstance(orders, rollout.ServerOrders):  # the end of the stream
                         return
                     self._on_orders(orders)
@@ -115,4 +116,5 @@ class ControllerLink:
             ]
             yield rollout.ServerMessage(beat=beat, state=self._state(), waiting=waiting)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), PERIOD_S)
+                async with asyncio.timeout(PERIOD_S):
+                    await self._news.wait()

@@ -84,7 +84,8 @@ class Child:
 
     async def receive(self, timeout_s: float) -> Any:
         """The next message; None when the child closed its end. Raises TimeoutError."""
-        return await asyncio.wait_for(self._link.messages.get(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await self._link.messages.get()
 
     def working_on(self) -> tuple[int, float]:
         """The item it began last, and when (monotonic)."""

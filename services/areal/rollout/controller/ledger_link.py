@@ -67,7 +67,8 @@ class LedgerLink:
         """Work the queue off for ever. Ends by FencedError when a newer controller is alive."""
         while True:
             try:
-                await asyncio.wait_for(self._wake.wait(), _WATCH_S)
+                async with asyncio.timeout(_WATCH_S):
+                    await self._wake.wait()
             except TimeoutError:
                 await self._through_restarts(self._watch)
                 continue

@@ -95,7 +95,8 @@ class CoreLoop:
         while True:
             wait = max(0.0, ticked + _TICK_S - self._clock())
             try:
-                item = await asyncio.wait_for(self._inputs.get(), wait)
+                async with asyncio.timeout(wait):
+                    item = await self._inputs.get()
                 item(core, self._clock())
                 while not self._inputs.empty():
                     self._inputs.get_nowait()(core, self._clock())

@@ -48,7 +48,8 @@ class Outbox(Generic[Orders]):
     async def next(self) -> Orders | None:
         """The next message to send: soon after an order, at the latest after the beat's period. None at the end."""
         try:
-            await asyncio.wait_for(self._wake.wait(), BEAT_S)
+            async with asyncio.timeout(BEAT_S):
+                await self._wake.wait()
             if not self.ended:
                 await asyncio.sleep(COALESCE_S)
         except TimeoutError:
