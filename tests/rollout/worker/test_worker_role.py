@@ -82,7 +82,9 @@ async def test_swaps_and_a_servers_death_change_no_sample(bench):
     await first.die()
     second.step(LIMIT)
     await work.controller.until(lambda: len(work.controller.done) == 16)
-    for (group, index), sample in (await work.stored()).items():
+    stored = await work.stored()
+    assert len(stored) == 16
+    for (group, index), sample in stored.items():
         check(sample, group, index)
 
 
