@@ -37,11 +37,11 @@ def gate_uses_the_trainers_version(patch: pytest.MonkeyPatch) -> None:
 
 def floor_is_frozen_at_admission(patch: pytest.MonkeyPatch) -> None:
     """A floor keeps the rank that the group had when it was admitted."""
-    frozen: dict[tuple[int, int], int] = {}
+    frozen: dict[tuple[Book, int], int] = {}  # holds the books: the address of a dead one would be used again
     real = Book.floor
 
     def floor(self: Book, group: Group) -> int:
-        return frozen.setdefault((id(self), group.index), real(self, group))
+        return frozen.setdefault((self, group.index), real(self, group))
 
     patch.setattr(Book, "floor", floor)
 

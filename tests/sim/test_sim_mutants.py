@@ -17,7 +17,7 @@ _CAUGHT_BY = {  # mutants that chance alone finds too rarely, and what to aim at
     "an_advance_is_never_refused": Aim.PART_IN_HAND,
     "a_cursor_is_acknowledged_before_the_journal": Aim.CURSOR,
     "a_ledger_without_the_trainers_position_is_believed": Aim.POSITION,
-    "floor_is_frozen_at_admission": Aim.ROLL_BACK,
+    "floor_is_frozen_at_admission": Aim.FALLEN_RANKS,
 }
 
 

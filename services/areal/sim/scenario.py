@@ -139,6 +139,8 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
         aim = chance.choice(tuple(Aim))
     if aim is Aim.ETA:  # one server must lag behind another, and η matter
         scenario = replace(scenario, servers=2, max_staleness=chance.choice((0, 1)), publish_interval=1)
+    if aim is Aim.FALLEN_RANKS:  # many groups must turn out filtered while later ones wait
+        scenario = replace(scenario, max_staleness=0, publish_interval=1, filter_share=0.6, budget_groups=1000)
     if aim is None:
         faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
@@ -156,6 +158,7 @@ class Aim(StrEnum):
     TOMBSTONE = "the controller dies, or everything, when a tombstone is decided"
     ETA = "η changes and a server lags while a group is half done"
     ROLL_BACK = "the trainer goes back when a checkpoint was made"
+    FALLEN_RANKS = "the trainer goes back below the version for which groups were first meant"
     POSITION = "the ledger forgets where the trainer went back to"
     EDGE = "one role dies at one moment, with or without the ledger's tail"
 
@@ -189,6 +192,8 @@ def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:
         case Aim.ROLL_BACK:
             back = chance.choice((FaultKind.ROLL_BACK, FaultKind.ROLL_BACK, FaultKind.FALL_BACK))
             return [at(chance.choice((Point.SAVED, Point.COMMITTED)), back), *([lag] if chance.random() < 0.3 else [])]
+        case Aim.FALLEN_RANKS:
+            return [at(chance.choice((Point.SAVED, Point.COMMITTED, Point.DECIDED)), FaultKind.ROLL_BACK)]
         case Aim.POSITION:
             forgets = Fault(after_s, FaultKind.KILL_REDIS, 0, chance.choice((0.3, 1.0)), Point.RECOVERED, 2)
             return [at(Point.COMMITTED, FaultKind.FALL_BACK), forgets]
