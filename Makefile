@@ -20,7 +20,7 @@ quickstart: setup  ## Set up everything, make the small model, train it to a ris
 
 check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
 	@tools/tier static 1.5 $(MAKE) --no-print-directory static
-	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real" --ignore=tests/sim
+	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" --ignore=tests/sim
 
 .PHONY: static
 static:

@@ -1,0 +1,1 @@
+"""The operator: keeps what a cluster runs for each RLJob as its spec asks."""
