@@ -1,0 +1,121 @@
+"""Pytest fixtures of the Kubernetes tests; loaded for all rooms by tests/conftest.py, started only when asked for.
+
+The docstring of tests/kube/conftest.py shows how to use them.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import pytest
+from kube.harness import tools
+from kube.harness.client import Client
+from kube.harness.control_plane import Cluster, ControlPlane, ExternalCluster
+from kube.harness.fleet import Fleet
+from kube.harness.processes import Process
+
+Runner = Callable[..., "CompletedProcess[str]"]
+DIRECTORY = pytest.StashKey[Path]()
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The cluster of KUBECONFIG, else a control plane of the tests' own."""
+    directory = tmp_path_factory.mktemp("control-plane")
+    request.config.stash[DIRECTORY] = directory
+    named = os.environ.get("KUBECONFIG")
+    if named:
+        external = ExternalCluster(Path(named).absolute(), directory)
+        yield external
+        external.stop()
+        return
+    own = ControlPlane(directory)
+    try:
+        own.start()
+        yield own
+    finally:
+        own.stop()
+
+
+@pytest.fixture(scope="session")
+def control_plane(cluster: Cluster) -> ControlPlane:
+    """The tests' own control plane, for tests that stop its API server or make it forget; skips on another cluster."""
+    if not isinstance(cluster, ControlPlane):
+        pytest.skip("stops the API server: only on a control plane of the tests' own (unset KUBECONFIG)")
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def admin(cluster: Cluster) -> Client:
+    """A client with every right."""
+    return cluster.admin
+
+
+@pytest.fixture(scope="session")
+def volumes(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Pending claims get volumes: by our provisioner, or by what another cluster has."""
+    if not cluster.ours:
+        yield
+        return
+    directory = tmp_path_factory.mktemp("volumes")
+    command = [sys.executable, "-m", "kube.harness.volumes", "--kubeconfig", str(cluster.kubeconfig)]
+    environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests")}
+    process = Process(
+        "volumes", [*command, "--root", str(directory / "data")], directory / "volumes.log", env=environment
+    )
+    storage = "/apis/storage.k8s.io/v1/storageclasses"
+    process.wait_until(lambda: bool(cluster.admin.raw("GET", storage)["items"]), "storage class")
+    yield
+    process.stop()
+
+
+@pytest.fixture(scope="session")
+def kwok(cluster: Cluster, volumes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Ten fake nodes: pods get scheduled, become Ready, end as their annotations say."""
+    if not cluster.ours and not os.environ.get("KUBE_FAKE_NODES"):
+        pytest.skip(
+            "fake nodes would attract this cluster's own pods; KUBE_FAKE_NODES=1 says that it is for tests only"
+        )
+    fleet = Fleet(cluster.admin, tmp_path_factory.mktemp("kwok"))
+    try:
+        fleet.start(nodes=10)
+        yield fleet
+    finally:
+        fleet.stop()
+
+
+@pytest.fixture
+def namespace(cluster: Cluster) -> Iterator[str]:
+    """A fresh namespace in which pods must be restricted; its deletion is asked for, not waited for."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted", "test.areal.dev/namespace": "true"}
+    metadata = {"name": f"t-{secrets.token_hex(4)}", "labels": labels}
+    made: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
+    cluster.admin.create(made)
+    yield str(metadata["name"])
+    cluster.admin.delete(made)
+
+
+@pytest.fixture(scope="session")
+def kubectl(cluster: Cluster) -> Runner:
+    """`kubectl("get", "pods", namespace=…)` with every right; raises CommandFailed unless check=False."""
+    return lambda *arguments, **options: tools.kubectl(cluster.kubeconfig, *arguments, **options)
+
+
+@pytest.fixture(scope="session")
+def helm(cluster: Cluster) -> Runner:
+    """`helm("install", …, namespace=…)` with every right; raises CommandFailed unless check=False."""
+    return lambda *arguments, **options: tools.helm(cluster.kubeconfig, *arguments, **options)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """After a failure: where the control plane's logs are."""
+    directory = config.stash.get(DIRECTORY, None)
+    if directory is not None and terminalreporter.stats.keys() & {"failed", "error"}:
+        terminalreporter.write_line(f"Kubernetes logs: {directory}/log")
