@@ -1,6 +1,6 @@
 """Every metric that this project serves, declared once: name, type, labels, help.
 
-Dashboards and alerts are checked against this list, and a role can't serve a metric that is not in it.
+Dashboards and alerts are checked against this list, and a process can't serve a metric that is not in it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,29 @@ class Type(StrEnum):
     HISTOGRAM = "histogram"
 
 
+class Scope(StrEnum):
+    """Whom a metric speaks of, and who serves it."""
+
+    ROLE = "role"  # one process of a job, which serves it itself
+    JOB = "job"  # a job as its resource describes it; served by the operator that leads
+    OPERATOR = "operator"  # one operator process
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels that every metric of this scope has before its own."""
+        return {Scope.ROLE: ("namespace", "rljob", "role"), Scope.JOB: ("namespace", "rljob"), Scope.OPERATOR: ()}[self]
+
+
 @dataclass(frozen=True)
 class Metric:
-    """One metric. Labels `namespace`, `rljob` and `role` are added to all."""
+    """One metric. The labels of its scope are added to `labels`."""
 
     name: str
     type: Type
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
+    scope: Scope = Scope.ROLE
 
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -83,6 +97,52 @@ _ALL = [
     Metric("areal_checkpoint_last_success_timestamp_seconds", Type.GAUGE, "When the newest checkpoint was written"),
     Metric("areal_checkpoint_duration_seconds", Type.HISTOGRAM, "Time of a checkpoint", (), _SECONDS),
     Metric("areal_checkpoint_bytes", Type.GAUGE, "Bytes of the newest checkpoint"),
+]
+
+
+def _operator(
+    name: str, kind: Type, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()
+) -> Metric:
+    return Metric(f"areal_operator_{name}", kind, text, labels, buckets, Scope.OPERATOR)
+
+
+def _job(name: str, text: str, labels: tuple[str, ...] = (), kind: Type = Type.GAUGE) -> Metric:
+    return Metric(f"areal_rljob_{name}", kind, text, labels, (), Scope.JOB)
+
+
+_ALL += [
+    _operator("info", Type.GAUGE, "1, with the version", ("version",)),
+    _operator("leader", Type.GAUGE, "1 in the process that holds the lease, 0 in others"),
+    _operator("reconcile_total", Type.COUNTER, "Reconciles by result: ok, requeue, conflict, error", ("result",)),
+    _operator("reconcile_duration_seconds", Type.HISTOGRAM, "Time of a reconcile", (), _SECONDS),
+    _operator("queue_depth", Type.GAUGE, "Jobs that are due and wait for a worker"),
+    _operator("queue_latency_seconds", Type.HISTOGRAM, "From being due to being worked on", (), _SECONDS),
+    _operator("watch_last_event_timestamp_seconds", Type.GAUGE, "When a watch last heard anything", ("resource",)),
+    _operator("watch_restarts_total", Type.COUNTER, "Watches begun anew, by cause", ("resource", "cause")),
+    _operator("cached_objects", Type.GAUGE, "Objects in memory", ("resource",)),
+    _operator("api_requests_total", Type.COUNTER, "Requests by method and HTTP status, 0 for none", ("method", "code")),
+    _operator("api_waiting", Type.GAUGE, "Requests that wait for the rate limit"),
+    _operator("events_dropped_total", Type.COUNTER, "Events over the budget, or refused"),
+    _operator("loop_lag_seconds", Type.GAUGE, "How late the event loop is"),
+    _job("info", "1, with what a job was asked to be", ("algorithm", "runtime", "managed_by")),
+    _job("status", "1 for the summary that a job has now", ("summary",)),
+    _job("condition", "1 for the status that a condition has now, 0 for the others", ("type", "status")),
+    _job("progress_step", "Step that the trainer is at"),
+    _job("max_steps", "Steps that the job is to make"),
+    _job("policy_version", "Newest policy version"),
+    _job("oldest_served_version", "Oldest policy version that a generation server samples from"),
+    _job("max_staleness", "Versions that a trained token may be behind"),
+    _job("reward", "Mean reward of the last batch"),
+    _job("groups_trained", "Prompt groups trained"),
+    _job("epoch", "Incarnation of the trainer's gang"),
+    _job("restarts_total", "Restarts of the trainer, all that were counted and all that were not", (), Type.COUNTER),
+    _job("role_desired", "Pods that a role should have", ("role",)),
+    _job("role_ready", "Pods of a role that are ready", ("role",)),
+    _job("checkpoint_step", "Step of the newest checkpoint"),
+    _job("created_timestamp_seconds", "When the job was created"),
+    _job("start_timestamp_seconds", "When the job was accepted"),
+    _job("completion_timestamp_seconds", "When the job came to its end"),
+    _job("last_report_timestamp_seconds", "When the job last reported its progress"),
 ]
 
 CATALOG: dict[str, Metric] = {metric.name: metric for metric in _ALL}

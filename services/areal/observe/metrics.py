@@ -1,29 +1,25 @@
-"""Prometheus metrics of one role. Names come from the catalogue; a name that is not there is an error at start."""
+"""Prometheus metrics of one process. Names come from the catalogue; a name that is not there is an error at start."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from prometheus_client.process_collector import ProcessCollector
 
 from areal.errors import BugError
-from areal.observe.catalog import CATALOG, Metric, Type
-
-_COMMON = ("namespace", "rljob", "role")
+from areal.observe.catalog import CATALOG, Metric, Scope, Type
 
 
-class RoleMetrics:
-    """A registry with the labels that all of a role's metrics share."""
+class Metrics:
+    """A registry with the labels that all metrics of one scope in this process share."""
 
-    def __init__(self, role: str, job: str, namespace: str | None = None) -> None:
+    def __init__(self, scope: Scope, common: Mapping[str, str]) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._common = {
-            "namespace": namespace or os.environ.get("AREAL_NAMESPACE", "local"),
-            "rljob": job,
-            "role": role,
-        }
+        self._scope = scope
+        self._common = {label: common[label] for label in scope.labels}
         self._made: dict[str, Counter | Gauge | Histogram] = {}
 
     def counter(self, name: str, **labels: str) -> Counter:
@@ -51,17 +47,26 @@ class RoleMetrics:
 
     def _labelled(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
         declared = CATALOG.get(name)
-        if declared is None or declared.type is not kind or set(declared.labels) != set(labels):
+        as_declared = declared is not None and (declared.type, declared.scope) == (kind, self._scope)
+        if declared is None or not as_declared or set(declared.labels) != set(labels):
             raise BugError(f"metric {name} ({kind}, labels {sorted(labels)}) is not declared so in the catalogue")
         family = self._made.get(name)
         if family is None:
             family = self._made[name] = self._family(declared)
-        return family.labels(**self._common, **labels)
+        return family.labels(**self._common, **labels) if self._common or labels else family
 
     def _family(self, metric: Metric) -> Counter | Gauge | Histogram:
-        names = (*_COMMON, *metric.labels)
+        names = (*metric.scope.labels, *metric.labels)
         if metric.type is Type.COUNTER:
             return Counter(metric.name, metric.help, names, registry=self.registry)
         if metric.type is Type.GAUGE:
             return Gauge(metric.name, metric.help, names, registry=self.registry)
         return Histogram(metric.name, metric.help, names, buckets=metric.buckets, registry=self.registry)
+
+
+class RoleMetrics(Metrics):
+    """Metrics of one role's process."""
+
+    def __init__(self, role: str, job: str, namespace: str | None = None) -> None:
+        namespace = namespace or os.environ.get("AREAL_NAMESPACE", "local")
+        super().__init__(Scope.ROLE, {"namespace": namespace, "rljob": job, "role": role})
