@@ -54,7 +54,7 @@ def test_overrides_start_below_spec_or_at_the_top():
 def test_an_override_makes_blocks_that_the_file_leaves_out():
     job = load_job(QUICKSTART, ["checkpoint.intervalSteps=4", "podTemplate.trainer.nodeSelector.gpu=h200"])
     assert job.spec.checkpoint.interval_steps == 4
-    assert job.spec.pod_template == {"trainer": {"nodeSelector": {"gpu": "h200"}}}
+    assert job.spec.pod_template.trainer.node_selector == {"gpu": "h200"}
 
 
 def test_a_later_override_wins():

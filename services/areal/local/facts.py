@@ -27,7 +27,7 @@ def gather(job: RLJob, base_dir: Path) -> Facts:
     """All that is known before anything is prepared. Raises DataError for a recipe that doesn't import."""
     spec = job.spec
     facts = Facts()
-    if spec.recipe is not None and (recipe := locate(spec.recipe.file, base_dir)):
+    if spec.recipe is not None and spec.recipe.file and (recipe := locate(spec.recipe.file, base_dir)):
         parts = probe(recipe)
         facts = replace(facts, recipe_defines_reward=parts.reward, recipe_workflows=parts.workflows)
     model = locate(spec.model.path, base_dir) if spec.model.path else None

@@ -14,7 +14,7 @@ from areal.local.facts import gather, with_snapshots
 from areal.local.preflight import preflight
 from areal.plan import ResolvedJob, RunLayout, resolve, write_run
 from areal.plan.resolve import recipe_file
-from areal.spec import RLJob, check, load_job, refuse
+from areal.spec import RLJob, check, for_clusters_only, load_job, refuse
 from areal.spec.locate import locate
 from areal.spec.sources import DatasetSource
 from areal.workflow.prompt import COLUMNS
@@ -48,6 +48,7 @@ def load(request: Request) -> RLJob:
     if request.resume and request.fresh:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
     job = load_job(request.job_file, request.overrides)
+    refuse(for_clusters_only(job), request.job_file)
     refuse(check(job, gather(job, request.base_dir), base_dir=request.base_dir), request.job_file)
     return job
 

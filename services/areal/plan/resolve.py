@@ -68,6 +68,7 @@ def resolve(
         run_dir=run_dir,
         model_path=model,
         tokenizer_path=_tokenizer(job, base_dir, model),
+        recipe_source=recipe,
         recipe_path=layout.recipe / recipe.name if recipe else None,
         hooks_path=_hooks(job, base_dir),
         dataset=_dataset(job, base_dir),
@@ -85,7 +86,7 @@ def resolve(
 
 def recipe_file(job: RLJob, base_dir: Path) -> Path | None:
     """The user's recipe; None when the job has none."""
-    if job.spec.recipe is None:
+    if job.spec.recipe is None or job.spec.recipe.file is None:
         return None
     return must_locate(
         job.spec.recipe.file,
@@ -117,9 +118,14 @@ def _model(job: RLJob, base_dir: Path) -> Path:
         where=job.where("spec.model.path"),
         fix=f"Correct model.path, or make a small model there: `areal init-model --out {model.path}`.",
     )
+    return check_model(found, job.where("spec.model.path"))
+
+
+def check_model(found: Path, where: str) -> Path:
+    """The directory, when it holds a model; `where` is the field's place in the job file."""
     if not (found / "config.json").exists() or not any(found.glob("*.safetensors")):
         raise ConfigError(
-            f"{job.where('spec.model.path')}: {found} is no Hugging Face model: it needs config.json and *.safetensors",
+            f"{where}: {found} is no Hugging Face model: it needs config.json and *.safetensors",
             fix="Name the directory of a model saved with `save_pretrained`, or make one with `areal init-model`.",
         )
     return found
@@ -132,9 +138,14 @@ def _tokenizer(job: RLJob, base_dir: Path, model: Path) -> Path:
     if named:
         fix = "Correct model.tokenizer, or leave it out to use the model's own."
         found = must_locate(named, base_dir, what="the tokenizer", where=job.where(field), fix=fix)
+    return check_tokenizer(found, job.where(field))
+
+
+def check_tokenizer(found: Path, where: str) -> Path:
+    """The directory, when it holds a tokenizer."""
     if not (found / "tokenizer.json").exists():
         raise ConfigError(
-            f"{job.where(field)}: there is no tokenizer.json in {found}",
+            f"{where}: there is no tokenizer.json in {found}",
             fix="Save a fast tokenizer there, or name its directory in model.tokenizer.",
         )
     return found

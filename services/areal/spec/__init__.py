@@ -7,7 +7,21 @@ imports torch, and reads no file but the job's.
 from areal.spec.check import RULES, check, refuse
 from areal.spec.explain import explain
 from areal.spec.job import JobSpec, RLJob
-from areal.spec.load import load_job
+from areal.spec.load import job_from_object, load_job
+from areal.spec.locality import for_clusters_only
 from areal.spec.rules import Facts, Finding, Severity
 
-__all__ = ["RULES", "Facts", "Finding", "JobSpec", "RLJob", "Severity", "check", "explain", "load_job", "refuse"]
+__all__ = [
+    "RULES",
+    "Facts",
+    "Finding",
+    "JobSpec",
+    "RLJob",
+    "Severity",
+    "check",
+    "explain",
+    "for_clusters_only",
+    "job_from_object",
+    "load_job",
+    "refuse",
+]

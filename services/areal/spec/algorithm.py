@@ -21,10 +21,14 @@ class Grpo(Block):
 
     name: Literal["GRPO"] = knob(what="The algorithm.")
     group_size: int = knob(
-        8, what="Samples a group: answers to one prompt that are compared with each other.", unit="samples", ge=1
+        8,
+        what="Samples a group: answers to one prompt that are compared with each other.",
+        unit="samples",
+        ge=1,
+        le=1 << 12,
     )
-    batch_size: int = knob(what="Groups a step.", unit="groups", ge=1)
-    max_steps: int = knob(what="Steps of the run.", unit="steps", change=Change.LIVE, ge=1)
+    batch_size: int = knob(what="Groups a step.", unit="groups", ge=1, le=1 << 16)
+    max_steps: int = knob(what="Steps of the run.", unit="steps", change=Change.LIVE, ge=1, le=10**9)
     max_staleness: int = knob(
         2,
         what="η: no trained token is older than this many versions; 0 is the synchronous loop.",
@@ -35,7 +39,7 @@ class Grpo(Block):
     )
 
     learning_rate: float = knob(1e-6, what="Peak learning rate.", gt=0)
-    warmup_steps: int = knob(5, what="Steps of linear warm-up from 0.", unit="steps", ge=0)
+    warmup_steps: int = knob(5, what="Steps of linear warm-up from 0.", unit="steps", ge=0, le=10**9)
     lr_schedule: Literal["linear", "constant", "cosine"] = knob(
         "linear", what="How the learning rate falls after warm-up."
     )
@@ -47,7 +51,9 @@ class Grpo(Block):
 
     clip_low: float = knob(0.2, what="u = π_θ/π_prox is clipped below 1 − this.", gt=0, lt=1)
     clip_high: float | None = knob(None, what="u is clipped above 1 + this; clipLow unless given.", gt=0)
-    mini_batches: int = knob(1, what="PPO updates a step; with one, u is 1 and the clip idle.", unit="updates", ge=1)
+    mini_batches: int = knob(
+        1, what="PPO updates a step; with one, u is 1 and the clip idle.", unit="updates", ge=1, le=1 << 16
+    )
     advantage_mean: Literal["group", "batch", "none"] = knob("group", what="Whose mean reward is subtracted.")
     advantage_std: Literal["group", "batch", "none"] = knob(
         "group", what="Whose deviation the advantage is divided by."

@@ -19,7 +19,7 @@ class Change(StrEnum):
     """When a field may change. Ordered from free to fixed."""
 
     LIVE = "live"  # while the run goes on
-    RESUME = "on resume"  # when a run is continued
+    RESUME = "on resume"  # when a run is continued; on a cluster, while the job is suspended
     NEVER = "never"  # it says what the run is
 
 
@@ -61,10 +61,22 @@ def knob(
     what: str,
     unit: str = "",
     change: Change = Change.NEVER,
+    cluster: Change | None = None,
+    server_default: bool = True,
     **limits: Any,
 ) -> Any:
-    """Declare a field: what it means, its unit, when it may change, and its limits (ge, gt, le, min_length …)."""
-    extra: dict[str, Any] = {"unit": unit, "change": change.value}
+    """Declare a field: what it means, its unit, when it may change, and its limits (ge, gt, le, min_length …).
+
+    Args:
+        cluster: when it may change on a cluster, where that differs from a run on one machine.
+        server_default: False where it matters whether a field was given, so that no API server may fill it in.
+    """
+    extra: dict[str, Any] = {
+        "unit": unit,
+        "change": change.value,
+        "cluster": (change if cluster is None else cluster).value,
+        "server_default": server_default,
+    }
     if isinstance(default, type) or callable(default):
         return Field(default_factory=default, description=what, json_schema_extra=extra, **limits)
     return Field(default, description=what, json_schema_extra=extra, **limits)
@@ -78,6 +90,14 @@ def fields_of(block: type[BaseModel]) -> dict[str, Any]:
 def blocks_in(annotation: Any) -> list[type[Block]]:
     """The blocks that a field may hold: none for a plain value, several for a union."""
     return [member for member in members_of(annotation) if isinstance(member, type) and issubclass(member, Block)]
+
+
+def item_block(annotation: Any) -> type[Block] | None:
+    """The block that each item of a list is; None for other fields."""
+    for member in members_of(annotation):
+        if get_origin(member) in (list, tuple) and (blocks := blocks_in(get_args(member)[0])):
+            return blocks[0]
+    return None
 
 
 def block_for(annotation: Any, given: Any) -> type[Block] | None:

@@ -6,12 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal.errors import ConfigError
-from areal.spec import rules_asynchrony, rules_learning, rules_sources
+from areal.spec import rules_asynchrony, rules_cluster, rules_learning, rules_sources
 from areal.spec.job import RLJob
+from areal.spec.locality import Locality, locality_of, named_files
 from areal.spec.locate import candidates, locate
 from areal.spec.rules import Facts, Finding, Rule, Severity
 
-RULES: tuple[Rule, ...] = (*rules_sources.RULES, *rules_asynchrony.RULES, *rules_learning.RULES)
+RULES: tuple[Rule, ...] = (
+    *rules_sources.RULES,
+    *rules_asynchrony.RULES,
+    *rules_learning.RULES,
+    *rules_cluster.RULES,
+)
 
 
 def check(job: RLJob, facts: Facts | None = None, *, base_dir: Path | None = None) -> list[Finding]:
@@ -44,19 +50,13 @@ def refuse(findings: Sequence[Finding], job_file: Path | str) -> None:
 
 
 def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
-    spec = job.spec
-    named = {
-        "spec.model.path": spec.model.path,
-        "spec.model.tokenizer": spec.model.tokenizer,
-        "spec.recipe.file": spec.recipe.file if spec.recipe else None,
-        "spec.dataset.train.jsonl": spec.dataset.train.jsonl,
-        "spec.dataset.evaluation.jsonl": spec.dataset.evaluation.jsonl if spec.dataset.evaluation else None,
-        "spec.trainer.hooks": spec.trainer.hooks,
-    }
     findings = []
-    for field, path in named.items():
-        if path is None or locate(path, base_dir) is not None:
+    for field, path in named_files(job.spec).items():
+        where = locality_of(path)
+        if where in (Locality.VOLUME, Locality.HUB) or field == "spec.model.uri" or locate(path, base_dir) is not None:
             continue
+        if where is Locality.ABSOLUTE and job.spec.runtime_ref is not None:
+            continue  # in the image that the runtime names
         tried = " and ".join(str(place) for place in candidates(path, base_dir))
         fix = f"Correct {field.removeprefix('spec.')}."
         if field == "spec.model.path":

@@ -11,19 +11,21 @@ from pydantic import PrivateAttr
 
 from areal.spec.algorithm import Algorithm
 from areal.spec.block import Block, Change, block_for, fields_of, knob
+from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
+from areal.spec.text import LabelKey
 from areal.spec.training import Checkpoint, Replay, Trainer, WeightSync
 
 
 class Metadata(Block):
     """The job's name, and what Kubernetes adds."""
 
-    name: str = knob(what="The run's name: letters, digits and '-', at most 40 characters.")
-    namespace: str | None = knob(None, what="Kubernetes namespace.", change=Change.RESUME)
-    labels: dict[str, str] = knob(dict, what="Kubernetes labels.", change=Change.RESUME)
-    annotations: dict[str, str] = knob(dict, what="Kubernetes annotations.", change=Change.RESUME)
+    name: str = knob(what="The run's name: letters, digits and '-', at most 40 characters.", max_length=253)
+    namespace: str | None = knob(None, what="Kubernetes namespace.", change=Change.RESUME, max_length=63)
+    labels: dict[LabelKey, str] = knob(dict, what="Kubernetes labels.", change=Change.RESUME, max_length=256)
+    annotations: dict[LabelKey, str] = knob(dict, what="Kubernetes annotations.", change=Change.RESUME, max_length=256)
 
 
 class JobSpec(Block):
@@ -38,19 +40,31 @@ class JobSpec(Block):
     reward: Reward = knob(Reward, what="Who scores.")
     generation: Generation = knob(Generation, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
-    evaluation: Evaluation = knob(Evaluation, what="Measuring on held-out rows.")
+    evaluation: Evaluation = knob(Evaluation, what="Measuring on held-out rows.", server_default=False)
     replay: Replay = knob(Replay, what="The ledger's store.")
     weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
     checkpoint: Checkpoint = knob(Checkpoint, what="What a restart continues from.")
 
-    runtime_ref: dict[str, Any] | None = knob(None, what="Cluster only: the platform's runtime.", change=Change.RESUME)
-    suspend: bool = knob(False, what="Cluster only: stop the pods, keep the state.", change=Change.LIVE)
-    scheduling: dict[str, Any] | None = knob(None, what="Cluster only: gangs, topology.", change=Change.RESUME)
-    run_policy: dict[str, Any] | None = knob(None, what="Cluster only: deadlines, cleaning up.", change=Change.RESUME)
-    failure_policy: dict[str, Any] | None = knob(None, what="Cluster only: what restarts what.", change=Change.RESUME)
-    pod_template: dict[str, Any] | None = knob(
-        None, what="Cluster only: patches of pods, by role.", change=Change.RESUME
+    runtime_ref: RuntimeRef | None = knob(
+        None, what="Cluster only: the platform's runtime; the operator's default unless given.", change=Change.RESUME,
+        cluster=Change.NEVER,
+    )  # fmt: skip
+    managed_by: str = knob(
+        MANAGER,
+        what="Cluster only: who runs the job; the operator leaves alone what is another's.",
+        change=Change.RESUME,
+        cluster=Change.NEVER,
+        min_length=1,
+        max_length=253,
     )
+    suspend: bool = knob(
+        False, what="Cluster only: save a checkpoint, stop the pods, keep the state.", change=Change.LIVE
+    )
+    storage: Storage = knob(Storage, what="Cluster only: the run's volume.", change=Change.RESUME)
+    scheduling: Scheduling = knob(Scheduling, what="Cluster only: where pods go.", change=Change.RESUME)
+    run_policy: RunPolicy = knob(RunPolicy, what="Cluster only: deadlines, cleaning up.", change=Change.RESUME)
+    failure_policy: FailurePolicy = knob(FailurePolicy, what="Cluster only: what restarts what.", change=Change.RESUME)
+    pod_template: PodTemplate = knob(PodTemplate, what="Cluster only: patches of pods, by role.", change=Change.RESUME)
 
 
 class RLJob(Block):

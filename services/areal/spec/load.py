@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from areal.spec.document import Document, read_document
 from areal.spec.job import RLJob
 from areal.spec.overrides import apply_overrides
-from areal.spec.problems import Problem, SpecError, describe, place
+from areal.spec.problems import Problem, refuse_invalid
 
 _FIX = "Correct the fields above; docs/rljob.md lists all fields with their units and defaults."
+_AUTHORS_METADATA = ("name", "namespace", "labels", "annotations")
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the whole object once more
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> RLJob:
@@ -35,20 +36,28 @@ def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
     places = (
         {path: f"{document.path}:{line}" for path, line in document.lines.items()} | origins | {"": str(document.path)}
     )
-    try:
-        job = RLJob.model_validate(values, by_alias=True, by_name=False)
-    except ValidationError as error:
-        for detail in error.errors(include_url=False):
-            field, holder = place(detail, RLJob, values)
-            problems.append(Problem(field, describe(detail, holder), _where(field, places)))
-        raise SpecError(str(document.path), problems, fix=_FIX) from None
-    if problems:
-        raise SpecError(str(document.path), problems, fix=_FIX)
-    return job.placed(places)
+    return refuse_invalid(RLJob, values, places, str(document.path), fix=_FIX, problems=problems).placed(places)
 
 
-def _where(field: str, places: Mapping[str, str]) -> str:
-    """Where a field comes from; of a missing field, the block that should hold it."""
-    while field not in places:
-        field = field.rpartition(".")[0]
-    return places[field]
+def job_from_object(values: Mapping[str, Any]) -> RLJob:
+    """The same for an object as the API server gives it: what the server adds, and the status, are left out.
+
+    Raises SpecError (a ConfigError) that lists every wrong field.
+    """
+    cleaned = without_server_fields(values)
+    metadata = cleaned.get("metadata") or {}
+    name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)) or "the object"
+    places = {"": f"RLJob {name}"}
+    return refuse_invalid(RLJob, cleaned, places, f"RLJob {name}", fix=_FIX)
+
+
+def without_server_fields(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An object as its author wrote it: without status, and with the name, namespace, labels and annotations only."""
+    kept = {key: value for key, value in values.items() if key != "status"}
+    metadata = values.get("metadata")
+    if isinstance(metadata, Mapping):
+        kept["metadata"] = {key: value for key, value in metadata.items() if key in _AUTHORS_METADATA}
+        annotations = metadata.get("annotations")
+        if isinstance(annotations, Mapping):
+            kept["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+    return kept

@@ -7,15 +7,16 @@ name, and what is allowed instead.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from areal.errors import ConfigError
-from areal.spec.block import block_for, fields_of, tags_of
+from areal.spec.block import block_for, fields_of, item_block, tags_of
+from areal.spec.text import MEANING
 
 _EXPECTED = {
     "int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",
@@ -48,6 +49,44 @@ class SpecError(ConfigError):
         super().__init__(text, fix=fix)
 
 
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def refuse_invalid(
+    model: type[Model],
+    values: Mapping[str, Any],
+    places: Mapping[str, str],
+    source: str,
+    *,
+    fix: str,
+    problems: Sequence[Problem] = (),
+) -> Model:
+    """`values` as a model; raises SpecError with all that is wrong, `problems` that were found before included.
+
+    Args:
+        places: where each dotted field was given; "" is the whole.
+        source: what is read, for the error's head.
+    """
+    found = list(problems)
+    made = None
+    try:
+        made = model.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            field, holder = place(detail, model, values)
+            found.append(Problem(field, describe(detail, holder), _where(field, places)))
+    if made is None or found:
+        raise SpecError(source, found, fix=fix)
+    return made
+
+
+def _where(field: str, places: Mapping[str, str]) -> str:
+    """Where a field comes from; of a missing field, the block that should hold it."""
+    while field not in places:
+        field = field.rpartition(".")[0]
+    return places[field]
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The allowed name that was probably meant; None when none is close."""
     choices = {choice.lower().replace("_", ""): choice for choice in allowed}
@@ -71,10 +110,13 @@ def place(error: ErrorDetails, root: type[BaseModel], values: Any) -> tuple[str,
     path: list[str] = []
     block: type[BaseModel] | None = root
     holder: type[BaseModel] | None = root
+    item: type[BaseModel] | None = None  # what the list that the path is in has as items
     for element in error["loc"]:
         if block is None or isinstance(element, int):
             path.append(str(element))
             values = _child(values, element)
+            if isinstance(element, int):
+                block, item = item, None
             continue
         fields = fields_of(block)
         if element not in fields and element in tags_of(block):
@@ -82,7 +124,8 @@ def place(error: ErrorDetails, root: type[BaseModel], values: Any) -> tuple[str,
         holder = block
         path.append(str(element))
         values = _child(values, element)
-        block = block_for(fields[element].annotation, values) if element in fields else None
+        annotation = fields[element].annotation if element in fields else None
+        block, item = block_for(annotation, values), item_block(annotation)
     if error["type"] == "union_tag_invalid" and block is not None:
         path.append(getattr(block, "union_key", ""))
     return ".".join(path), holder
@@ -106,6 +149,8 @@ def describe(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
     for limit, words in _LIMITS.items():
         if limit in context:
             return f"{given!r} is refused: it must be {words} {context[limit]}"
+    if kind == "string_pattern_mismatch" and context["pattern"] in MEANING:
+        return f"{given!r} is not {MEANING[context['pattern']]}"
     base = kind.removesuffix("_parsing").removesuffix("_type")
     if base in _EXPECTED:
         return f"expected {_EXPECTED[base]}, got {_show(given)}"

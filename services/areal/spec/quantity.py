@@ -13,11 +13,12 @@ _UNITS = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
 }  # fmt: skip
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)")
+PATTERN = r"^[0-9]{1,18}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"  # the same for an API server
 
 
 def parse_bytes(text: str) -> int:
     """`"2Gi"` → 2147483648; raises ValueError for text that is no size or no whole number of bytes."""
-    match = _TEXT.fullmatch(text.strip())
+    match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is no size in bytes: write a number, or one with Ki, Mi, Gi, Ti (or k, M, G, T)")
     size = Decimal(match[1]) * _UNITS[match[2]]

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from areal.spec.block import Change, blocks_in, fields_of, members_of
+from areal.spec.block import Change, blocks_in, fields_of, item_block, members_of
 from areal.spec.check import RULES
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
@@ -52,7 +52,11 @@ spec:
 **Overrides.** `areal run job.yaml algorithm.maxSteps=20` sets a field below `spec`; `metadata.name=second` and
 `spec.algorithm.maxSteps=20` name it from the top. Values are YAML. An unknown field is an error that names the nearest.
 
-**Paths.** A relative path is looked for below the current directory first, then below the job file's directory.
+**Paths.** A relative path is looked for below the current directory first, then below the job file's directory. On a
+cluster a relative path is a file of yours that `areal submit` uploads, an absolute one is in the role's image, and
+`pvc://claim/path` is on a volume.
+
+**Cluster only.** What the operator obeys and `areal run` ignores says so. Everything there has a default.
 
 **Numbers.** `1e-4` is a number. Sizes in bytes take `Ki`, `Mi`, `Gi`, `Ti` (powers of 1024) or `k`, `M`, `G`, `T`.
 
@@ -60,8 +64,9 @@ spec:
 
 ## Fields
 
-*May change*: **live** while the run goes on; **on resume** when a run is continued; **never**: the field says what the
-run is, and a resumed run must have the same. An empty default means that the field is required.
+*May change*: **live** while the run goes on; **on resume** when a run is continued, on a cluster while it is
+suspended; **never**: the field says what the run is, and a resumed run must have the same. An empty default means that
+the field is required.
 """
 
 _RULES_HEAD = """## Rules
@@ -75,8 +80,9 @@ model, or know whether a field was given.
 def render() -> str:
     """The whole page."""
     parts = [_HEAD]
-    _blocks(RLJob, "", parts, skip=("spec",))
-    _blocks(blocks_in(fields_of(RLJob)["spec"].annotation)[0], "spec", parts)
+    seen: set[type[BaseModel]] = set()
+    _blocks(RLJob, "", parts, seen, skip=("spec",))
+    _blocks(blocks_in(fields_of(RLJob)["spec"].annotation)[0], "spec", parts, seen)
     parts.append(_RULES_HEAD)
     parts.append(_table(("rule", "", "what must hold", "reported at"), _rule_rows()))
     return "\n".join(parts)
@@ -90,26 +96,29 @@ def _rule_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def _blocks(block: type[BaseModel], path: str, parts: list[str], skip: Sequence[str] = ()) -> None:
-    """A section for a block's own fields, then one for each block inside it."""
+def _blocks(
+    block: type[BaseModel], path: str, parts: list[str], seen: set[type[BaseModel]], skip: Sequence[str] = ()
+) -> None:
+    """A section for a block's own fields, then one for each block inside it; a block that is used twice has one."""
+    seen.add(block)
     title = path.removeprefix("spec.") or "The top of the file"
     rows, inner = [], []
     for name, field in fields_of(block).items():
-        members = blocks_in(field.annotation)
+        item = item_block(field.annotation)
+        members = [item] if item else blocks_in(field.annotation)
         if members:
-            inner.append((name, members))
-        if name in skip or (members and path == "spec"):
+            inner.append((f"{name}[]" if item else name, members))
+        if name in skip or (members and not item and path == "spec"):
             continue
         rows.append((f"`{name}`", _type(field), _default(field), _changes(field), field.description))
     parts.append(f"### {title}\n\n{block.__doc__}\n")
     if rows:
         parts.append(_table(("field", "type", "default", "may change", "meaning"), rows))
     for name, members in inner:
-        if name in skip or (path.endswith("dataset") and name == "evaluation"):  # the same as train
-            continue
         for member in members:
-            tag = f" ({member.union_key}: {_tag(member)})" if len(members) > 1 else ""
-            _blocks(member, f"{path}.{name}{tag}" if path else name, parts)
+            if name not in skip and member not in seen:
+                tag = f" ({member.union_key}: {_tag(member)})" if len(members) > 1 else ""
+                _blocks(member, f"{path}.{name}{tag}" if path else name, parts, seen)
 
 
 def _tag(block: Any) -> str:
@@ -150,6 +159,9 @@ _NAMES: dict[Any, str] = {
 def _default(field: Any) -> str:
     if field.default_factory is not None:
         made = field.default_factory()
+        if isinstance(made, list) and made and isinstance(made[0], BaseModel):
+            items = ("{" + ", ".join(f"{k}: {v}" for k, v in item.model_dump().items()) + "}" for item in made)
+            return f"`[{', '.join(items)}]`"
         if isinstance(made, BaseModel):
             return (
                 f"`{{{', '.join(f'{k}: {v}' for k, v in made.model_dump().items())}}}`" if _small(made) else "as below"
@@ -172,8 +184,12 @@ def _small(block: BaseModel) -> bool:
 
 
 def _changes(field: Any) -> str:
-    change = Change(field.json_schema_extra["change"])
-    return "" if blocks_in(field.annotation) else f"**{change}**" if change is Change.LIVE else str(change)
+    """When a field may change; of one that only a cluster knows or treats otherwise, when it may there."""
+    if blocks_in(field.annotation):
+        return ""
+    here, there = Change(field.json_schema_extra["change"]), Change(field.json_schema_extra["cluster"])
+    shown = f"**{there}**" if there is Change.LIVE else str(there)
+    return shown if here is there else f"{shown} on a cluster"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 from areal.spec.block import Block, Change, knob
+from areal.spec.text import LONGEST_WORD
 
 
 class Sampling(Block):
     """How the next token is drawn in training. Evaluation is greedy."""
 
     temperature: float = knob(1.0, what="Of the softmax.", ge=0, le=10)
-    max_new_tokens: int = knob(1024, what="Longest answer of one turn.", unit="tokens", ge=1)
+    max_new_tokens: int = knob(1024, what="Longest answer of one turn.", unit="tokens", ge=1, le=1 << 24)
     top_p: float = knob(1.0, what="Keep the likeliest tokens up to this mass; 1 keeps all.", gt=0, le=1)
-    top_k: int = knob(0, what="Keep this many likeliest tokens; 0 keeps all.", unit="tokens", ge=0)
+    top_k: int = knob(0, what="Keep this many likeliest tokens; 0 keeps all.", unit="tokens", ge=0, le=1 << 24)
 
 
 class Rollout(Block):
     """Episodes: what runs them, how many at once, for how long."""
 
     workflow: str = knob(
-        "rlvr", what="Built in: rlvr, multi-turn; or the name of a workflow in the recipe.", min_length=1
+        "rlvr",
+        what="Built in: rlvr, multi-turn; or the name of a workflow in the recipe.",
+        min_length=1,
+        max_length=LONGEST_WORD,
     )
     workers: int = knob(1, what="Worker processes; each runs many episodes.", change=Change.RESUME, ge=1, le=1024)
     max_concurrent_rollouts: int = knob(
-        256, what="Groups being generated at once; complete ones don't count.", unit="groups", change=Change.LIVE, ge=1
+        256,
+        what="Groups being generated at once; complete ones don't count.",
+        unit="groups",
+        change=Change.LIVE,
+        ge=1,
+        le=1 << 20,
     )
     group_deadline_seconds: float = knob(
         600,
@@ -30,17 +39,23 @@ class Rollout(Block):
         unit="seconds",
         change=Change.RESUME,
         gt=0,
+        le=10**8,
     )
     max_sample_tokens: int = knob(
-        2048, what="Longest sample: prompt and all turns. The byte budget is computed from it.", unit="tokens", ge=2
+        2048,
+        what="Longest sample: prompt and all turns. The byte budget is computed from it.",
+        unit="tokens",
+        ge=2,
+        le=1 << 24,
     )
-    max_turns: int = knob(4, what="Turns of the multi-turn workflow.", unit="turns", ge=1)
+    max_turns: int = knob(4, what="Turns of the multi-turn workflow.", unit="turns", ge=1, le=10**6)
     max_filtered_per_step: int = knob(
         4096,
         what="So many groups filtered in a row without one to train, and the run is reported as stalled.",
         unit="groups",
         change=Change.RESUME,
         ge=1,
+        le=10**9,
     )
     chat_template: bool | None = knob(
         None, what="Apply the tokenizer's chat template to prompts that are plain text; unless given, if there is one."

@@ -141,18 +141,6 @@ def deltas_unavailable(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "external-redis-unavailable",
-    "spec.replay.backend",
-    "The run has a Redis of its own.",
-    fix="Set replay.backend: ManagedRedis.",
-    cel="self.spec.replay.backend == 'ManagedRedis'",
-)
-def external_redis_unavailable(job: RLJob, facts: Facts) -> str | None:
-    backend = job.spec.replay.backend
-    return None if backend == "ManagedRedis" else f"replay.backend {backend} is not available in this version"
-
-
-@rule(
     "deadline-too-short",
     "spec.rollout.groupDeadlineSeconds",
     "A group has time for at least one score: groupDeadlineSeconds > reward.deadlineSeconds.",
@@ -192,7 +180,6 @@ RULES = (
     bytes_over_budget,
     checkpoint_forced,
     deltas_unavailable,
-    external_redis_unavailable,
     deadline_too_short,
     filter_limit,
 )

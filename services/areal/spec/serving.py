@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 
 from areal.spec.block import Block, Change, knob
+from areal.spec.text import LONGEST_WORD, Argument
 
 
 class EmbeddedEngine(Block):
@@ -16,7 +17,7 @@ class EmbeddedEngine(Block):
 
     type: Literal["embedded"] = knob("embedded", what="The engine.")
     max_running_requests: int = knob(
-        128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1
+        128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
     )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what="Precision of the served weights.")
 
@@ -28,11 +29,13 @@ class SglangEngine(Block):
 
     type: Literal["sglang"] = knob(what="The engine.")
     max_running_requests: int = knob(
-        128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1
+        128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
     )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what="Precision of the served weights.")
-    tensor_parallel: int = knob(1, what="GPUs that one server spreads over.", change=Change.RESUME, ge=1)
-    extra_args: list[str] = knob(list, what="More arguments of SGLang's server.", change=Change.RESUME)
+    tensor_parallel: int = knob(1, what="GPUs that one server spreads over.", change=Change.RESUME, ge=1, le=1024)
+    extra_args: list[Argument] = knob(
+        list, what="More arguments of SGLang's server.", change=Change.RESUME, max_length=64
+    )
 
 
 def _engine_type(value: Any) -> str:
@@ -49,19 +52,25 @@ class Generation(Block):
     """The fleet of generation servers: an agent and an engine each."""
 
     engine: Engine = knob(EmbeddedEngine, what="Which engine serves.")
-    replicas: int = knob(1, what="Generation servers.", change=Change.RESUME, ge=1, le=1024)
+    replicas: int = knob(1, what="Generation servers.", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=1024)
     stream_interval: int = knob(
         16, what="Tokens between two messages of a stream; what a dying server can lose.", unit="tokens",
-        change=Change.RESUME, ge=1,
+        change=Change.RESUME, ge=1, le=1 << 20,
     )  # fmt: skip
 
 
 class Reward(Block):
     """Who scores an answer."""
 
-    replicas: int = knob(1, what="Reward pods on a cluster; one process here.", change=Change.RESUME, ge=1, le=1024)
+    replicas: int = knob(
+        1, what="Reward pods on a cluster; one process here.", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=1024
+    )
     verifier: Literal["exact", "math", "code", "custom"] | None = knob(
         None, what="Built in: exact, math, code; custom is the recipe's `reward`, and the default when it has one."
     )
-    deadline_seconds: float = knob(10.0, what="Longest time for one score.", unit="seconds", change=Change.RESUME, gt=0)
-    answer_field: str = knob("answer", what="The column of the expected answer, for exact and math.", min_length=1)
+    deadline_seconds: float = knob(
+        10.0, what="Longest time for one score.", unit="seconds", change=Change.RESUME, gt=0, le=10**8
+    )
+    answer_field: str = knob(
+        "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD
+    )

@@ -1,57 +1,94 @@
-"""What a run starts from: the model, the recipe, the datasets."""
+"""What a run starts from: the model, the recipe, the datasets.
+
+Files are named by a path on the machine that runs the job, or by `pvc://claim/path` on a cluster's volume.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from areal.spec.block import Block, Change, knob
+from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name, Word
+
+VOLUME = "pvc://"
+
+
+def on_volume(source: str) -> bool:
+    """Whether a source is on a cluster's volume, not a path."""
+    return source.startswith(VOLUME)
 
 
 class Model(Block):
     """The model that the run starts from. Give exactly one of path and uri."""
 
-    path: str | None = knob(None, what="A Hugging Face model directory on this machine.", min_length=1)
-    uri: str | None = knob(
-        None, what="Where a cluster gets the model: hf://owner/name or pvc://claim/path.", min_length=1
+    path: str | None = knob(
+        None, what="A Hugging Face model directory on this machine.", min_length=1, max_length=LONGEST_PATH
     )
-    tokenizer: str | None = knob(None, what="A tokenizer directory; the model's own unless given.", min_length=1)
+    uri: str | None = knob(
+        None, what="Where a cluster gets the model: pvc://claim/path or hf://owner/name.", min_length=1,
+        max_length=LONGEST_PATH,
+    )  # fmt: skip
+    tokenizer: str | None = knob(
+        None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given.", min_length=1,
+        max_length=LONGEST_PATH,
+    )  # fmt: skip
+
+
+class ConfigMapKey(Block):
+    """A file in a ConfigMap of the job's namespace."""
+
+    name: Name = knob(what="The ConfigMap's name.")
+    key: str = knob("recipe.py", what="Which of its files.", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
 
 
 class Recipe(Block):
-    """The user's Python file: reward function, workflow, dataset, training loop."""
+    """The user's Python file: reward function, workflow, dataset, training loop. Give file or configMap."""
 
-    file: str = knob(what="The recipe's path.", min_length=1)
+    file: str | None = knob(None, what="The recipe's path, or pvc://claim/path.", min_length=1, max_length=LONGEST_PATH)
+    config_map: ConfigMapKey | None = knob(
+        None, what="Cluster only: the recipe in a ConfigMap; `areal submit` makes it."
+    )
 
 
 class HuggingFaceDataset(Block):
     """A Hugging Face dataset: a hub name, or a folder or file on this machine."""
 
-    path: str = knob(what="Name on the hub, or a local path.", min_length=1)
-    name: str | None = knob(None, what="The dataset's configuration, where it has several.")
-    split: str = knob("train", what="Which split.", min_length=1)
-    revision: str | None = knob(None, what="A commit of the hub's repository.")
-    columns: dict[str, str] = knob(dict, what="Renames: {prompt: question} makes the column prompt from question.")
+    path: str = knob(what="Name on the hub, a local path, or pvc://claim/path.", min_length=1, max_length=LONGEST_PATH)
+    name: str | None = knob(
+        None, what="The dataset's configuration, where it has several.", min_length=1, max_length=LONGEST_WORD
+    )
+    split: str = knob("train", what="Which split.", min_length=1, max_length=LONGEST_WORD)
+    revision: str | None = knob(None, what="A commit of the hub's repository.", min_length=1, max_length=LONGEST_WORD)
+    columns: dict[Word, Word] = knob(
+        dict, what="Renames: {prompt: question} makes the column prompt from question.", max_length=64
+    )
 
 
 class ReasoningGymDataset(Block):
     """Generated items of one reasoning-gym task."""
 
-    task: str = knob(what="The task's name in reasoning-gym.", min_length=1)
-    size: int = knob(what="How many items.", unit="rows", ge=1)
-    seed: int = knob(0, what="Seed of the items.", ge=0)
-    config: dict[str, Any] = knob(dict, what="Further arguments of the task.")
+    task: str = knob(what="The task's name in reasoning-gym.", min_length=1, max_length=LONGEST_WORD)
+    size: int = knob(what="How many items.", unit="rows", ge=1, le=10**9)
+    seed: int = knob(0, what="Seed of the items.", ge=0, lt=2**63)
+    config: dict[str, Any] = knob(dict, what="Further arguments of the task.", max_length=64)
 
 
 class RecipeDataset(Block):
     """Rows that the recipe's `dataset(split)` yields."""
 
-    split: str | None = knob(None, what="What `dataset` is asked for; train or evaluation by place unless given.")
+    split: str | None = knob(
+        None, what="What `dataset` is asked for; train or evaluation by place unless given.", min_length=1,
+        max_length=LONGEST_WORD,
+    )  # fmt: skip
 
 
 class DatasetSource(Block):
     """Where rows come from. Give exactly one of the four."""
 
-    jsonl: str | None = knob(None, what="A file with one JSON object a line.", min_length=1)
+    jsonl: str | None = knob(
+        None, what="A file with one JSON object a line; on a cluster also pvc://claim/path.", min_length=1,
+        max_length=LONGEST_PATH,
+    )  # fmt: skip
     hugging_face: HuggingFaceDataset | None = knob(None, what="A Hugging Face dataset.")
     reasoning_gym: ReasoningGymDataset | None = knob(None, what="A reasoning-gym task.")
     recipe: RecipeDataset | None = knob(None, what="The recipe's `dataset` function.")
@@ -72,9 +109,11 @@ class Dataset(Block):
 class Evaluation(Block):
     """Greedy answers on held-out rows while training goes on. Needs dataset.evaluation."""
 
-    interval_steps: int = knob(10, what="Evaluate every this many versions.", unit="steps", change=Change.RESUME, ge=1)
+    interval_steps: int = knob(
+        10, what="Evaluate every this many versions.", unit="steps", change=Change.RESUME, ge=1, le=10**9
+    )
     rows: int | None = knob(
-        None, what="How many held-out rows; all unless given.", unit="rows", change=Change.RESUME, ge=1
+        None, what="How many held-out rows; all unless given.", unit="rows", change=Change.RESUME, ge=1, le=10**9
     )
     max_concurrent: int = knob(
         64,
@@ -82,5 +121,6 @@ class Evaluation(Block):
         unit="rows",
         change=Change.RESUME,
         ge=1,
+        le=1 << 16,
     )
     at_start: bool = knob(True, what="Also evaluate the start model.", change=Change.RESUME)

@@ -6,13 +6,14 @@ from typing import Literal
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.quantity import Bytes
+from areal.spec.text import LONGEST_PATH, Name
 
 
 class Mesh(Block):
     """How the trainer's processes divide the work."""
 
     dp: int | None = knob(
-        None, what="Data-parallel (sharded) degree; all processes unless given.", change=Change.RESUME, ge=1
+        None, what="Data-parallel (sharded) degree; all processes unless given.", change=Change.RESUME, ge=1, le=1 << 16
     )
 
 
@@ -23,31 +24,41 @@ class Trainer(Block):
     proc_per_node: int = knob(1, what="Processes a node.", change=Change.RESUME, ge=1, le=64)
     micro_batch_tokens: int = knob(
         8192, what="Tokens of one forward and backward pass on a process; bounds memory.", unit="tokens",
-        change=Change.RESUME, ge=1,
+        change=Change.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     pack_length: int | None = knob(
         None, what="Samples are packed into rows of at least this many tokens; chosen by lengths unless given.",
-        unit="tokens", change=Change.RESUME, ge=1,
+        unit="tokens", change=Change.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = knob("float32", what="Of the forward and backward pass.")
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
     mesh: Mesh = knob(Mesh, what="How processes divide the work.")
     hooks: str | None = knob(
-        None, what="A Python file, imported by the trainer only, that may import torch.", min_length=1
-    )
+        None, what="A Python file, imported by the trainer only, that may import torch; or pvc://claim/path.",
+        min_length=1, max_length=LONGEST_PATH,
+    )  # fmt: skip
 
     @property
     def world_size(self) -> int:
         return self.replicas * self.proc_per_node
 
 
+class ExternalRedis(Block):
+    """A Redis of yours, for runs on a cluster."""
+
+    secret_name: Name = knob(
+        what="A Secret with the keys controller, trainer and worker: a redis:// URL with that role's login each."
+    )
+
+
 class Replay(Block):
     """The ledger's store."""
 
     backend: Literal["ManagedRedis", "External"] = knob("ManagedRedis", what="A Redis of the run's own, or yours.")
+    external: ExternalRedis | None = knob(None, what="Cluster only: where yours is.")
     budget_bytes: Bytes = knob(
         2 << 30, what="Memory for samples; at 80 % a checkpoint is forced to free some.", unit="bytes",
-        change=Change.RESUME, ge=1 << 20,
+        change=Change.RESUME, ge=1 << 20, le=1 << 50,
     )  # fmt: skip
 
 
@@ -55,12 +66,14 @@ class WeightSync(Block):
     """How new weights reach the servers."""
 
     mode: Literal["SharedVolume"] = knob("SharedVolume", what="Versions are directories on the run's volume.")
-    interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1)
-    full_every: int = knob(1, what="Every this many publications is a full one, the others are deltas.", ge=1)
+    interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1, le=1001)
+    full_every: int = knob(1, what="Every this many publications is a full one, the others are deltas.", ge=1, le=10**6)
 
 
 class Checkpoint(Block):
     """What a restart continues from."""
 
-    interval_steps: int = knob(20, what="Save every this many steps.", unit="steps", change=Change.RESUME, ge=1)
-    keep: int = knob(2, what="How many checkpoints stay on disk.", change=Change.RESUME, ge=1)
+    interval_steps: int = knob(
+        20, what="Save every this many steps.", unit="steps", change=Change.RESUME, ge=1, le=10**9
+    )
+    keep: int = knob(2, what="How many checkpoints stay on disk.", change=Change.RESUME, ge=1, le=10**6)

@@ -1,0 +1,206 @@
+"""What a job says to a cluster: runtime, volume, scheduling, deadlines, failures, pods.
+
+Owns the blocks that `areal run` ignores and the operator obeys. All have defaults: a job file without any of them runs
+on both.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from areal.spec.block import Block, Change, knob
+from areal.spec.quantity import Bytes
+from areal.spec.text import Amount, AnnotationValue, EnvName, EnvValue, LabelKey, LabelValue, Name
+
+MANAGER = "areal.dev/operator"
+DEFAULT_VOLUME_BYTES = 20 << 30
+DEFAULT_ACCESS_MODE = "ReadWriteMany"
+
+AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
+RuntimeKind = Literal["ClusterRLRuntime", "RLRuntime"]
+JobRole = Literal["controller", "worker", "generation", "trainer", "reward", "reward-custom", "redis"]
+
+_YEAR_S = 366 * 86400
+
+fixed = partial(knob, change=Change.RESUME, cluster=Change.NEVER)  # for the job's whole life on a cluster
+resting = partial(knob, change=Change.RESUME)  # what pods are made from: changes while the job is suspended
+hot = partial(knob, change=Change.RESUME, cluster=Change.LIVE)  # the operator reads it when it decides
+
+
+class RuntimeRef(Block):
+    """The platform's runtime: images and pod templates of every role."""
+
+    kind: RuntimeKind = fixed("ClusterRLRuntime", what="One of the whole cluster, or of the job's namespace.")
+    name: Name = fixed(what="The runtime's name.")
+
+
+class Storage(Block):
+    """The run's volume: checkpoints, weights, logs, inputs. What is left out comes from the runtime, then from us."""
+
+    claim_name: Name | None = fixed(
+        None, what="A volume claim that exists already, shared with other runs; one of the run's own unless given."
+    )
+    size: Bytes | None = fixed(
+        None, what="Of the run's own claim; 20Gi unless the runtime says another.", unit="bytes", ge=1 << 20, le=1 << 60
+    )
+    storage_class_name: Name | None = fixed(
+        None, what="Storage class of the run's own claim; the cluster's default unless given."
+    )
+    access_mode: AccessMode | None = fixed(
+        None, what="ReadWriteMany unless the runtime says another; ReadWriteOnce does where all pods share a node."
+    )
+
+
+class Scheduling(Block):
+    """Where the run's pods go."""
+
+    priority_class_name: Name | None = resting(None, what="Priority of all pods of the run.")
+    topology_key: LabelKey | None = resting(
+        None, what="Trainer pods share one value of this node label, for example topology.kubernetes.io/rack."
+    )
+    exclusive_nodes: bool = resting(False, what="No two trainer pods on one node.")
+
+
+class Cleanup(Block):
+    """What becomes of the pods of a run that ended. Its volume stays."""
+
+    when: Literal["Complete", "Failed"] = hot(what="How the run ended.")
+    policy: Literal["DeletePods", "KeepPods"] = hot("DeletePods", what="Delete its pods, or leave them for a look.")
+    after_seconds: int = hot(0, what="So long after the end.", unit="seconds", ge=0, le=_YEAR_S)
+
+
+def _cleanups() -> list[Cleanup]:
+    return [
+        Cleanup(when="Complete", policy="DeletePods", after_seconds=0),
+        Cleanup(when="Failed", policy="DeletePods", after_seconds=3600),
+    ]
+
+
+class RunPolicy(Block):
+    """How long the run may take, and what is left when it ended."""
+
+    active_deadline_seconds: int | None = hot(
+        None,
+        what="The run fails when it was active for so long, counted from its last start or resumption.",
+        unit="seconds",
+        ge=1,
+        le=_YEAR_S,
+    )
+    startup_deadline_seconds: int = hot(
+        3600, what="The run fails when so long after its start no step was trained.", unit="seconds", ge=1, le=_YEAR_S
+    )
+    stall_timeout_seconds: int = hot(
+        1800,
+        what="Without a step for so long, the run is stalled and the failure policy decides.",
+        unit="seconds",
+        ge=1,
+        le=_YEAR_S,
+    )
+    ttl_seconds_after_finished: int | None = hot(
+        None,
+        what="The job is deleted, with its own volume, so long after its end; never unless given.",
+        unit="seconds",
+        ge=0,
+        le=10 * _YEAR_S,
+    )
+    cleanup: list[Cleanup] = hot(_cleanups, what="What becomes of the pods, by outcome.", max_length=2)
+
+
+class OnExitCodes(Block):
+    """Exit codes of a role's container: 64 config, 65 data, 70 bug, 75 infra, 137 killed."""
+
+    operator: Literal["In", "NotIn"] = hot(what="Whether the code is one of the values, or none of them.")
+    values: list[Annotated[int, Field(ge=0, le=255)]] = hot(
+        what="The codes; 0 is no failure.", min_length=1, max_length=32
+    )
+
+
+class OnPodCondition(Block):
+    """A condition that Kubernetes put on the pod, for example DisruptionTarget."""
+
+    type: LabelKey = hot(what="The condition's type.")
+    status: Literal["True", "False", "Unknown"] = hot("True", what="The condition's status.")
+
+
+class FailureRule(Block):
+    """One rule. It matches when all that it names does; one that names nothing matches every failure."""
+
+    name: Name = hot(what="For the report and the status.")
+    action: Literal["RestartTrainer", "RestartPod", "FailJob"] = hot(
+        what="Restart the trainers from the last checkpoint, only the pod that failed, or fail the run."
+    )
+    count_towards_max: bool = hot(True, what="Whether the restart counts towards maxRestarts.")
+    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=7)
+    on_exit_codes: OnExitCodes | None = hot(None, what="Exit codes that it is for.")
+    on_pod_conditions: list[OnPodCondition] = hot(
+        list, what="Pod conditions, one of which must be there.",
+        max_length=16,
+    )  # fmt: skip
+
+
+class FailurePolicy(Block):
+    """What a failure leads to. The first rule that matches decides; else a trainer's failure restarts the trainers from
+    the last checkpoint, any other role's only its pod."""
+
+    max_restarts: int = hot(10, what="The run fails at the next counted restart.", ge=0, le=10000)
+    rules: list[FailureRule] = hot(list, what="Rules, in order.", max_length=32)
+
+
+class EnvVar(Block):
+    """One environment variable of a role's container."""
+
+    name: EnvName = resting(what="Its name.")
+    value: EnvValue = resting("", what="Its value.")
+
+
+class Resources(Block):
+    """What a role's container asks for and may use, as in a pod."""
+
+    requests: dict[LabelKey, Amount] = resting(dict, what="What is set aside.", max_length=16)
+    limits: dict[LabelKey, Amount] = resting(dict, what="The most it may use.", max_length=16)
+
+
+class Toleration(Block):
+    """A taint that the role's pods tolerate, as in a pod."""
+
+    key: LabelKey | None = resting(None, what="The taint's key; all keys unless given.")
+    operator: Literal["Equal", "Exists"] = resting("Equal", what="How the value is compared.")
+    value: LabelValue | None = resting(None, what="The taint's value, for Equal.")
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = resting(
+        None, what="The taint's effect; all effects unless given."
+    )
+    toleration_seconds: int | None = resting(
+        None, what="How long NoExecute is tolerated; forever unless given.", unit="seconds",
+        ge=0, le=_YEAR_S,
+    )  # fmt: skip
+
+
+class PodPatch(Block):
+    """What this job changes in the pods of one role, above the runtime's template."""
+
+    labels: dict[LabelKey, LabelValue] = resting(dict, what="More labels.", max_length=32)
+    annotations: dict[LabelKey, AnnotationValue] = resting(dict, what="More annotations.", max_length=32)
+    env: list[EnvVar] = resting(
+        list, what="More environment of the main container; AREAL_… belongs to the operator.", max_length=64,
+    )  # fmt: skip
+    resources: Resources = resting(Resources, what="Resources of the main container.")
+    node_selector: dict[LabelKey, LabelValue] = resting(dict, what="Labels that the node must have.", max_length=32)
+    tolerations: list[Toleration] = resting(list, what="Taints that are tolerated.", max_length=32)
+    runtime_class_name: Name | None = resting(None, what="A sandbox, for example gvisor.")
+    priority_class_name: Name | None = resting(None, what="Priority of the role's pods; scheduling's unless given.")
+
+
+class PodTemplate(Block):
+    """Patches of pods, by role."""
+
+    trainer: PodPatch = resting(PodPatch, what="Trainer pods.")
+    generation: PodPatch = resting(PodPatch, what="Generation pods: agent and engine.")
+    reward: PodPatch = resting(PodPatch, what="Pods of built-in verifiers.")
+    reward_custom: PodPatch = resting(PodPatch, what="Pods of the recipe's `reward`.")
+    controller: PodPatch = resting(PodPatch, what="The controller's pod.")
+    worker: PodPatch = resting(PodPatch, what="Workers, which run the recipe's workflows.")
+    redis: PodPatch = resting(PodPatch, what="The run's Redis.")
+    tools: PodPatch = resting(PodPatch, what="Pods that prepare, upload and finish.")

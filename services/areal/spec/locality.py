@@ -1,0 +1,85 @@
+"""Where a job's sources are: on its author's machine, in an image, on a cluster's volume, on a hub.
+
+Owns the list of fields that name files, and what a run on one machine refuses because only a cluster has it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from areal.spec.job import JobSpec, RLJob
+from areal.spec.rules import Finding, Severity
+from areal.spec.sources import on_volume
+
+
+class Locality(StrEnum):
+    """Where a source is."""
+
+    RELATIVE = "relative"  # on the machine where the job file is
+    ABSOLUTE = "absolute"  # on the machine that runs the role: in its image, on a cluster
+    VOLUME = "volume"  # pvc://claim/path
+    HUB = "hub"  # hf://owner/name
+
+
+def locality_of(source: str) -> Locality:
+    """What a path or address in a job file means."""
+    if on_volume(source):
+        return Locality.VOLUME
+    if source.startswith("hf://"):
+        return Locality.HUB
+    return Locality.ABSOLUTE if source.startswith("/") else Locality.RELATIVE
+
+
+def named_files(spec: JobSpec) -> dict[str, str]:
+    """The sources that a job names, by dotted field. A Hugging Face dataset may be a name on the hub: it isn't here."""
+    evaluation = spec.dataset.evaluation
+    fields = {
+        "spec.model.path": spec.model.path,
+        "spec.model.uri": spec.model.uri,
+        "spec.model.tokenizer": spec.model.tokenizer,
+        "spec.recipe.file": spec.recipe.file if spec.recipe else None,
+        "spec.dataset.train.jsonl": spec.dataset.train.jsonl,
+        "spec.dataset.evaluation.jsonl": evaluation.jsonl if evaluation else None,
+        "spec.trainer.hooks": spec.trainer.hooks,
+    }
+    return {field: source for field, source in fields.items() if source is not None}
+
+
+def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
+    """Of each Hugging Face dataset, the path: a name on the hub, or a folder or file."""
+    sources = {"train": spec.dataset.train, "evaluation": spec.dataset.evaluation}
+    return {
+        f"spec.dataset.{split}.huggingFace.path": source.hugging_face.path
+        for split, source in sources.items()
+        if source is not None and source.hugging_face is not None
+    }
+
+
+def for_clusters_only(job: RLJob) -> list[Finding]:
+    """What `areal run` can't do, an error each."""
+    found = [
+        _finding(
+            job,
+            field,
+            f"{source!r} is on a cluster's volume; a run on this machine reads files",
+            f"Name a file or directory of this machine in {field.removeprefix('spec.')}, or run the job on a cluster.",
+        )
+        for field, source in {**named_files(job.spec), **hugging_face_paths(job.spec)}.items()
+        if on_volume(source) and field != "spec.model.uri"
+    ]
+    if job.spec.model.uri is not None:
+        message = f"{job.spec.model.uri!r} is for clusters; a run on this machine reads a directory"
+        found.append(
+            _finding(job, "spec.model.uri", message, "Download the model and name its directory in model.path.")
+        )
+    if job.spec.recipe is not None and job.spec.recipe.config_map is not None:
+        message = f"the recipe is in the ConfigMap {job.spec.recipe.config_map.name!r} of a cluster"
+        found.append(_finding(job, "spec.recipe.configMap", message, "Name the recipe's path in recipe.file."))
+    if job.spec.replay.backend == "External":
+        message = "a Redis of yours is for runs on a cluster; a run on this machine starts its own"
+        found.append(_finding(job, "spec.replay.backend", message, "Set replay.backend: ManagedRedis."))
+    return found
+
+
+def _finding(job: RLJob, field: str, message: str, fix: str) -> Finding:
+    return Finding("for-clusters-only", Severity.ERROR, field, message, fix, job.where(field))

@@ -1,0 +1,231 @@
+"""Rules of what only a cluster has: volumes, ConfigMaps, failure policies, pods."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from areal.spec.cluster import PodPatch
+from areal.spec.job import RLJob
+from areal.spec.locality import hugging_face_paths, named_files
+from areal.spec.rules import Facts, Rule, rule
+from areal.spec.sources import on_volume
+
+_VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
+_HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+$"
+_ROLES = ("trainer", "generation", "reward", "rewardCustom", "controller", "worker", "redis", "tools")
+_PODS_CEL = f"[{', '.join(f'self.spec.podTemplate.{role}' for role in _ROLES)}]"
+
+
+@rule(
+    "model-uri",
+    "spec.model.uri",
+    "model.uri is pvc://claim/path or hf://owner/name.",
+    fix="Write model.uri as pvc://claim/path, or name a directory in model.path.",
+    cel=(
+        f"!has(self.spec.model.uri) || self.spec.model.uri.matches('{_VOLUME}') || "
+        f"self.spec.model.uri.matches('{_HUB}')"
+    ),
+)
+def model_uri(job: RLJob, facts: Facts) -> str | None:
+    uri = job.spec.model.uri
+    return None if uri is None or re.match(_VOLUME, uri) or re.match(_HUB, uri) else f"{uri!r} is neither"
+
+
+@rule(
+    "model-path",
+    "spec.model.path",
+    "model.path is a directory, not an address.",
+    fix="Name an address, like pvc://claim/path, in model.uri instead.",
+    cel="!has(self.spec.model.path) || !self.spec.model.path.contains('://')",
+)
+def model_path(job: RLJob, facts: Facts) -> str | None:
+    path = job.spec.model.path
+    return None if path is None or "://" not in path else f"{path!r} is an address"
+
+
+@rule(
+    "recipe-source",
+    "spec.recipe",
+    "The recipe has exactly one of file and configMap.",
+    fix="Keep recipe.file for a file, or recipe.configMap for a ConfigMap on a cluster.",
+    cel="!has(self.spec.recipe) || has(self.spec.recipe.file) != has(self.spec.recipe.configMap)",
+)
+def recipe_source(job: RLJob, facts: Facts) -> str | None:
+    recipe = job.spec.recipe
+    if recipe is None or (recipe.file is None) != (recipe.config_map is None):
+        return None
+    return "neither file nor configMap is given" if recipe.file is None else "both file and configMap are given"
+
+
+def _volume_rule(id: str, field: str) -> Rule:
+    """That one field, when it names a volume, names a place on it."""
+    short = field.removeprefix("spec.")
+    parents = field.split(".")
+    given = [f"has(self.{'.'.join(parents[:depth])})" for depth in range(2, len(parents) + 1)]
+    absent = " || ".join(f"!{have}" for have in given)
+    cel = f"{absent} || !self.{field}.startsWith('pvc://') || self.{field}.matches('{_VOLUME}')"
+
+    @rule(
+        id,
+        field,
+        f"A volume in {short} is written pvc://claim/path.",
+        fix=f"Write {short} as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl.",
+        cel=cel,
+    )
+    def broken(job: RLJob, facts: Facts) -> str | None:
+        source = {**named_files(job.spec), **hugging_face_paths(job.spec)}.get(field)
+        if source is None or not on_volume(source) or re.match(_VOLUME, source):
+            return None
+        return f"{source!r} names no place on a volume"
+
+    return broken
+
+
+@rule(
+    "external-redis",
+    "spec.replay.external",
+    "replay.external is given exactly when replay.backend is External.",
+    fix="Give replay.external.secretName, or set replay.backend: ManagedRedis and remove replay.external.",
+    cel="(self.spec.replay.backend == 'External') == has(self.spec.replay.external)",
+)
+def external_redis(job: RLJob, facts: Facts) -> str | None:
+    replay = job.spec.replay
+    if (replay.backend == "External") == (replay.external is not None):
+        return None
+    if replay.external is None:
+        return "backend External, but replay.external doesn't say where it is"
+    return f"replay.external is given, but backend is {replay.backend}"
+
+
+@rule(
+    "storage-claim",
+    "spec.storage.claimName",
+    "A claim that exists has its own size, storage class and access mode.",
+    fix="Remove storage.size, storageClassName and accessMode, or storage.claimName.",
+    cel=(
+        "!has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
+        "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode))"
+    ),
+)
+def storage_claim(job: RLJob, facts: Facts) -> str | None:
+    storage = job.spec.storage
+    given = [name for name, value in storage if name != "claim_name" and value is not None]
+    if storage.claim_name is None or not given:
+        return None
+    return f"claimName {storage.claim_name!r} is there already, so {', '.join(sorted(given))} can't be chosen"
+
+
+@rule(
+    "failure-rule-names",
+    "spec.failurePolicy.rules",
+    "Every rule of failurePolicy has a name of its own.",
+    fix="Rename one of them.",
+    cel="self.spec.failurePolicy.rules.all(r, self.spec.failurePolicy.rules.filter(s, s.name == r.name).size() == 1)",
+)
+def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
+    return _twice(rule.name for rule in job.spec.failure_policy.rules)
+
+
+@rule(
+    "cleanup-twice",
+    "spec.runPolicy.cleanup",
+    "runPolicy.cleanup says once what becomes of a run that is Complete, once of one that Failed.",
+    fix="Remove one of the two entries.",
+    cel="self.spec.runPolicy.cleanup.all(c, self.spec.runPolicy.cleanup.filter(d, d.when == c.when).size() == 1)",
+)
+def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
+    return _twice(cleanup.when for cleanup in job.spec.run_policy.cleanup)
+
+
+@rule(
+    "environment",
+    "spec.podTemplate",
+    "podTemplate sets each variable of a role once, and none that begins with AREAL_.",
+    fix="Rename or remove the variable; what begins with AREAL_ is the operator's.",
+    cel=(
+        f"{_PODS_CEL}.all(p, p.env.all(e, !e.name.startsWith('AREAL_') && "
+        "p.env.filter(f, f.name == e.name).size() == 1))"
+    ),
+)
+def environment(job: RLJob, facts: Facts) -> str | None:
+    def wrong(patch: PodPatch) -> str | None:
+        taken = [variable.name for variable in patch.env if variable.name.startswith("AREAL_")]
+        return f"{taken[0]} is the operator's" if taken else _twice(variable.name for variable in patch.env)
+
+    return _in_pods(job, wrong)
+
+
+@rule(
+    "reserved-labels",
+    "spec.podTemplate",
+    "podTemplate's labels leave those below areal.dev/ to the operator.",
+    fix="Use a prefix of your own.",
+    cel=f"{_PODS_CEL}.all(p, p.labels.all(l, !l.startsWith('areal.dev/')))",
+)
+def reserved_labels(job: RLJob, facts: Facts) -> str | None:
+    def wrong(patch: PodPatch) -> str | None:
+        taken = [label for label in patch.labels if label.startswith("areal.dev/")]
+        return f"{taken[0]} is the operator's" if taken else None
+
+    return _in_pods(job, wrong)
+
+
+@rule(
+    "tolerations",
+    "spec.podTemplate",
+    "A toleration is one that Kubernetes knows: no value with Exists, a key with Equal, seconds with NoExecute only.",
+    fix="Correct the toleration.",
+    cel=(
+        f"{_PODS_CEL}.all(p, p.tolerations.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
+        "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute'))))"
+    ),
+)
+def tolerations(job: RLJob, facts: Facts) -> str | None:
+    def wrong(patch: PodPatch) -> str | None:
+        for toleration in patch.tolerations:
+            if toleration.operator == "Exists" and toleration.value is not None:
+                return f"operator Exists takes no value, {toleration.value!r} is given"
+            if toleration.operator == "Equal" and toleration.key is None:
+                return "operator Equal needs a key"
+            if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+                return "tolerationSeconds is for the effect NoExecute"
+        return None
+
+    return _in_pods(job, wrong)
+
+
+def _in_pods(job: RLJob, wrong: Callable[[PodPatch], str | None]) -> str | None:
+    template = job.spec.pod_template
+    names = type(template).model_fields
+    for name, field in names.items():
+        if message := wrong(getattr(template, name)):
+            return f"podTemplate.{field.alias}: {message}"
+    return None
+
+
+def _twice(names: Iterator[str]) -> str | None:
+    name, count = next(iter(Counter(names).most_common(1)), ("", 0))
+    return f"{name} is there {count} times" if count > 1 else None
+
+
+RULES = (
+    model_uri,
+    model_path,
+    recipe_source,
+    _volume_rule("volume-tokenizer", "spec.model.tokenizer"),
+    _volume_rule("volume-recipe", "spec.recipe.file"),
+    _volume_rule("volume-train", "spec.dataset.train.jsonl"),
+    _volume_rule("volume-evaluation", "spec.dataset.evaluation.jsonl"),
+    _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path"),
+    _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
+    _volume_rule("volume-hooks", "spec.trainer.hooks"),
+    external_redis,
+    storage_claim,
+    failure_rule_names,
+    cleanup_twice,
+    environment,
+    reserved_labels,
+    tolerations,
+)

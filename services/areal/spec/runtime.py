@@ -1,0 +1,172 @@
+"""RLRuntime and ClusterRLRuntime: what the platform's owners say about every job's pods.
+
+Owns their fields and what follows from them and a job together. A runtime has no status and no controller: a job takes
+a snapshot of its runtime when it is accepted, and later edits are for later jobs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from areal.spec.block import Block, Change, knob
+from areal.spec.cluster import DEFAULT_ACCESS_MODE, DEFAULT_VOLUME_BYTES, AccessMode, RuntimeKind
+from areal.spec.job import JobSpec, Metadata
+from areal.spec.load import without_server_fields
+from areal.spec.problems import refuse_invalid
+from areal.spec.quantity import Bytes
+from areal.spec.text import Name
+
+MAIN_CONTAINER = "main"
+
+_FIX = "Correct the runtime; `kubectl explain clusterrlruntime.spec` lists its fields."
+_LISTS = ("containers", "initContainers", "volumes", "ephemeralContainers")
+
+
+def _pod_template(template: dict[str, Any]) -> dict[str, Any]:
+    """What must hold for a template to be merged: the shape that the merge relies on."""
+    if strange := sorted(template.keys() - {"metadata", "spec"}):
+        raise ValueError(f"a pod template has metadata and spec, not {', '.join(strange)}")
+    for part in ("metadata", "spec"):
+        if not isinstance(template.get(part, {}), dict):
+            raise ValueError(f"{part} must be a mapping")
+    spec = template.get("spec", {})
+    for name in _LISTS:
+        items = spec.get(name, [])
+        if not isinstance(items, list) or not all(isinstance(item, dict) and item.get("name") for item in items):
+            raise ValueError(f"spec.{name} must be a list of mappings with a name")
+    return template
+
+
+_NAMED = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": {"type": "string", "minLength": 1, "maxLength": 253}},
+    "x-kubernetes-preserve-unknown-fields": True,
+}
+_NAMED_LIST = {
+    "type": "array", "maxItems": 64, "items": _NAMED, "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["name"],
+}  # fmt: skip
+POD_TEMPLATE_SCHEMA: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {
+        "metadata": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+        "spec": {
+            "type": "object",
+            "x-kubernetes-preserve-unknown-fields": True,
+            "properties": dict.fromkeys(("containers", "initContainers", "volumes"), _NAMED_LIST),
+        },
+    },
+}
+"""A pod template in the API server's schema: what merging needs is checked, the rest when a pod is made of it."""
+
+PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template)]
+
+
+class RoleRuntime(Block):
+    """One role's pods."""
+
+    template: PodTemplateObject = knob(
+        dict, what="A pod template, merged over the one for all roles. The role's own container is called main."
+    )
+
+
+class RuntimeRoles(Block):
+    """Pod templates by role."""
+
+    controller: RoleRuntime = knob(RoleRuntime, what="The controller.")
+    worker: RoleRuntime = knob(RoleRuntime, what="Workers, which run the recipe's workflows.")
+    generation: RoleRuntime = knob(RoleRuntime, what="Generation: agent and engine.")
+    trainer: RoleRuntime = knob(RoleRuntime, what="Trainers.")
+    reward: RoleRuntime = knob(RoleRuntime, what="Built-in verifiers.")
+    reward_custom: RoleRuntime = knob(RoleRuntime, what="The recipe's `reward`.")
+    redis: RoleRuntime = knob(RoleRuntime, what="The run's Redis.")
+    tools: RoleRuntime = knob(RoleRuntime, what="Pods that prepare, upload and finish.")
+
+
+class RuntimeStorage(Block):
+    """What a job's volume is made like where the job doesn't say."""
+
+    storage_class_name: Name | None = knob(None, what="Storage class; the cluster's default unless given.")
+    size: Bytes | None = knob(None, what="Size; 20Gi unless given.", unit="bytes", ge=1 << 20, le=1 << 60)
+    access_mode: AccessMode | None = knob(None, what="Access mode; ReadWriteMany unless given.")
+
+
+Reach = Literal["Job", "Open"]
+
+
+class Egress(Block):
+    """Where pods may connect to: only to their own job's (and DNS), or anywhere."""
+
+    worker: Reach = knob("Job", what="Workers: the user's workflows run there.")
+    reward_custom: Reach = knob("Job", what="The recipe's `reward` runs there.")
+    generation: Reach = knob("Job", what="Agents and engines.")
+    trainer: Reach = knob("Job", what="Trainers.")
+    tools: Reach = knob("Open", what="Pods that prepare, upload and finish: datasets may come from a hub.")
+
+
+class RuntimeNetworkPolicy(Block):
+    """Who may talk to whom."""
+
+    mode: Literal["Managed", "Unmanaged"] = knob(
+        "Managed", what="The operator makes a NetworkPolicy for each role, or leaves it to you."
+    )
+    egress: Egress = knob(Egress, what="Where pods may connect to, by role.")
+
+
+class RuntimeSpec(Block):
+    """Images, pod templates and defaults of jobs."""
+
+    description: str = knob("", what="For people who choose one.", max_length=1024)
+    template: PodTemplateObject = knob(dict, what="A pod template for all roles.")
+    roles: RuntimeRoles = knob(RuntimeRoles, what="Pod templates by role.")
+    storage: RuntimeStorage = knob(RuntimeStorage, what="Defaults of a job's volume.")
+    network_policy: RuntimeNetworkPolicy = knob(RuntimeNetworkPolicy, what="Who may talk to whom.")
+
+    def template_of(self, role: str) -> dict[str, Any]:
+        """The template of one role's pods alone, by the role's name here (rewardCustom, tools)."""
+        name = "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in role).replace("-", "_")
+        chosen: RoleRuntime = getattr(self.roles, name)
+        return chosen.template
+
+
+class Runtime(Block):
+    """Images and pod templates of every role, owned by whoever runs the platform."""
+
+    api_version: Literal["areal.dev/v1alpha1"] = knob(what="Always areal.dev/v1alpha1.")
+    kind: RuntimeKind = knob(what="ClusterRLRuntime, or RLRuntime for one namespace.")
+    metadata: Metadata = knob(what="The runtime's name.")
+    spec: RuntimeSpec = knob(RuntimeSpec, what="What it gives to jobs.", change=Change.LIVE)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The volume of one job, decided. `claim_name` is a claim that exists; None: one of the run's own."""
+
+    claim_name: str | None
+    size_bytes: int
+    storage_class_name: str | None
+    access_mode: str
+
+
+def volume_of(job: JobSpec, runtime: RuntimeSpec) -> Volume:
+    """What the job says, else the runtime, else the default."""
+    asked, usual = job.storage, runtime.storage
+    return Volume(
+        claim_name=asked.claim_name,
+        size_bytes=asked.size or usual.size or DEFAULT_VOLUME_BYTES,
+        storage_class_name=asked.storage_class_name or usual.storage_class_name,
+        access_mode=asked.access_mode or usual.access_mode or DEFAULT_ACCESS_MODE,
+    )
+
+
+def runtime_from_object(values: Mapping[str, Any]) -> Runtime:
+    """A runtime as the API server or a YAML file gives it; raises ConfigError that names every wrong field."""
+    cleaned = without_server_fields(values)
+    metadata = cleaned.get("metadata")
+    name = f"{cleaned.get('kind', 'runtime')} {metadata.get('name', '') if isinstance(metadata, dict) else ''}".strip()
+    return refuse_invalid(Runtime, cleaned, {"": name}, name, fix=_FIX)

@@ -1,0 +1,364 @@
+"""What the operator says about a job: conditions with their reasons, and the figures beside them.
+
+Owns the words of the status. Conditions are the truth; `summary` is made from them, for people and for kubectl. Each
+reason carries its sentence: docs/conditions.md is made from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import partial
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import ConfigDict, PlainSerializer
+
+from areal.spec.block import Block, Change, knob
+from areal.spec.text import LabelKey
+
+CONDITION_MESSAGE = 4096  # characters; an API server's answer fits
+FAILURES_KEPT = 5
+
+
+Word = TypeVar("Word", bound=StrEnum)
+
+
+def _said(cls: type[Word], value: str, says: str) -> Word:
+    """A member of a vocabulary, with its sentence as docstring."""
+    member = str.__new__(cls, value)
+    member._value_ = value
+    member.__doc__ = says
+    return member
+
+
+class ConditionType(StrEnum):
+    """What a job's conditions are about, in the order of a job's life."""
+
+    def __new__(cls, value: str, says: str) -> ConditionType:
+        return _said(cls, value, says)
+
+    _value_: str
+
+    ACCEPTED = "Accepted", "The job, its runtime and its recipe are such that it can run here."
+    PREPARED = "Prepared", "Model, recipe and datasets were checked, and the datasets' snapshots are on the volume."
+    SUSPENDED = "Suspended", "The job was asked to rest: its state is saved and its pods are gone."
+    SCHEDULED = "Scheduled", "Every pod has a node."
+    TRAINER_READY = "TrainerReady", "The trainers found each other and train."
+    GENERATION_READY = "GenerationReady", "Servers with young enough weights answer."
+    REWARD_READY = "RewardReady", "Somebody scores."
+    PROGRESSING = "Progressing", "Steps are being trained."
+    COMPLETE = "Complete", "The run reached its last step and its audit found nothing lost. It stays so."
+    FAILED = "Failed", "The run ended before its last step. It stays so."
+
+
+class Reason(StrEnum):
+    """Why a condition is as it is. A member's docstring is its sentence, `when` the condition's status beside it."""
+
+    _value_: str
+    when: str
+
+    def __new__(cls, value: str, when: str, says: str) -> Reason:
+        member = _said(cls, value, says)
+        member.when = when
+        return member
+
+
+class AcceptedReason(Reason):
+    VALID = "Valid", "True", "The job passed every rule, and every object that it needs was accepted by the API server."
+    INVALID_SPEC = "InvalidSpec", "False", "A field or a rule is broken; the message names it and the fix."
+    LOCAL_PATH = (
+        "LocalPath",
+        "False",
+        "A relative path means a file on the author's machine; `areal submit` uploads it.",
+    )
+    RUNTIME_NOT_FOUND = (
+        "RuntimeNotFound",
+        "False",
+        "The runtime that the job names, or the operator's default, is absent.",
+    )
+    RECIPE_NOT_FOUND = "RecipeNotFound", "False", "The ConfigMap with the recipe, or its key, is absent."
+    NOT_AVAILABLE = "NotAvailable", "False", "The job asks for something that this version does not have on a cluster."
+    DRY_RUN_REJECTED = (
+        "DryRunRejected",
+        "False",
+        "The API server refuses an object of the job; the message is the server's.",
+    )
+
+
+class PreparedReason(Reason):
+    SNAPSHOTS_WRITTEN = (
+        "SnapshotsWritten",
+        "True",
+        "Sources were checked and the datasets' snapshots are on the volume.",
+    )
+    NOT_STARTED = "NotStarted", "False", "The job isn't accepted yet, or rests."
+    PREPARING = "Preparing", "False", "The pod that checks sources and writes snapshots is at work."
+    SOURCES_REFUSED = (
+        "SourcesRefused",
+        "False",
+        "Model, recipe or dataset are at fault; the message says what and where.",
+    )
+    PREPARE_FAILED = "PrepareFailed", "False", "The preparing pod failed for another reason and is tried again."
+
+
+class SuspendedReason(Reason):
+    SUSPENDED = "Suspended", "True", "All pods are gone; volume, ledger and status are kept."
+    NOT_SUSPENDED = "NotSuspended", "False", "The job may run."
+    CHECKPOINT_PENDING = "CheckpointPending", "False", "The trainers save a checkpoint before their pods are stopped."
+    PODS_TERMINATING = "PodsTerminating", "False", "The checkpoint is saved, pods are ending."
+
+
+class ScheduledReason(Reason):
+    ALL_PODS_BOUND = "AllPodsBound", "True", "Every pod has a node."
+    NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
+    PODS_MISSING = "PodsMissing", "False", "Pods are being created."
+    UNSCHEDULABLE = "Unschedulable", "False", "The scheduler finds no node for a pod; the message is the scheduler's."
+    SUSPENDED = "Suspended", "False", "The job rests and wants no pods."
+    FINISHED = "Finished", "False", "The run has ended and its pods are, or will be, cleaned up."
+
+
+class TrainerReason(Reason):
+    RENDEZVOUS_COMPLETE = "RendezvousComplete", "True", "All trainer processes of the epoch found each other."
+    NOT_STARTED = "NotStarted", "False", "No trainers are wanted yet."
+    PODS_NOT_READY = "PodsNotReady", "False", "Trainer pods pull their image, or start."
+    FORMING = "Forming", "False", "The pods are there, the processes of this epoch don't train yet."
+    RESTARTING = "Restarting", "False", "The trainers start again from the last checkpoint."
+    SUSPENDED = "Suspended", "False", "The job rests."
+    FINISHED = "Finished", "False", "The run has ended."
+
+
+class GenerationReason(Reason):
+    ALL_REPLICAS_READY = "AllReplicasReady", "True", "Every server answers with weights that are young enough."
+    SOME_REPLICAS_READY = "SomeReplicasReady", "True", "At least one server answers; others start or were lost."
+    NOT_STARTED = "NotStarted", "False", "No servers are wanted yet."
+    NO_REPLICA_READY = "NoReplicaReady", "False", "No server answers with weights that are young enough."
+    SUSPENDED = "Suspended", "False", "The job rests."
+    FINISHED = "Finished", "False", "The run has ended."
+
+
+class RewardReason(Reason):
+    READY = "Ready", "True", "A reward service answers."
+    NOT_NEEDED = "NotNeeded", "True", "The recipe's workflow scores by itself."
+    NOT_STARTED = "NotStarted", "False", "No reward services are wanted yet."
+    NO_REPLICA_READY = "NoReplicaReady", "False", "No reward service answers."
+    SUSPENDED = "Suspended", "False", "The job rests."
+    FINISHED = "Finished", "False", "The run has ended."
+
+
+class ProgressingReason(Reason):
+    STEP_REPORTED = "StepReported", "True", "A step was trained within runPolicy.stallTimeoutSeconds."
+    AWAITING_FIRST_STEP = "AwaitingFirstStep", "False", "All is starting, no step was trained yet."
+    NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
+    STALLED = "Stalled", "False", "No step was trained for runPolicy.stallTimeoutSeconds, whatever the pods look like."
+    RECOVERING = "Recovering", "False", "The trainers start again; the next step will be reported."
+    SUSPENDED = "Suspended", "False", "The job rests."
+    FINISHED = "Finished", "False", "The run has ended."
+
+
+class CompleteReason(Reason):
+    MAX_STEPS_REACHED = "MaxStepsReached", "True", "Every step was trained and the audit is clean."
+    RUNNING = "Running", "False", "The run goes on."
+    AUDITING = "Auditing", "False", "The last step was trained; the audit and the report are being made."
+    FAILED = "Failed", "False", "The run ended before its last step, or its audit was not clean."
+
+
+class FailedReason(Reason):
+    NOT_FAILED = "NotFailed", "False", "Nothing ended the run."
+    SOURCES_REFUSED = (
+        "SourcesRefused",
+        "True",
+        "Model, recipe or dataset are at fault; the message says what and where.",
+    )
+    MAX_RESTARTS_EXCEEDED = "MaxRestartsExceeded", "True", "failurePolicy.maxRestarts restarts were used up."
+    RULE_MATCHED = "RuleMatched", "True", "A rule of failurePolicy with the action FailJob matched a failure."
+    PERMANENT_ERROR = (
+        "PermanentError",
+        "True",
+        "A role ended with 64 (config), 65 (data) or 70 (bug): no restart helps.",
+    )
+    STARTUP_DEADLINE_EXCEEDED = (
+        "StartupDeadlineExceeded",
+        "True",
+        "runPolicy.startupDeadlineSeconds passed without a trained step.",
+    )
+    ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded", "True", "runPolicy.activeDeadlineSeconds passed."
+    STALLED = "Stalled", "True", "No step was trained for runPolicy.stallTimeoutSeconds, and restarts didn't help."
+    AUDIT_FAILED = "AuditFailed", "True", "The last step was trained, but the audit found groups lost or used twice."
+
+
+REASONS: Mapping[ConditionType, type[Reason]] = {
+    ConditionType.ACCEPTED: AcceptedReason,
+    ConditionType.PREPARED: PreparedReason,
+    ConditionType.SUSPENDED: SuspendedReason,
+    ConditionType.SCHEDULED: ScheduledReason,
+    ConditionType.TRAINER_READY: TrainerReason,
+    ConditionType.GENERATION_READY: GenerationReason,
+    ConditionType.REWARD_READY: RewardReason,
+    ConditionType.PROGRESSING: ProgressingReason,
+    ConditionType.COMPLETE: CompleteReason,
+    ConditionType.FAILED: FailedReason,
+}
+
+
+class Summary(StrEnum):
+    """One word for people, made from the conditions."""
+
+    def __new__(cls, value: str, says: str) -> Summary:
+        return _said(cls, value, says)
+
+    _value_: str
+
+    PENDING = "Pending", "The operator has not looked yet."
+    REJECTED = "Rejected", "Accepted is False: correct the job, or what it names."
+    PREPARING = "Preparing", "Sources are checked and snapshots are written."
+    STARTING = "Starting", "Pods are starting; no step was trained yet."
+    RUNNING = "Running", "Steps are being trained."
+    STALLED = "Stalled", "No step for runPolicy.stallTimeoutSeconds."
+    SUSPENDING = "Suspending", "A checkpoint is saved and pods are ending."
+    SUSPENDED = "Suspended", "The job rests."
+    COMPLETING = "Completing", "The last step is trained; audit and report are being made."
+    COMPLETE = "Complete", "The run is done and its audit is clean."
+    FAILED = "Failed", "The run ended; the condition Failed says why."
+
+
+def _as_kubernetes(time: datetime) -> str:
+    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+Time = Annotated[datetime, PlainSerializer(_as_kubernetes)]
+"""A moment, to the second; made from a datetime, from seconds since 1970, or from RFC 3339 text."""
+
+
+seen = partial(knob, change=Change.LIVE)  # the operator writes it whenever it changes
+
+
+class StatusBlock(Block):
+    """A part of the status. Fields that a newer operator wrote are left out when it is read."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Condition(StatusBlock):
+    """One condition, as everywhere in Kubernetes."""
+
+    type: LabelKey = seen(what="What it is about.")
+    status: Literal["True", "False", "Unknown"] = seen(what="Whether it holds.")
+    observed_generation: int = seen(0, what="The job's generation that it speaks of.", ge=0)
+    last_transition_time: Time = seen(what="When its status last changed.")
+    reason: str = seen(
+        what="Why, in one word.", min_length=1, max_length=1024,
+        pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$",
+    )  # fmt: skip
+    message: str = seen("", what="Why, in a sentence.", max_length=CONDITION_MESSAGE)
+
+
+class RuntimeSnapshot(StatusBlock):
+    """The runtime as it was when the job was accepted."""
+
+    config_map_name: str = seen(what="The ConfigMap that keeps it.", max_length=253)
+    hash: str = seen(what="sha256 of it.", max_length=64)
+
+
+class GenerationStatus(StatusBlock):
+    """The generation fleet, also for `/scale`."""
+
+    replicas: int = seen(0, what="Pods that exist.", ge=0, le=1 << 20)
+    ready_replicas: int = seen(0, what="Pods that answer.", ge=0, le=1 << 20)
+    selector: str = seen("", what="Labels of its pods, for autoscalers.", max_length=1024)
+
+
+class RoleStatus(StatusBlock):
+    """The pods of one role."""
+
+    name: str = seen(what="The role.", min_length=1, max_length=63)
+    desired: int = seen(0, what="Pods that are wanted.", ge=0, le=1 << 20)
+    ready: int = seen(0, what="Pods that are ready.", ge=0, le=1 << 20)
+    failed: int = seen(0, what="Pods that have failed and aren't ready again.", ge=0, le=1 << 20)
+
+
+class Progress(StatusBlock):
+    """How far the run is, as its trainer and controller last reported."""
+
+    step: int = seen(0, what="Steps trained.", ge=0)
+    max_steps: int = seen(0, what="Steps of the run, as in force.", ge=0)
+    policy_version: int | None = seen(None, what="The newest policy version.", ge=0)
+    oldest_served_version: int | None = seen(None, what="The oldest version on a server.", ge=0)
+    groups_trained: int | None = seen(None, what="Prompt groups trained.", ge=0)
+    reward: float | None = seen(None, what="Mean reward of the last step.")
+    staleness: float | None = seen(None, what="Mean age of the last step's tokens.", unit="versions", ge=0)
+    estimated_remaining_seconds: int | None = seen(
+        None, what="Until the last step, at the speed of the last ones.", unit="seconds", ge=0
+    )
+    last_report_time: Time | None = seen(None, what="When it was reported.")
+
+
+class CheckpointStatus(StatusBlock):
+    """The last checkpoint."""
+
+    step: int = seen(0, what="Its step.", ge=0)
+    time: Time | None = seen(None, what="When it was first seen.")
+
+
+class Attempts(StatusBlock):
+    """How often the trainers were started."""
+
+    epoch: int = seen(0, what="Number of the trainers' gang that runs now.", ge=0)
+    restarts: int = seen(0, what="Restarts of the trainers.", ge=0)
+    restarts_count_towards_max: int = seen(0, what="Those that count towards failurePolicy.maxRestarts.", ge=0)
+
+
+class Failure(StatusBlock):
+    """One failure and what it led to."""
+
+    time: Time = seen(what="When it was seen.")
+    role: str = seen(what="Of which role.", max_length=63)
+    pod: str = seen("", what="Of which pod.", max_length=253)
+    exit_code: int | None = seen(None, what="The container's exit code.")
+    reason: str = seen("", what="As Kubernetes says it, for example OOMKilled.", max_length=1024)
+    rule: str = seen("", what="The rule of failurePolicy that matched.", max_length=253)
+    action: str = seen("", what="What was done.", max_length=63)
+    step: int | None = seen(None, what="The last step trained before it.", ge=0)
+    epoch: int | None = seen(None, what="The trainers' gang at that time.", ge=0)
+
+
+class AuditStatus(StatusBlock):
+    """What the audit at the end of the run found."""
+
+    lost: int = seen(0, what="Groups admitted and neither trained nor given up with a reason.", ge=0)
+    duplicated: int = seen(0, what="Groups trained twice.", ge=0)
+    tombstones: dict[LabelKey, int] = seen(dict, what="Groups given up, by reason.", max_length=32)
+    ok: bool = seen(what="Whether every promise was kept.")
+    message: str = seen("", what="The finding in a sentence.", max_length=CONDITION_MESSAGE)
+
+
+class JobStatus(StatusBlock):
+    """What the operator saw and decided. Nothing in it is input to anything but people and the operator itself."""
+
+    conditions: list[Condition] = seen(list, what="The truth about the job.", max_length=16)
+    observed_generation: int = seen(0, what="The job's generation that was last acted on.", ge=0)
+    summary: str = seen("", what="One word, made from the conditions: for people, not for programs.", max_length=32)
+    start_time: Time | None = seen(None, what="When it was accepted.")
+    completion_time: Time | None = seen(None, what="When it ended.")
+    runtime_snapshot: RuntimeSnapshot | None = seen(None, what="The runtime in force.")
+    generation: GenerationStatus | None = seen(None, what="The generation fleet.")
+    roles: list[RoleStatus] = seen(list, what="Pods by role.", max_length=16)
+    progress: Progress | None = seen(None, what="How far it is.")
+    checkpoint: CheckpointStatus | None = seen(None, what="The last checkpoint.")
+    attempts: Attempts | None = seen(None, what="How often the trainers were started.")
+    failures: list[Failure] = seen(list, what="The last failures, newest last.", max_length=FAILURES_KEPT)
+    audit: AuditStatus | None = seen(None, what="The audit at the end.")
+
+    def condition(self, type: ConditionType) -> Condition | None:
+        """The condition of a type; None before the operator wrote it."""
+        return next((condition for condition in self.conditions if condition.type == type), None)
+
+    def holds(self, type: ConditionType) -> bool:
+        """Whether a condition is there and True."""
+        found = self.condition(type)
+        return found is not None and found.status == "True"
+
+    def to_object(self) -> dict[str, object]:
+        """As the API server stores it: camelCase, without what isn't known."""
+        dumped: dict[str, object] = self.model_dump(mode="json", exclude_none=True)
+        return dumped

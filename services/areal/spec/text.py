@@ -1,0 +1,48 @@
+"""Text of a bounded length, and the forms that Kubernetes prescribes for names, labels and amounts.
+
+Every text of the job file has a bound, because an API server estimates the cost of a rule from it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, StringConstraints
+
+_NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
+_LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$"
+_LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
+_ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
+_AMOUNT = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+
+LONGEST_PATH = 1024
+LONGEST_WORD = 256
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_NAME)]
+"""The name of a Kubernetes object."""
+LabelKey = Annotated[str, StringConstraints(min_length=1, max_length=316, pattern=_LABEL_KEY)]
+LabelValue = Annotated[str, StringConstraints(max_length=63, pattern=_LABEL_VALUE)]
+AnnotationValue = Annotated[str, StringConstraints(max_length=4096)]
+EnvName = Annotated[str, StringConstraints(min_length=1, max_length=253, pattern=_ENV_NAME)]
+EnvValue = Annotated[str, StringConstraints(max_length=4096)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=LONGEST_WORD)]
+"""A column, a task, an argument's name."""
+Argument = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
+"""One word of a command line."""
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Amount = Annotated[str, BeforeValidator(_as_text), StringConstraints(min_length=1, max_length=32, pattern=_AMOUNT)]
+"""An amount of a resource as Kubernetes writes it: 2, 500m, 16Gi."""
+
+MEANING = {
+    _NAME: "a Kubernetes name: lower-case letters, digits, '-' and '.'",
+    _LABEL_KEY: "a label's key, for example team or example.com/team",
+    _LABEL_VALUE: "a label's value: letters, digits, '-', '_' and '.', at most 63",
+    _ENV_NAME: "the name of an environment variable",
+    _AMOUNT: "an amount as Kubernetes writes it: 2, 500m, 16Gi",
+}
+"""What a pattern asks for, in words."""
