@@ -45,6 +45,7 @@ class Api:
         *,
         observer: WriteObserver | None = None,
         guard: Callable[[], None] = lambda: None,
+        on_answer: Callable[[str, int], None] = lambda method, status: None,
         times: RequestTimes | None = None,
         page: int = WatchTimes.page,
     ) -> None:
@@ -52,6 +53,7 @@ class Api:
         self._limiter = limiter or Limiter()
         self.observer = observer
         self.guard = guard
+        self._on_answer = on_answer
         self._times = times or RequestTimes()
         self._page = page
 
@@ -115,12 +117,6 @@ class Api:
         self._written(resource, merged)
         return merged
 
-    async def replace(self, resource: Resource, obj: Json, *, deadline_s: float) -> Json:
-        """PUT under the object's resourceVersion; for leases: past the rate limit, never repeated."""
-        metadata = obj["metadata"]
-        request = Request("PUT", resource.path(metadata.get("namespace", ""), metadata["name"]), {}, obj)
-        return _object(request, await self._transport.request(request, deadline_s=deadline_s))
-
     async def delete(
         self,
         resource: Resource,
@@ -157,7 +153,7 @@ class Api:
 
     async def fetch(self, request: Request, *, deadline_s: float) -> Json:
         """One request as it is, past the rate limit and never repeated. For leases and for lists of a watch."""
-        return _object(request, await self._transport.request(request, deadline_s=deadline_s))
+        return await self._once(request, deadline_s)
 
     async def watch(self, request: Request, *, deadline_s: float) -> AsyncGenerator[WatchEvent, None]:
         """The events of a watch until its end, all of it within the deadline. Past the rate limit."""
@@ -184,7 +180,7 @@ class Api:
         while True:
             await self._limiter.turn(priority)
             try:
-                return _object(request, await self._transport.request(request, deadline_s=self._times.deadline_s))
+                return await self._once(request, self._times.deadline_s)
             except UnreachableError:
                 # A pooled connection that the server closed says so to the next request on it only: once is normal.
                 if broken or request.method == "POST":
@@ -195,6 +191,15 @@ class Api:
                 if not pause_s or loop.time() + pause_s > give_up:
                     raise
                 self._limiter.hold(pause_s)
+
+    async def _once(self, request: Request, deadline_s: float) -> Json:
+        try:
+            response = await self._transport.request(request, deadline_s=deadline_s)
+        except UnreachableError:
+            self._on_answer(request.method, 0)
+            raise
+        self._on_answer(request.method, response.status)
+        return _object(request, response)
 
     def _written(self, resource: Resource, obj: Json) -> None:
         if self.observer is not None:

@@ -7,6 +7,7 @@ Versions of one resource are compared as numbers, as Kubernetes defines them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
@@ -37,15 +38,25 @@ class Cache:
         self.labelled_only = labelled_only
         self._on_change = on_change
         self._unlisted = set(scopes)
+        self._all_listed = asyncio.Event()
         self._objects: dict[Key, Json] = {}
         self._by_owner: dict[str, set[Key]] = {}
         self._by_job: dict[Key, set[Key]] = {}
         self._gone: dict[str, str] = {}  # uid → namespace of what our own delete ended, until the stream says so too
 
     @property
+    def selector(self) -> str:
+        """The label selector of lists and watches."""
+        return LABEL_JOB if self.labelled_only else ""
+
+    @property
     def synced(self) -> bool:
         """Whether every scope has been listed once."""
         return not self._unlisted
+
+    async def wait_synced(self) -> None:
+        """Return when every scope has been listed once."""
+        await self._all_listed.wait()
 
     def __len__(self) -> int:
         return len(self._objects)
@@ -114,6 +125,8 @@ class Cache:
             else:
                 self.offer(obj)
         self._unlisted.discard(scope)
+        if not self._unlisted:
+            self._all_listed.set()
 
     def _within(self, scope: str) -> Iterator[tuple[Key, Json]]:
         return ((key, obj) for key, obj in self._objects.items() if not scope or key[0] == scope)

@@ -58,8 +58,8 @@ class Schedule:
         return max(0.0, self._heap[0][0] - now) if self._heap else None
 
     def depth(self, now: float) -> int:
-        """How many keys are due."""
-        return sum(at <= now for at in self._due.values())
+        """How many keys are due. Safe from any thread."""
+        return sum(at <= now for at in list(self._due.values()))
 
     def _ripe(self, now: float) -> bool:
         while self._heap:
@@ -98,6 +98,7 @@ class Queue:
         self._schedule = Schedule()
         self._backoffs: dict[Key, Backoff] = {}
         self._changed = asyncio.Event()
+        self._stopping = False
 
     def add(self, key: Key, after_s: float = 0.0) -> None:
         """Have `key` worked on in `after_s` seconds or earlier. While it is being worked on, it runs again after."""
@@ -109,22 +110,28 @@ class Queue:
         """How many keys are due and wait for a worker."""
         return self._schedule.depth(self._clock())
 
+    def stop(self) -> None:
+        """Hand out no more keys; `run` returns when no worker holds one."""
+        self._stopping = True
+        self._changed.set()
+
     async def run(self, worker: Callable[[Key], Awaitable[float | None]], workers: int = 4) -> None:
-        """Work until cancelled. The worker returns seconds until it wants the key again, or None.
+        """Work until stopped or cancelled. The worker returns seconds until it wants the key again, or None.
 
         An exception is logged and the key comes back after its own back-off: 1 s, doubled up to 5 minutes, until the
         worker returns.
         """
         running: set[asyncio.Task[None]] = set()
         try:
-            while True:
+            while running or not self._stopping:
                 self._changed.clear()
-                while len(running) < workers and (taken := self._schedule.take(self._clock())):
+                room = 0 if self._stopping else workers
+                while len(running) < room and (taken := self._schedule.take(self._clock())):
                     task = asyncio.create_task(self._work(worker, *taken), name=f"reconcile {taken[0]}")
                     running.add(task)
                     task.add_done_callback(running.discard)
                     task.add_done_callback(lambda _task: self._changed.set())
-                wait_s = self._schedule.wait_s(self._clock()) if len(running) < workers else None
+                wait_s = self._schedule.wait_s(self._clock()) if len(running) < room else None
                 try:
                     async with asyncio.timeout(wait_s):
                         await self._changed.wait()

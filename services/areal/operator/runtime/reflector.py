@@ -75,7 +75,7 @@ class Pulse:
 
 
 class Reflector:
-    """One resource in one scope ("" is everywhere). `selector` is a label selector of lists and watches.
+    """One resource in one scope ("" is everywhere), selected as the cache says.
 
     An `optional` resource may be forbidden or unknown to the server: it then counts as empty until that changes.
     """
@@ -86,7 +86,6 @@ class Reflector:
         cache: Cache,
         *,
         scope: str = "",
-        selector: str = "",
         optional: bool = False,
         times: WatchTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -96,7 +95,7 @@ class Reflector:
         self.scope = scope
         self._api = api
         self._path = cache.resource.path(scope)
-        self._selector = {"labelSelector": selector} if selector else {}
+        self._selector = {"labelSelector": cache.selector} if cache.selector else {}
         self._optional = optional
         self._times = times or WatchTimes()
         self._clock = clock
