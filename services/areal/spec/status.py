@@ -15,7 +15,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import ConfigDict, PlainSerializer
 
 from areal.spec.block import Block, Change, knob
-from areal.spec.text import LabelKey
+from areal.spec.text import Argument, LabelKey
 
 CONDITION_MESSAGE = 4096  # characters; an API server's answer fits
 FAILURES_KEPT = 5
@@ -306,6 +306,7 @@ class Attempts(StatusBlock):
     epoch: int = seen(0, what="Number of the trainers' gang that runs now.", ge=0)
     restarts: int = seen(0, what="Restarts of the trainers.", ge=0)
     restarts_count_towards_max: int = seen(0, what="Those that count towards failurePolicy.maxRestarts.", ge=0)
+    members: list[Argument] = seen(list, what="Its pods: uid/restarts of the container.", max_length=1024)
 
 
 class Failure(StatusBlock):
@@ -338,7 +339,7 @@ class JobStatus(StatusBlock):
     conditions: list[Condition] = seen(list, what="The truth about the job.", max_length=16)
     observed_generation: int = seen(0, what="The job's generation that was last acted on.", ge=0)
     summary: str = seen("", what="One word, made from the conditions: for people, not for programs.", max_length=32)
-    start_time: Time | None = seen(None, what="When it was accepted.")
+    start_time: Time | None = seen(None, what="When it started, or was resumed last.")
     completion_time: Time | None = seen(None, what="When it ended.")
     runtime_snapshot: RuntimeSnapshot | None = seen(None, what="The runtime in force.")
     generation: GenerationStatus | None = seen(None, what="The generation fleet.")
