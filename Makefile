@@ -5,13 +5,23 @@ PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help setup quickstart test check format proto docs bench chaos clean
+# A cluster of your own is used only when this command line names it: make test KUBECONFIG=~/.kube/kind
+ifeq ($(origin KUBECONFIG),command line)
+export KUBECONFIG
+else
+unexport KUBECONFIG
+endif
+
+.PHONY: help setup k8s-tools quickstart test check format proto crd docs bench chaos clean
 
 help:  ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup:  ## Install what is missing: uv, .venv, Redis
 	@tools/setup
+
+k8s-tools:  ## Build Kubernetes, etcd, containerd, helm … for the tests, once, into ~/.cache/areal (11 minutes)
+	@tools/k8s/build
 
 quickstart: setup  ## Set up everything, make the small model, train it to a rising reward (a few minutes on 2 cores)
 	@$(PY) examples/digits_data.py data/digits
@@ -30,16 +40,21 @@ static:
 	.venv/bin/lint-imports
 	.venv/bin/mypy services trainer
 
-test: check  ## Set up and pass all tests
+test: check k8s-tools  ## Set up and pass all tests
 	@tools/tier simulation 4 $(PY) -m pytest -q tests/sim
 	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim
 	@tools/tier system 16 $(PY) -m pytest -q tests -m system
+	@tools/tier kubernetes-api 8 $(PY) -m pytest -q tests -m kube_api
+	@tools/tier kubernetes-node 12 $(PY) -m pytest -q tests -m kube_node
 
 format:  ## Format the code and fix what lint can fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
 
 proto:  ## Regenerate the gRPC code from protos/
 	tools/proto
+
+crd:  ## Regenerate the custom resource definitions from the job file's models
+	$(PY) -m areal.spec.crd
 
 docs:  ## Regenerate the generated pages of docs/
 	$(PY) -m areal.spec.reference docs/rljob.md
