@@ -8,6 +8,7 @@ is told the cursor again before anything else. Waits are named and bounded; a fe
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -37,6 +38,10 @@ OUTAGE_S = 120.0  # a restarted controller is back in seconds; after this the tr
 _BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
 
 
+class AskedToStop(Exception):
+    """SIGTERM came while this trainer waited for the others to be there."""
+
+
 @dataclass
 class Telling:
     """What the beats say; written by the training thread, read by the loop's."""
@@ -49,6 +54,8 @@ class Telling:
     max_steps: int = 0
     tokens_per_s: float = 0.0
     skipped_steps: int = 0
+    checkpoint_step: int = 0  # of the newest one on disk
+    checkpoint_at: float = 0.0  # unix seconds
 
 
 @dataclass
@@ -97,14 +104,21 @@ class ControllerLink:
 
     # ---- calls of the training thread
 
-    def attach(self, next_group: int, step: int) -> str:
+    def attach(
+        self, next_group: int, step: int, *, patience_s: float | None = None, stopping: Callable[[], bool] | None = None
+    ) -> str:
         """Say where this trainer begins; the controller first compares the ledger with its journal.
 
-        Answers the policy that is served, empty before the first publication.
+        Answers the policy that is served, empty before the first publication. Raises AskedToStop when `stopping`
+        says so while the controller isn't there.
         """
         request = rollout.AttachTrainerRequest(fence=self._fence, next_group=next_group, step=step)
         answer = self._retry(
-            "attach", "the controller to compare the ledger", lambda: self._stub.AttachTrainer(request, timeout=60.0)
+            "attach",
+            "the controller to compare the ledger",
+            lambda: self._stub.AttachTrainer(request, timeout=60.0),
+            patience_s,
+            stopping,
         )
         self._told = None
         self._apply(answer.max_steps)
@@ -230,18 +244,31 @@ class ControllerLink:
         self.check()
         return self._thread.call(run(), 2 * 60.0)
 
-    def _retry(self, name: str, waits_for: str, call: Callable[[], Awaitable[T]]) -> T:
-        deadline = time.monotonic() + self._outage_s
-        with self._waits.waiting(name, waits_for, deadline_s=self._outage_s):
-            for delay in (*_BACKOFF_S, *[_BACKOFF_S[-1]] * int(self._outage_s + 1)):
+    def _retry(
+        self,
+        name: str,
+        waits_for: str,
+        call: Callable[[], Awaitable[T]],
+        patience_s: float | None = None,
+        stopping: Callable[[], bool] | None = None,
+    ) -> T:
+        patience = self._outage_s if patience_s is None else patience_s
+        deadline = time.monotonic() + patience
+        said = ""
+        with self._waits.waiting(name, waits_for, deadline_s=patience):
+            for delay in itertools.chain(_BACKOFF_S, itertools.repeat(_BACKOFF_S[-1])):
                 try:
                     return self._once(call)
                 except InfraError as error:
                     if time.monotonic() + delay > deadline:
                         raise
-                    _log.warning("%s: %s; trying again", name, error.message)
-                    time.sleep(delay)
-        raise InfraError(f"{name}: the controller did not answer for {self._outage_s:.0f} s", fix="look at its log")
+                    if error.message != said:
+                        _log.warning("%s: %s; trying again", name, error.message)
+                        said = error.message
+                if stopping is not None and stopping():
+                    raise AskedToStop
+                time.sleep(delay)
+        raise AssertionError("the delays never end")
 
 
 class TrainerControl(operations_grpc.TrainerControlServicer):
@@ -264,6 +291,8 @@ class TrainerControl(operations_grpc.TrainerControlServicer):
             committed_group=told.committed_group,
             tokens_per_s=told.tokens_per_s,
             skipped_steps=told.skipped_steps,
+            checkpoint_step=told.checkpoint_step,
+            checkpoint_at=told.checkpoint_at,
         )
 
     async def RequestCheckpoint(

@@ -80,6 +80,7 @@ class Feed:
         self.link.check()
         if self.link.orders.max_steps is not None:
             self.consumer.set_max_steps(self.link.orders.max_steps)
+            self.link.telling.max_steps = self.consumer.policy.max_steps
         wanted = self.consumer.want()
         if wanted is None:
             return None
@@ -190,7 +191,9 @@ class Feed:
         """A checkpoint of `state` is on disk: free what it holds."""
         self.consumer.committed(state)
         self._ledger.commit(self.consumer.fence, state.next_group)
-        self.link.telling.committed_group = state.next_group
+        telling = self.link.telling
+        telling.committed_group = state.next_group
+        telling.checkpoint_step, telling.checkpoint_at = state.step, time.time()
         self.link.orders.checkpoint_now = False
         self.link.orders.asked = False
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from areal.errors import ConfigError
 from areal.plan.resolved import ResolvedJob
+from areal.plan.store import login_of
 
 from areal_trainer.settings import Paths, Settings
 
@@ -14,7 +15,7 @@ def settings_of(job: Path) -> Settings:
     """Read `resolved.json` and the secrets that it names."""
     resolved = ResolvedJob.load(job)
     layout = resolved.layout
-    user = resolved.redis_users.get("trainer")
+    login = login_of(resolved, "trainer")
     return Settings(
         name=resolved.job.metadata.name,
         uid=resolved.uid,
@@ -33,9 +34,12 @@ def settings_of(job: Path) -> Settings:
             model=layout.model,
         ),
         controller=resolved.endpoints.controller,
-        redis=resolved.endpoints.redis,
-        redis_password=_secret(Path(user)) if user else None,
-        token=_secret(layout.token),
+        redis=login.address,
+        redis_user=login.username,
+        redis_password=login.password,
+        token=_secret(resolved.token_path),
+        bind=resolved.bind,
+        patience_s=resolved.patience_s,
     )
 
 

@@ -11,12 +11,13 @@ import logging
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.errors import DataError, ExitCode, FencedError
+from areal.errors import DataError, ExitCode, FencedError, InfraError
 from areal.ledger import evidence as evidence_room
 from areal.ledger import fences
 from areal.ledger.consumer import Consumer, TrainerState
@@ -38,7 +39,7 @@ from areal_trainer.actor import Actor
 from areal_trainer.checkpoint.catalog import Began, Found, examine
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.context import TrainContext
-from areal_trainer.control import ControllerLink, TrainerControl
+from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.feed import Feed
@@ -50,6 +51,8 @@ from areal_trainer.settings import Settings, overrides
 from areal_trainer.timer import PhaseTimer
 
 _log = logging.getLogger(__name__)
+
+_SLICE_S = 2.0  # of the wait for Redis
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
             rollout.publish(actor)
         (user.train or loop.train)(ctx)
         return _finish(ctx, desk)
+    except AskedToStop:
+        return ExitCode.DRAINED  # nothing has begun: there is nothing to save
     finally:
         if desk is not None:
             desk.close()
@@ -139,6 +144,7 @@ class _Desk:
         self._metrics = RoleMetrics("trainer", settings.name)
         self._thread = LoopThread()
         self._state = TrainerState()
+        self._saved_at = 0.0  # when the checkpoint that this trainer goes on from was written, unix seconds
         self._closing: list[Callable[[], None]] = [self._thread.stop]
 
     def restore(self, checkpointer: Checkpointer) -> Message:
@@ -149,6 +155,7 @@ class _Desk:
         if found is not None:
             record = found.record
             self._state = TrainerState(record.step, record.next_group, record.tombstones_below)
+            self._saved_at = found.path.stat().st_mtime
         self._fence = fences.allocate(paths.fences, "trainer")
         _log.info("trainer starts under fence %d at step %d", self._fence, self._state.step)
         return Message({"checkpoint": str(found.path) if found else None, "fence": self._fence}, {})
@@ -160,14 +167,16 @@ class _Desk:
         ledger = SyncLedger(
             settings.redis,
             settings.uid,
-            username="trainer" if settings.redis_password else None,
+            username=settings.redis_user,
             password=settings.redis_password,
             retry_for_s=settings.outage_s,
         )
         link = self._connect(fence)
-        with self._waits.waiting("ledger", "the replay store", deadline_s=settings.outage_s):
+        patience_s = max(settings.outage_s, settings.patience_s)
+        with self._waits.waiting("ledger", "the replay store", deadline_s=patience_s):
+            _reach(ledger, patience_s, stopping)
             ledger.recover(fence, state.next_group)
-        served = link.attach(state.next_group, state.step)
+        served = link.attach(state.next_group, state.step, patience_s=patience_s, stopping=stopping)
         careful = precaution(self._evidence, state.step)
         if careful.tombstone is not None:
             detail = f"step {careful.step} crashed {careful.crashes} times with it"
@@ -181,6 +190,7 @@ class _Desk:
         telling = link.telling
         telling.step, telling.next_group = state.step, state.next_group
         telling.committed_group, telling.max_steps = state.next_group, consumer.policy.max_steps
+        telling.checkpoint_step, telling.checkpoint_at = state.step, self._saved_at
         link.start_beats()
         self._thread.call(self._server.set_ready(True), 5.0)
         self._feed = Feed(
@@ -249,7 +259,7 @@ class _Desk:
             incarnation=f"{os.getpid()}-{uuid.uuid4().hex[:8]}",
             outage_s=settings.outage_s,
         )
-        self._metrics.serve(self._ports.metrics)
+        self._metrics.serve(self._ports.metrics, settings.bind)
 
         async def serve() -> GrpcServer:
             server = GrpcServer("trainer", settings.token, waits=self._waits, progress=self._progress)
@@ -258,7 +268,7 @@ class _Desk:
                 TrainerControl(link, self._progress),
                 "areal.v1.TrainerControl",
             )
-            await server.start(self._ports.grpc)
+            await server.start(self._ports.grpc, settings.bind)
             return server
 
         server = self._server = self._thread.call(serve(), 10.0)
@@ -268,6 +278,20 @@ class _Desk:
     def _doing(self, phase: str) -> None:
         self._progress.doing = phase
         self._feed.link.telling.phase = phase
+
+
+def _reach(ledger: SyncLedger, patience_s: float, stopping: Callable[[], bool]) -> None:
+    """Wait until the store answers, in slices, so that SIGTERM is heard."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            ledger.reach(_SLICE_S)
+            return
+        except InfraError:
+            if stopping():
+                raise AskedToStop from None
+            if time.monotonic() > deadline:
+                raise
 
 
 def _copy_model(version: Path, target: Path) -> None:

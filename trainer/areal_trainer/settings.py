@@ -49,7 +49,10 @@ class Settings:
     redis: str
     redis_password: str | None
     token: str
-    outage_s: float = 120.0
+    redis_user: str | None = None
+    bind: str = "127.0.0.1"  # the address that this role's servers listen on
+    outage_s: float = 120.0  # how long another role may be away
+    patience_s: float = 60.0  # how long it may take to be there for the first time
 
     def __post_init__(self) -> None:
         algorithm, world = self.spec.algorithm, self.spec.trainer.world_size

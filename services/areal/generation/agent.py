@@ -27,6 +27,7 @@ from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
 from areal.generation.swap import Swapper
+from areal.net.address import join
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
@@ -59,7 +60,8 @@ class AgentSettings:
     engine_port: int
     stream_interval: int = 16
     port: int = 0
-    host: str = "127.0.0.1"
+    host: str = "127.0.0.1"  # to listen on
+    advertise: str = "127.0.0.1"  # under which workers reach it
 
 
 class Agent:
@@ -106,7 +108,7 @@ class Agent:
         control = ControlService(self.state, self.drain)
         self._server.add(rpc.add_GenerationControlServicer_to_server, control, "areal.v1.GenerationControl")
         port = await self._server.start(self.settings.port, self.settings.host)
-        self.address = f"{self.settings.host}:{port}"
+        self.address = join(self.settings.advertise, port)
         return port
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -23,9 +23,11 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         model_path=ctx.job.model_path,
         tokenizer_path=ctx.job.tokenizer_path,
         engine=generation.engine,
-        engine_port=ctx.job.ports[ctx.name]["engine"],
+        engine_port=ctx.job.ports_of(ctx.role, ctx.index)["engine"],
         stream_interval=generation.stream_interval,
         port=ctx.port,
+        host=ctx.bind,
+        advertise=ctx.advertise,
     )
 
 
@@ -33,7 +35,7 @@ async def run(ctx: RoleContext) -> int:
     """Serve until asked to stop; returns the exit code. Raises InfraError when the engine can't be kept alive."""
     agent = Agent(settings_of(ctx))
     port = await agent.start()
-    agent.metrics.serve(ctx.metrics_port)
+    agent.metrics.serve(ctx.metrics_port, ctx.bind)
     log.info("serving on port %d, engine %s on port %d", port, agent.settings.engine.type, agent.settings.engine_port)
     await agent.run(ctx.stop)
     return ExitCode.DONE

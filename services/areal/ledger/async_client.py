@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 
 from areal.ledger.calls import Call, Calls
-from areal.ledger.connection import no_retry, settings
+from areal.ledger.connection import no_retry, settings, shown
 from areal.ledger.faults import PASSING, RETRY_FOR_S, Patience, typed
 from areal.ledger.values import AddResult, CloseResult, LedgerSnapshot, NewSample, SampleMeta
 
@@ -43,7 +43,7 @@ class AsyncLedger:
         password: str | None = None,
         retry_for_s: float = RETRY_FOR_S,
     ) -> None:
-        self._address = address
+        self._address = shown(address)
         self._retry_for_s = retry_for_s
         self._calls = Calls(job)
         self._redis: Any = Redis(**settings(address, username, password, no_retry(Retry)))

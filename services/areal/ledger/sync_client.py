@@ -21,7 +21,7 @@ from redis import exceptions as redis_errors
 from redis.retry import Retry
 
 from areal.ledger.calls import Call, Calls, lost_samples, read_group
-from areal.ledger.connection import no_retry, settings
+from areal.ledger.connection import no_retry, settings, shown
 from areal.ledger.faults import RETRY_FOR_S, Patience
 from areal.ledger.values import COMPLETE, TakenGroup
 
@@ -60,7 +60,7 @@ class SyncLedger:
         password: str | None = None,
         retry_for_s: float = RETRY_FOR_S,
     ) -> None:
-        self._address = address
+        self._address = shown(address)
         self._retry_for_s = retry_for_s
         self._calls = Calls(job)
         self._redis: Any = Redis(**settings(address, username, password, no_retry(Retry)))
@@ -78,6 +78,10 @@ class SyncLedger:
     def close_connection(self) -> None:
         """Gives the connections back."""
         self._redis.close()
+
+    def reach(self, patience_s: float) -> None:
+        """Return as soon as the store answers. Raises InfraError when it doesn't within `patience_s`."""
+        self._retry(self._redis.ping, patience_s)
 
     def recover(self, fence: int, consumed: int, cursor: int | None = None) -> None:
         """A trainer starts from a checkpoint that holds every group below `consumed`. See `LedgerModel.recover`."""
@@ -184,8 +188,8 @@ class SyncLedger:
 
         return call.read(self._retry(once))
 
-    def _retry(self, once: Callable[[], Any]) -> Any:
-        patience = Patience(self._address, time.monotonic, self._retry_for_s)
+    def _retry(self, once: Callable[[], Any], patience_s: float | None = None) -> Any:
+        patience = Patience(self._address, time.monotonic, self._retry_for_s if patience_s is None else patience_s)
         while True:
             try:
                 return once()

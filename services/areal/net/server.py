@@ -11,6 +11,7 @@ from grpc_reflection.v1alpha import reflection
 
 from areal.errors import InfraError
 from areal.net import options
+from areal.net.address import join
 from areal.net.auth import BearerInterceptor
 from areal.net.operations import ProgressService, WaitsService
 from areal.observe.progress import ProgressCounter
@@ -40,9 +41,9 @@ class GrpcServer:
         """Listen and serve; returns the port. Raises InfraError when the port is taken."""
         reflection.enable_server_reflection([*self._names, reflection.SERVICE_NAME, health.SERVICE_NAME], self._server)
         try:
-            bound = self._server.add_insecure_port(f"{host}:{port}")
+            bound = self._server.add_insecure_port(join(host, port))
         except RuntimeError as error:
-            raise InfraError(f"can't listen on {host}:{port}: {error}", fix="stop what uses this port") from error
+            raise InfraError(f"can't listen on {join(host, port)}: {error}", fix="stop what uses this port") from error
         await self.set_ready(False)
         await self._server.start()
         return int(bound)

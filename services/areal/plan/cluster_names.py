@@ -150,7 +150,10 @@ PORTS: Mapping[Role, Mapping[str, int]] = {
     Role.REWARD: {"grpc": GRPC_PORT, "metrics": METRICS_PORT},
     Role.REWARD_CUSTOM: {"grpc": GRPC_PORT, "metrics": METRICS_PORT},
 }
-"""Role → what a port is for → port; the same words as in a resolved job. Every pod's launcher has LAUNCHER_PORT."""
+"""Role → what a port is for → port; the same words as in a resolved job. Every pod but Redis' has a launcher, too.
+
+Pods of one gang of trainers also reach each other on ports of their libraries' choosing.
+"""
 
 
 # Paths in pods
@@ -170,6 +173,9 @@ REDIS_DATA_DIR = PurePosixPath("/data")
 SCRATCH_DIR = PurePosixPath("/tmp")
 """Emptied with the pod; the only other place a role may write to."""
 SHARED_MEMORY_DIR = PurePosixPath("/dev/shm")
+
+RUN_DIR_WRITERS = (Role.CONTROLLER, Role.WORKER, Role.TRAINER, Role.PREPARE, Role.FINISH)
+"""Roles that write to the run directory. Generation and reward pods read weights and the recipe from it."""
 
 RESOLVED_KEY = "resolved.json"
 REDIS_CONF_KEY = "redis.conf"
@@ -209,8 +215,8 @@ ACCESS_KEYS: Mapping[Role, tuple[str, ...]] = {
     Role.REWARD: (TOKEN_KEY,),
     Role.REWARD_CUSTOM: (TOKEN_KEY,),
     Role.REDIS: (ACL_KEY,),
-    Role.PREPARE: (TOKEN_KEY,),
-    Role.FINISH: (TOKEN_KEY,),
+    Role.PREPARE: (),
+    Role.FINISH: (),
 }
 """Which keys of the Secret a role's pod gets. With an external Redis, no password but the user's own Secret's item."""
 
@@ -225,7 +231,12 @@ ENV_POD_NAME = "AREAL_POD_NAME"
 
 
 def launch_command(role: Role) -> list[str]:
-    """What a long-running role's container runs as its first process."""
+    """What a long-running role's container runs as its first process.
+
+    Redis is nobody's child: it is reached by its clients only, and its pod has no token to serve others with.
+    """
+    if role is Role.REDIS:
+        return ["redis-server", str(JOB_DIR / REDIS_CONF_KEY)]
     job = ["--job", str(JOB_DIR / RESOLVED_KEY)]
     return ["areal-launch", *job, "--role", role.value, "--port", str(LAUNCHER_PORT)]
 

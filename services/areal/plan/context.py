@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from areal.plan.resolved import ResolvedJob
+from areal.plan.resolved import ResolvedJob, row_name
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,10 @@ class RoleContext:
     token: str  # bearer token of the job
     stop: asyncio.Event
     incarnation: str  # unique to this start of the process
+    bind: str = "127.0.0.1"  # the address that its servers listen on
+    advertise: str = "127.0.0.1"  # the address under which others reach them
 
     @property
     def name(self) -> str:
         """The row's name: `worker-0`; roles that exist once have no index."""
-        return f"{self.role}-{self.index}" if self.role in ("generation", "worker") else self.role
+        return row_name(self.role, self.index)

@@ -15,12 +15,19 @@ from areal.errors import DataError
 def defines(recipe: Path, name: str) -> bool:
     """Whether the file binds `name` at its top level. Raises DataError when it is no Python."""
     try:
-        tree = ast.parse(recipe.read_bytes(), filename=str(recipe))
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise DataError(f"{recipe}{line}: the recipe is no valid Python: {error}", fix="Correct the recipe.") from None
+        source = recipe.read_bytes()
     except OSError as error:
         raise DataError(f"{recipe} can't be read: {error.strerror}", fix="Check recipe.file.") from error
+    return defines_in(source, name, str(recipe))
+
+
+def defines_in(source: str | bytes, name: str, shown: str) -> bool:
+    """The same for the text of a recipe; `shown` is what people call it."""
+    try:
+        tree = ast.parse(source, filename=shown)
+    except (SyntaxError, ValueError) as error:
+        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        raise DataError(f"{shown}{line}: the recipe is no valid Python: {error}", fix="Correct the recipe.") from None
     return name in set(_bound(tree.body))
 
 

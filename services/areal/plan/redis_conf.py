@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -14,20 +15,36 @@ _OVERHEAD = 1.5  # keys, indexes and fragmentation beside the payloads that the 
 _FLOOR_BYTES = 64 << 20
 
 
-def redis_conf(resolved: ResolvedJob, host: str = "127.0.0.1") -> str:
+@dataclass(frozen=True)
+class RedisPlaces:
+    """Where a Redis listens and keeps its files."""
+
+    bind: str
+    port: int
+    directory: Path
+    aclfile: Path
+
+
+def redis_conf(resolved: ResolvedJob) -> str:
+    """The text of redis.conf of a run on this machine."""
+    layout = resolved.layout
+    places = RedisPlaces(resolved.bind, resolved.ports_of("redis", 0)["main"], layout.redis, layout.redis_acl)
+    return redis_text(resolved.job.spec.replay.budget_bytes, places)
+
+
+def redis_text(budget_bytes: float, places: RedisPlaces) -> str:
     """The text of redis.conf.
 
     The budget is kept by the controller's admission; maxmemory stands above it and only catches a leak, since with
     `noeviction` a full Redis refuses writes instead of losing samples.
     """
-    layout = resolved.layout
-    maxmemory = max(int(resolved.job.spec.replay.budget_bytes * _OVERHEAD), _FLOOR_BYTES)
+    maxmemory = max(int(budget_bytes * _OVERHEAD), _FLOOR_BYTES)
     settings = [
-        ("bind", host),
+        ("bind", places.bind),
         ("protected-mode", "yes"),
-        ("port", str(resolved.ports["redis"]["main"])),
-        ("dir", _quoted(layout.redis)),
-        ("aclfile", _quoted(layout.redis_acl)),
+        ("port", str(places.port)),
+        ("dir", _quoted(places.directory)),
+        ("aclfile", _quoted(places.aclfile)),
         ("daemonize", "no"),
         ("appendonly", "yes"),
         ("appendfsync", "everysec"),  # a lost last second is regenerated; the ledger is built for that

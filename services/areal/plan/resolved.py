@@ -1,6 +1,7 @@
 """A job with everything decided: paths, addresses, verifier. What every role is started with.
 
-Owns the JSON file `resolved.json`. Holds no secret: tokens and passwords are files that it names.
+Owns the JSON file `resolved.json`, the same on one machine and in pods. Holds no secret: tokens, passwords and Redis
+URLs are files that it names.
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ Verifier = Literal["exact", "math", "code", "custom"]
 REDIS_USERS = ("controller", "trainer", "worker")
 
 
+def row_name(role: str, index: int) -> str:
+    """A row of the role table: `worker-0`; roles that exist once have no index."""
+    return f"{role}-{index}" if role in ("generation", "worker") else role
+
+
 class _Value(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -30,13 +36,14 @@ class Endpoints(_Value):
     """Addresses that roles dial, `host:port`. None: the job has no such role."""
 
     controller: str
-    redis: str
+    redis: str | None  # None: not the job's own; its URLs are in `redis_urls`
     reward: str | None = None
     reward_custom: str | None = None
+    rendezvous: str | None = None  # where the ranks of a gang of several pods meet
 
 
 class ResolvedJob(_Value):
-    """The job file plus what was found on this machine."""
+    """The job file plus what was found on this machine, or is decided for a cluster."""
 
     job: RLJob
     uid: str  # of this run; tags its Redis keys
@@ -44,13 +51,19 @@ class ResolvedJob(_Value):
     run_dir: Path
     model_path: Path  # the start model's directory
     tokenizer_path: Path
-    recipe_path: Path | None = None  # the copy in the run directory
+    recipe_source: Path | None = None  # the user's file
+    recipe_path: Path | None = None  # its copy in the run directory, which roles import
     hooks_path: Path | None = None
     dataset: Dataset  # as in the job, with absolute paths
     verifier: Verifier | None = None  # None: the workflow scores by itself
     endpoints: Endpoints
-    redis_users: Mapping[str, Path]  # login → password file
-    ports: Mapping[str, Mapping[str, int]]  # row of the role table → what the port is for → port
+    redis_users: Mapping[str, Path] = {}  # login → password file
+    redis_urls: Mapping[str, Path] = {}  # login → file with the URL of a Redis that isn't the job's own
+    ports: Mapping[str, Mapping[str, int]]  # row of the role table, or role → what the port is for → port
+    bind: str = "127.0.0.1"  # the address that servers listen on
+    access_dir: Path | None = None  # where the token lies; the run directory unless given
+    namespace: str | None = None  # of a job that runs in pods
+    patience_s: float = 60.0  # how long a role that starts waits for those that start beside it
 
     @property
     def layout(self) -> RunLayout:
@@ -59,6 +72,20 @@ class ResolvedJob(_Value):
     @property
     def name(self) -> str:
         return self.job.metadata.name
+
+    @property
+    def in_pods(self) -> bool:
+        """Whether each role runs in a pod of its own."""
+        return self.namespace is not None
+
+    @property
+    def token_path(self) -> Path:
+        """The file with the bearer token of all calls."""
+        return self.layout.token if self.access_dir is None else self.access_dir / self.layout.token.name
+
+    def ports_of(self, role: str, index: int) -> Mapping[str, int]:
+        """What a role's process listens on, by purpose. Pods of one role all have the same ports."""
+        return self.ports.get(f"{role}-{index}") or self.ports[role]
 
     @classmethod
     def load(cls, path: Path) -> ResolvedJob:

@@ -1,7 +1,7 @@
 """The role table: how each process of a run starts, what it waits for, how it is asked and ended.
 
-A pure function of the resolved job and the place. Locally a row becomes a process, on a cluster a pod; what differs
-between the two is in `Place`, nothing else.
+A pure function of the resolved job and the place. On one machine the whole table becomes processes; in a pod one row
+does, with the same command and in the same way.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from areal.errors import ConfigError
+from areal.plan.cluster_names import SCRATCH_DIR
 from areal.plan.resolved import ResolvedJob
 from areal.plan.roles import RoleInstance, role_instances
 
@@ -26,7 +27,9 @@ class Place:
     areal_role: tuple[str, ...]  # how `areal-role` is called
     redis_server: str
     host: str = "127.0.0.1"
-    interface: str = "lo"  # that trainer processes talk over
+    interface: str = "lo"  # that trainer processes talk over; empty lets them choose
+    scratch: Path | None = None  # where libraries may keep caches; the user's home unless given
+    job_file: Path | None = None  # the resolved job; that of the run directory unless given
 
     @classmethod
     def here(cls) -> Place:
@@ -37,9 +40,18 @@ class Place:
                 "there is no redis-server on PATH, and a run keeps its ledger in Redis",
                 fix="Install Redis 7 or newer: `apt-get install redis-server`, or run `make setup`.",
             )
-        script = Path(sys.executable).with_name("areal-role")
-        role = (sys.executable, str(script)) if script.exists() else (sys.executable, "-m", "areal.launch.role")
-        return cls(sys.executable, role, redis)
+        return cls(sys.executable, _areal_role(), redis)
+
+    @classmethod
+    def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> Place:
+        """A container that holds one role."""
+        role = _areal_role()
+        return cls(sys.executable, role, "redis-server", interface=interface, scratch=scratch, job_file=job_file)
+
+
+def _areal_role() -> tuple[str, ...]:
+    script = Path(sys.executable).with_name("areal-role")
+    return (sys.executable, str(script)) if script.exists() else (sys.executable, "-m", "areal.launch.role")
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ class RoleRow:
     start_deadline_s: float  # from start to ready
     restart: Literal["in_place", "epoch"]  # who restarts it: its launcher at once, or whoever owns the gang's epoch
     max_restarts: int
+    first_start: Literal["at_once", "epoch"] = "at_once"  # a gang of several pods begins together
 
 
 @dataclass(frozen=True)
@@ -81,48 +94,88 @@ _LIVES = {
 
 _MAX_RESTARTS = 10
 
+_POD_DRAIN_S = {"trainer": 600.0}  # a large checkpoint on a shared volume; the pod's own grace may be shorter
+
 
 def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRow]:
-    """The rows of a run in dependency order; `place` defaults to this machine."""
+    """The rows of a run on one machine in dependency order; `place` defaults to this machine."""
     where = Place.here() if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
     by_role: dict[str, list[str]] = {}
     for instance in instances:
         by_role.setdefault(instance.role, []).append(instance.name)
-    rows = []
-    for instance in instances:
-        life = _LIVES[instance.role]
-        rows.append(
-            RoleRow(
-                name=instance.name,
-                role=instance.role,
-                index=instance.index,
-                command=_command(resolved, instance, where),
-                env=_environment(resolved, instance, where),
-                ports=dict(resolved.ports[instance.name]),
-                depends_on=[name for role in life.depends_on for name in by_role.get(role, ())],
-                ready="tcp" if instance.role == "redis" else "grpc",
-                drain_s=life.drain_s,
-                start_deadline_s=life.start_deadline_s,
-                restart="epoch" if instance.role == "trainer" else "in_place",
-                max_restarts=_MAX_RESTARTS,
-            )
+    return [
+        replace(
+            _row(resolved, instance, where),
+            depends_on=[name for role in _LIVES[instance.role].depends_on for name in by_role.get(role, ())],
         )
-    return rows
+        for instance in instances
+    ]
+
+
+def role_row(resolved: ResolvedJob, role: str, index: int, place: Place) -> RoleRow:
+    """The row of one pod. It depends on nothing: what a role needs it waits for, for as long as the job's patience.
+
+    Raises ConfigError for a role that has no row.
+    """
+    if role not in _LIVES:
+        raise ConfigError(f"there is no role {role!r}", fix=f"name one of: {', '.join(_LIVES)}")
+    if role not in resolved.ports and f"{role}-{index}" not in resolved.ports:
+        raise ConfigError(f"the job has no role {role!r}", fix=f"name one of: {', '.join(resolved.ports)}")
+    name = f"{role}-{index}" if role in ("generation", "worker", "trainer") else role
+    row = _row(resolved, RoleInstance(name, role, index), place)
+    return replace(
+        row,
+        start_deadline_s=max(row.start_deadline_s, resolved.patience_s),
+        drain_s=_POD_DRAIN_S.get(role, row.drain_s),
+        # only the first rank serves; the others' death shows in their launchers, their hanging in the first one's
+        ready="none" if role == "trainer" and index > 0 else row.ready,
+        first_start="epoch" if role == "trainer" else "at_once",
+    )
+
+
+def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow:
+    life = _LIVES[instance.role]
+    return RoleRow(
+        name=instance.name,
+        role=instance.role,
+        index=instance.index,
+        command=_command(resolved, instance, place),
+        env=_environment(resolved, instance, place),
+        ports=dict(resolved.ports_of(instance.role, instance.index)),
+        depends_on=[],
+        ready="tcp" if instance.role == "redis" else "grpc",
+        drain_s=life.drain_s,
+        start_deadline_s=life.start_deadline_s,
+        restart="epoch" if instance.role == "trainer" else "in_place",
+        max_restarts=_MAX_RESTARTS,
+    )
 
 
 def _command(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
-    ports = resolved.ports[instance.name]
+    ports = resolved.ports_of(instance.role, instance.index)
     if instance.role == "redis":
         return [place.redis_server, str(resolved.layout.redis_conf)]
     listen = ["--port", str(ports["grpc"]), "--metrics-port", str(ports["metrics"])]
-    job = ["--job", str(resolved.layout.resolved)]
+    job = ["--job", str(place.job_file or resolved.layout.resolved)]
     if instance.role == "trainer":
-        gang = ["--nnodes", "1", "--nproc-per-node", str(resolved.job.spec.trainer.world_size), "--max-restarts", "0"]
-        gang += ["--master-addr", place.host, "--master-port", str(ports["rendezvous"])]
-        return [place.python, "-m", "areal_trainer.torchrun", *gang, "-m", "areal_trainer.main", *job, *listen]
+        gang = [*_gang(resolved, instance, place), "-m", "areal_trainer.main", *job, *listen]
+        return [place.python, "-m", "areal_trainer.torchrun", *gang]
     command = [*place.areal_role, instance.role, *job, "--index", str(instance.index), *listen]
     return [*command, "--engine-port", str(ports["engine"])] if instance.role == "generation" else command
+
+
+def _gang(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
+    """The arguments of torchrun: all ranks here, or this pod's among several pods'."""
+    trainer = resolved.job.spec.trainer
+    if resolved.endpoints.rendezvous is None:
+        port = resolved.ports_of("trainer", 0)["rendezvous"]
+        gang = ["--nnodes", "1", "--nproc-per-node", str(trainer.world_size), "--max-restarts", "0"]
+        return [*gang, "--master-addr", place.host, "--master-port", str(port)]
+    host, _, meet = resolved.endpoints.rendezvous.rpartition(":")
+    gang = ["--nnodes", str(trainer.replicas), "--nproc-per-node", str(trainer.proc_per_node), "--max-restarts", "0"]
+    gang += ["--node-rank", str(instance.index), "--rdzv-id", resolved.uid]
+    return [*gang, "--master-addr", host, "--master-port", meet]
 
 
 def _environment(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> dict[str, str]:
@@ -135,6 +188,22 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: Place) ->
         "OMP_NUM_THREADS": "1",  # several processes share the cores; more threads each is slower
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if instance.role == "trainer":
+    if instance.role == "trainer" and place.interface:
         environment["GLOO_SOCKET_IFNAME"] = place.interface
-    return environment
+    if resolved.namespace is not None:
+        environment["AREAL_NAMESPACE"] = resolved.namespace
+    return environment if place.scratch is None else {**environment, **caches(place.scratch)}
+
+
+def caches(scratch: Path) -> dict[str, str]:
+    """Where libraries keep what they make up as they go, for a user without a home on a disk that can't be written."""
+    return {
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "XDG_CACHE_HOME": str(scratch / "cache"),
+        "HF_HOME": str(scratch / "huggingface"),
+        "MPLCONFIGDIR": str(scratch / "matplotlib"),
+        "TRITON_HOME": str(scratch),  # .triton below it
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),  # its own default asks for the user's name
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }

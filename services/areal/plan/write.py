@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from areal.errors import InfraError
+from areal.plan.layout import RunLayout
 from areal.plan.redis_conf import redis_acl, redis_conf
 from areal.plan.resolved import REDIS_USERS, ResolvedJob
 
@@ -24,25 +25,15 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
     """
     layout = resolved.layout
     try:
-        for directory in (
-            resolved.run_dir,
-            layout.redis,
-            layout.logs,
-            layout.weights,
-            layout.checkpoints,
-            layout.fences,
-        ):
-            directory.mkdir(parents=True, exist_ok=True)
-        for directory in (layout.journal.parent, layout.evidence, layout.trajectories, layout.tensorboard):
-            directory.mkdir(parents=True, exist_ok=True)
+        make_directories(layout)
+        layout.redis.mkdir(exist_ok=True)
         layout.redis.chmod(0o700)
         secret_in(layout.token)
         passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in REDIS_USERS}
         _write_private(layout.redis_acl, redis_acl(resolved, passwords))
         _write_private(layout.redis_conf, redis_conf(resolved))
         if recipe is not None and resolved.recipe_path is not None:
-            resolved.recipe_path.parent.mkdir(exist_ok=True)
-            shutil.copyfile(recipe, resolved.recipe_path)
+            copy_whole(recipe, resolved.recipe_path)
         resolved.save()
     except OSError as error:
         raise InfraError(
@@ -50,6 +41,23 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
             fix="Free space there, or choose another one with --run-dir.",
         ) from error
     return resolved
+
+
+def make_directories(layout: RunLayout) -> None:
+    """Everything that roles expect to be there when they start. Raises OSError."""
+    for directory in (
+        layout.logs, layout.weights, layout.checkpoints, layout.fences, layout.journal.parent, layout.evidence,
+        layout.trajectories, layout.tensorboard,
+    ):  # fmt: skip
+        directory.mkdir(parents=True, exist_ok=True)
+
+
+def copy_whole(source: Path, target: Path) -> None:
+    """A copy that is there as a whole or not at all. Raises OSError."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(target.name + ".part")
+    shutil.copyfile(source, part)
+    part.replace(target)
 
 
 def secret_in(path: Path) -> str:

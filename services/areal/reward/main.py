@@ -48,8 +48,8 @@ async def run(ctx: RoleContext) -> int:
     server = GrpcServer(ctx.role, ctx.token, waits=waits, progress=progress)
     server.add(rpc.add_RewardServicer_to_server, RewardService(verifiers, metrics, progress), SERVICE_NAME)
     try:
-        port = await server.start(ctx.port)
-        metrics.serve(ctx.metrics_port)
+        port = await server.start(ctx.port, ctx.bind)
+        metrics.serve(ctx.metrics_port, ctx.bind)
         for verifier in verifiers.values():
             await verifier.start()
         await server.set_ready(True)

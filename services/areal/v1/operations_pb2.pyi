@@ -163,6 +163,7 @@ class GetChildStatusResponse(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     LAST_EXIT_CODE_FIELD_NUMBER: _builtins.int
     LAST_EXIT_REASON_FIELD_NUMBER: _builtins.int
+    AWAITS_EPOCH_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     phase: Global___ChildPhase.ValueType
     pid: _builtins.int
@@ -170,6 +171,8 @@ class GetChildStatusResponse(_message.Message):
     epoch: _builtins.int
     last_exit_code: _builtins.int
     last_exit_reason: _builtins.str
+    awaits_epoch: _builtins.bool
+    """only RestartChild with a later epoch starts it"""
     def __init__(
         self,
         *,
@@ -180,10 +183,11 @@ class GetChildStatusResponse(_message.Message):
         epoch: _builtins.int = ...,
         last_exit_code: _builtins.int = ...,
         last_exit_reason: _builtins.str = ...,
+        awaits_epoch: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "last_exit_code", b"last_exit_code", "last_exit_reason", b"last_exit_reason", "phase", b"phase", "pid", b"pid", "restarts", b"restarts", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_epoch", b"awaits_epoch", "epoch", b"epoch", "last_exit_code", b"last_exit_code", "last_exit_reason", b"last_exit_reason", "phase", b"phase", "pid", b"pid", "restarts", b"restarts", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,6 +302,8 @@ class GetTrainerStatusResponse(_message.Message):
     COMMITTED_GROUP_FIELD_NUMBER: _builtins.int
     TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     SKIPPED_STEPS_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_STEP_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_AT_FIELD_NUMBER: _builtins.int
     policy_id: _builtins.str
     step: _builtins.int
     max_steps: _builtins.int
@@ -306,6 +312,10 @@ class GetTrainerStatusResponse(_message.Message):
     committed_group: _builtins.int
     tokens_per_s: _builtins.float
     skipped_steps: _builtins.int
+    checkpoint_step: _builtins.int
+    """of the newest checkpoint on disk; 0 before the first"""
+    checkpoint_at: _builtins.float
+    """when it was written, unix seconds; 0 before the first"""
     def __init__(
         self,
         *,
@@ -317,10 +327,12 @@ class GetTrainerStatusResponse(_message.Message):
         committed_group: _builtins.int = ...,
         tokens_per_s: _builtins.float = ...,
         skipped_steps: _builtins.int = ...,
+        checkpoint_step: _builtins.int = ...,
+        checkpoint_at: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["committed_group", b"committed_group", "max_steps", b"max_steps", "next_group", b"next_group", "phase", b"phase", "policy_id", b"policy_id", "skipped_steps", b"skipped_steps", "step", b"step", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_at", b"checkpoint_at", "checkpoint_step", b"checkpoint_step", "committed_group", b"committed_group", "max_steps", b"max_steps", "next_group", b"next_group", "phase", b"phase", "policy_id", b"policy_id", "skipped_steps", b"skipped_steps", "step", b"step", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -804,6 +804,7 @@ class GetRolloutStatusResponse(_message.Message):
     STALENESS_VIOLATIONS_TOTAL_FIELD_NUMBER: _builtins.int
     STALENESS_MEAN_FIELD_NUMBER: _builtins.int
     STALENESS_MAX_FIELD_NUMBER: _builtins.int
+    MAX_CONCURRENT_ROLLOUTS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -829,6 +830,8 @@ class GetRolloutStatusResponse(_message.Message):
     staleness_violations_total: _builtins.int
     staleness_mean: _builtins.float
     staleness_max: _builtins.int
+    max_concurrent_rollouts: _builtins.int
+    """in force, as max_steps and max_staleness are"""
     @_builtins.property
     def tombstones(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -865,10 +868,11 @@ class GetRolloutStatusResponse(_message.Message):
         staleness_violations_total: _builtins.int = ...,
         staleness_mean: _builtins.float = ...,
         staleness_max: _builtins.int = ...,
+        max_concurrent_rollouts: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_cursor", b"trainer_cursor", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_cursor", b"trainer_cursor", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,7 +35,6 @@ from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 log = logging.getLogger(__name__)
 
-_START_S = 60.0  # Redis loads its file at up to 330 MB/s; a longer absence is a broken run
 _PAUSE_S = 0.2
 _GRACE_S = 1.0  # for open calls at the end; streams end at once
 
@@ -63,6 +62,8 @@ class Parts:
     metrics: RoleMetrics
     waits: WaitRegistry
     progress: ProgressCounter
+    host: str = "127.0.0.1"  # to listen on
+    patience_s: float = 60.0  # until Redis is there: it loads its file at up to 330 MB/s, and a pod is scheduled first
 
 
 async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[[int], None] | None = None) -> None:
@@ -93,7 +94,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     server = GrpcServer("controller", parts.token, waits=parts.waits, progress=parts.progress)
     service = RolloutService(parts.job, core, loop, fence)
     server.add(rollout_grpc.add_RolloutServicer_to_server, service, "areal.v1.Rollout")
-    bound = await server.start(port)
+    bound = await server.start(port, parts.host)
     await server.set_ready(True)
     if started is not None:
         started(bound)
@@ -122,8 +123,8 @@ async def _until(stop: asyncio.Event, *loops: Awaitable[None]) -> None:
 
 async def _claim(parts: Parts, fence: int) -> LedgerSnapshot:
     """Claim the ledger and read it, waiting for Redis to come up."""
-    give_up = time.monotonic() + _START_S
-    with parts.waits.waiting("ledger", "Redis answers", deadline_s=_START_S):
+    give_up = time.monotonic() + parts.patience_s
+    with parts.waits.waiting("ledger", "Redis answers", deadline_s=parts.patience_s):
         while True:
             try:
                 await parts.ledger.claim(fence)

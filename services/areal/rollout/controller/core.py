@@ -164,7 +164,10 @@ class Controller:
         max_staleness: int | None = None,
         max_concurrent: int | None = None,
     ) -> None:
-        """Change hot fields. Groups with tokens keep their η; groups beyond a lowered end are ended."""
+        """Change hot fields. Groups with tokens keep their η; groups beyond a lowered end are ended.
+
+        Being told what holds already is no change, and is never refused: whoever sets fields may repeat itself.
+        """
         old = self.settings
         new = replace(
             old,
@@ -172,6 +175,9 @@ class Controller:
             max_staleness=old.max_staleness if max_staleness is None else max_staleness,
             max_concurrent=old.max_concurrent if max_concurrent is None else max_concurrent,
         )
+        if new == old:
+            self._out.append(Answer(ticket))
+            return
         if new.publish_interval > new.max_staleness + 1:
             self._out.append(
                 Answer(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from areal.errors import ConfigError, ExitCode
+from areal.errors import ExitCode
 from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleContext
+from areal.plan.store import login_of
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import Settings
@@ -41,14 +40,6 @@ def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
     )
 
 
-def _read(path: Path) -> str:
-    """A secret from its file. Raises ConfigError when it is not there."""
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror}", fix="start the run with `areal run`") from error
-
-
 async def run(ctx: RoleContext) -> int:
     """Run the controller until it is asked to stop."""
     job = ctx.job
@@ -57,10 +48,10 @@ async def run(ctx: RoleContext) -> int:
     rows = Rows(train, held_out if held_out.exists() else None, spec.seed)
     settings = settings_of(job, rows.evaluation_rows(spec.evaluation.rows))
     metrics = RoleMetrics("controller", job.job.metadata.name)
-    metrics.serve(ctx.metrics_port)
-    password = _read(Path(job.redis_users["controller"]))
+    metrics.serve(ctx.metrics_port, ctx.bind)
+    login = login_of(job, "controller")
     async with AsyncLedger(
-        job.endpoints.redis, job.uid, username="controller", password=password, retry_for_s=_LEDGER_RETRY_S
+        login.address, job.uid, username=login.username, password=login.password, retry_for_s=_LEDGER_RETRY_S
     ) as ledger:
         parts = Parts(
             job=job.job.metadata.name,
@@ -74,6 +65,8 @@ async def run(ctx: RoleContext) -> int:
             metrics=metrics,
             waits=WaitRegistry("controller"),
             progress=ProgressCounter(),
+            host=ctx.bind,
+            patience_s=job.patience_s,
         )
         await serve(parts, ctx.port, ctx.stop)
     return ExitCode.DONE

@@ -20,6 +20,7 @@ def rollout_status(
         job=job,
         max_steps=core.max_steps,
         max_staleness=settings.max_staleness,
+        max_concurrent_rollouts=settings.max_concurrent,
         trainer_step=core.desk.step,
         served_policy_id=core.fleet.served.policy_id if core.fleet.served else "",
         next_admission=book.next_admission,

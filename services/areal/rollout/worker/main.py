@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
-from pathlib import Path
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
-from areal.errors import ConfigError, DataError, ExitCode
+from areal.errors import DataError, ExitCode
 from areal.ledger.client import AsyncLedger
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
@@ -17,6 +16,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
+from areal.plan.store import login_of
 from areal.rollout.worker.episode_run import Settings
 from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.rollout.worker.worker import Identity, Tools, Worker
@@ -39,10 +39,10 @@ async def run(ctx: RoleContext) -> int:
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
     metrics = RoleMetrics("worker", job.name)
-    metrics.serve(ctx.metrics_port)
+    metrics.serve(ctx.metrics_port, ctx.bind)
     waits, progress = WaitRegistry(ctx.name), ProgressCounter()
     server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=progress)
-    await server.start(ctx.port)
+    await server.start(ctx.port, ctx.bind)
     client = GenerationClient(
         ctx.token,
         owner=ctx.incarnation,
@@ -53,9 +53,8 @@ async def run(ctx: RoleContext) -> int:
         on_tokens=progress.advance,
     )
     reward = _reward(job, ctx.token, waits)
-    ledger = AsyncLedger(
-        job.endpoints.redis, job.uid, username="worker", password=_secret(Path(job.redis_users["worker"]))
-    )
+    login = login_of(job, "worker")
+    ledger = AsyncLedger(login.address, job.uid, username=login.username, password=login.password)
     tools = Tools(
         client=client,
         reward=reward,
@@ -136,10 +135,3 @@ def _make(workflow: type[RolloutWorkflow], max_turns: int) -> RolloutWorkflow:
             f"workflow {workflow.__name__} can't be made: {type(error).__name__}: {error}",
             fix="give its constructor no arguments, or only max_turns",
         ) from error
-
-
-def _secret(path: Path) -> str:
-    try:
-        return path.read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror}", fix="start the run with `areal run`") from error
