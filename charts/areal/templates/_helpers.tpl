@@ -1,0 +1,82 @@
+{{/* Names */}}
+{{- define "areal.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "areal.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "areal.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "areal.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "areal.operatorName" -}}
+{{- printf "%s-operator" (include "areal.fullname" .) -}}
+{{- end -}}
+
+{{- define "areal.operatorServiceAccount" -}}
+{{- .Values.operator.serviceAccount.name | default (include "areal.operatorName" .) -}}
+{{- end -}}
+
+{{/* Cluster-wide objects carry the namespace, so that releases of one name in two namespaces don't meet. */}}
+{{- define "areal.clusterName" -}}
+{{- if eq (include "areal.fullname" .) .Release.Namespace -}}
+{{- include "areal.fullname" . -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Namespace (include "areal.fullname" .) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels. Those that select never change in a release's life; chart and version are not among them. */}}
+{{- define "areal.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "areal.name" .context }}
+app.kubernetes.io/instance: {{ .context.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "areal.labels" -}}
+{{ include "areal.selectorLabels" . }}
+app.kubernetes.io/version: {{ .context.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .context.Release.Service }}
+app.kubernetes.io/part-of: areal
+helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with .context.Values.global.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* Images: a name in `images`, or a whole reference. */}}
+{{- define "areal.image" -}}
+{{- if not .image -}}
+{{- fail (printf "%s has no image: set %s.image to one of %s, or to a whole reference" .where .where (keys .context.Values.images | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- if hasKey .context.Values.images .image -}}
+{{- $image := get .context.Values.images .image -}}
+{{- $registry := $image.registry | default .context.Values.global.imageRegistry -}}
+{{- $tag := $image.tag | default .context.Chart.AppVersion -}}
+{{- if not $image.repository -}}
+{{- fail (printf "images.%s has no repository" .image) -}}
+{{- end -}}
+{{- if and (not $image.digest) (has $tag (list "latest" "main" "master" "nightly")) -}}
+{{- fail (printf "images.%s.tag is %q, which moves: name a version, or a digest in images.%s.digest" .image $tag .image) -}}
+{{- end -}}
+{{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end -}}
+{{- else if regexMatch "[/:@]" .image -}}
+{{- .image -}}
+{{- else -}}
+{{- fail (printf "%s.image is %q, which is not in images (there are %s) and no whole reference" .where .image (keys .context.Values.images | sortAlpha | join ", ")) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "areal.pullPolicy" -}}
+{{- $image := get .context.Values.images .image | default dict -}}
+{{- $image.pullPolicy | default "IfNotPresent" -}}
+{{- end -}}
+
+{{/* The namespaces that roles are made for: those that are watched. */}}
+{{- define "areal.watched" -}}
+{{- toJson .Values.operator.watchNamespaces -}}
+{{- end -}}

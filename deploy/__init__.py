@@ -1,0 +1,1 @@
+"""What is generated for the chart: schema, pages of values, dashboards."""

@@ -1,0 +1,131 @@
+"""Generation and weights: how fast servers sample, and how fast new weights reach them."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+
+from deploy.dashboards.panels import JOB, board, graph
+
+_RATE = "[$__rate_interval]"
+
+
+def generation() -> dashboard.Dashboard:
+    """The board."""
+    made = board(
+        "areal-generation", "AReaL / Generation and weights", "Servers, their versions, and how weights reach them."
+    )
+    return (
+        made.with_row(dashboard.Row("Servers"))
+        .with_panel(
+            graph(
+                "Tokens generated",
+                "Tokens a second by server.",
+                "short",
+                (f"sum by (pod) (rate(areal_generation_tokens_total{{{JOB}}}{_RATE}))", "{{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Requests in the engine",
+                "Requests running by server.",
+                "short",
+                (f"sum by (pod) (areal_generation_running{{{JOB}}})", "{{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Interruptions",
+                "Running requests that a new version interrupted, a second. They go on with the new weights.",
+                "short",
+                (f"sum by (pod) (rate(areal_generation_interruptions_total{{{JOB}}}{_RATE}))", "{{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Servers ready",
+                "Generation pods that are ready, and how many there should be.",
+                "short",
+                (f'sum by (rljob) (areal_rljob_role_ready{{{JOB},role="generation"}})', "{{rljob}} ready"),
+                (f'sum by (rljob) (areal_rljob_role_desired{{{JOB},role="generation"}})', "{{rljob}} desired"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Use of the allowed rollouts",
+                "Share of the groups allowed at once that are being generated.",
+                "percentunit",
+                (
+                    f"sum by (rljob) (areal_rollouts_inflight{{{JOB}}})"
+                    f" / sum by (rljob) (areal_rollout_capacity{{{JOB}}})",
+                    "{{rljob}}",
+                ),
+            )
+        )
+        .with_panel(
+            graph(
+                "Groups by worker",
+                "Groups that each worker holds.",
+                "short",
+                (f"sum by (pod) (areal_worker_groups_held{{{JOB}}})", "{{pod}}"),
+            )
+        )
+        .with_row(dashboard.Row("Weights"))
+        .with_panel(
+            graph(
+                "Policy versions",
+                "The trainer's version, and the version that each server samples from.",
+                "short",
+                (f"max by (rljob) (areal_trainer_policy_version{{{JOB}}})", "trainer {{rljob}}"),
+                (f"max by (pod) (areal_generation_policy_version{{{JOB}}})", "{{pod}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Versions behind",
+                "How far the slowest server is behind the trainer, and what the job allows.",
+                "short",
+                (
+                    f"max by (rljob) (areal_trainer_policy_version{{{JOB}}})"
+                    f" - min by (rljob) (areal_generation_policy_version{{{JOB}}})",
+                    "{{rljob}}",
+                ),
+                (f"max by (rljob) (areal_rljob_max_staleness{{{JOB}}})", "maxStaleness {{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Time of a weight sync",
+                "Mean seconds by stage: publishing by the trainer, loading by the servers.",
+                "s",
+                (
+                    f"sum by (mode, stage) (rate(areal_weight_sync_duration_seconds_sum{{{JOB}}}{_RATE}))"
+                    f" / sum by (mode, stage) (rate(areal_weight_sync_duration_seconds_count{{{JOB}}}{_RATE}))",
+                    "{{mode}} {{stage}}",
+                ),
+            )
+        )
+        .with_panel(
+            graph(
+                "Refused versions",
+                "Weight versions that servers refused or could not load, by reason.",
+                "short",
+                (f"sum by (reason) (increase(areal_weight_sync_failures_total{{{JOB}}}[5m]))", "{{reason}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Size of a version",
+                "Bytes of the newest version.",
+                "bytes",
+                (f"max by (rljob) (areal_weight_bytes{{{JOB}}})", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Evaluated version",
+                "Policy version of the newest finished evaluation.",
+                "short",
+                (f"max by (rljob) (areal_evaluation_version{{{JOB}}})", "{{rljob}}"),
+            )
+        )
+    )

@@ -1,0 +1,280 @@
+"""One RLJob: does it learn, does it flow, does it break."""
+
+from __future__ import annotations
+
+from grafana_foundation_sdk.builders import dashboard
+
+from deploy.dashboards.panels import JOB, board, graph, number
+
+_RATE = "[$__rate_interval]"
+
+
+def job() -> dashboard.Dashboard:
+    """The board."""
+    made = board("areal-rljob", "AReaL / One RLJob", "One job: learning, flow of groups, staleness, restarts, audit.")
+    return _trouble(_flow(_learning(_now(made))))
+
+
+def _now(made: dashboard.Dashboard) -> dashboard.Dashboard:
+    return (
+        made.with_row(dashboard.Row("Now"))
+        .with_panel(
+            number("Step", "Step the trainer is at.", "short", (f"max(areal_rljob_progress_step{{{JOB}}})", "step"))
+        )
+        .with_panel(
+            number(
+                "Left",
+                "Time to the last step at the pace of the last half hour.",
+                "s",
+                (
+                    f"(max(areal_rljob_max_steps{{{JOB}}}) - max(areal_rljob_progress_step{{{JOB}}}))"
+                    f" / (sum(rate(areal_trainer_steps_total{{{JOB}}}[30m])) > 0)",
+                    "left",
+                ),
+            )
+        )
+        .with_panel(
+            number(
+                "Reward",
+                "Mean reward of the last batch.",
+                "short",
+                (f"max(areal_trainer_reward_mean{{{JOB}}})", "reward"),
+            )
+        )
+        .with_panel(
+            number(
+                "Evaluation",
+                "Mean score of the newest finished evaluation.",
+                "short",
+                (f"max(areal_evaluation_score{{{JOB}}})", "score"),
+            )
+        )
+        .with_panel(
+            number(
+                "Restarts",
+                "Restarts of the trainer's gang so far.",
+                "short",
+                (f"max(areal_rljob_restarts_total{{{JOB}}})", "restarts"),
+                bad_above=3,
+            )
+        )
+        .with_panel(
+            number(
+                "Staleness violations",
+                "Groups refused for their age when the trainer took them. Must stay 0.",
+                "short",
+                (f"sum(areal_staleness_violations_total{{{JOB}}})", "violations"),
+                bad_above=1,
+            )
+        )
+    )
+
+
+def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
+    return (
+        made.with_row(dashboard.Row("Learning"))
+        .with_panel(
+            graph(
+                "Reward and evaluation",
+                "Mean reward of each batch, and mean score of each evaluation on held-out rows.",
+                "short",
+                (f"areal_trainer_reward_mean{{{JOB}}}", "reward {{rljob}}"),
+                (f"areal_evaluation_score{{{JOB}}}", "evaluation {{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Gradient norm",
+                "Before clipping. A sudden tenfold is how divergence begins.",
+                "short",
+                (f"areal_trainer_grad_norm{{{JOB}}}", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "KL and clipping",
+                "Approximate KL of the current to the proximal policy, and the share of tokens that were clipped.",
+                "short",
+                (f"areal_trainer_kl{{{JOB}}}", "KL {{rljob}}"),
+                (f"areal_trainer_clip_ratio{{{JOB}}}", "clipped {{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Time of a step by phase",
+                "Mean seconds of each phase: waiting, forward, backward, optimiser, publishing.",
+                "s",
+                (
+                    f"sum by (phase) (rate(areal_trainer_step_duration_seconds_sum{{{JOB}}}{_RATE}))"
+                    f" / sum by (phase) (rate(areal_trainer_step_duration_seconds_count{{{JOB}}}{_RATE}))",
+                    "{{phase}}",
+                ),
+            )
+        )
+        .with_panel(
+            graph(
+                "Staleness of trained groups",
+                "Median and 99th percentile, in policy versions.",
+                "short",
+                (_quantile(0.5, "areal_trainer_staleness_steps"), "median"),
+                (_quantile(0.99, "areal_trainer_staleness_steps"), "p99"),
+                (f"max(areal_rljob_max_staleness{{{JOB}}})", "maxStaleness"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Tokens trained",
+                "Tokens a second that reach a gradient.",
+                "short",
+                (f"sum by (rljob) (rate(areal_trainer_tokens_total{{{JOB}}}{_RATE}))", "{{rljob}}"),
+            )
+        )
+    )
+
+
+def _flow(made: dashboard.Dashboard) -> dashboard.Dashboard:
+    return (
+        made.with_row(dashboard.Row("Flow of groups"))
+        .with_panel(
+            graph(
+                "Groups",
+                "Being generated, allowed at once, and what the gate would admit now.",
+                "short",
+                (f"sum(areal_rollouts_inflight{{{JOB}}})", "in flight"),
+                (f"sum(areal_rollout_capacity{{{JOB}}})", "capacity"),
+                (f"sum(areal_gate_room_groups{{{JOB}}})", "gate's room"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Groups closed",
+                "Groups a second by outcome.",
+                "short",
+                (f"sum by (outcome) (rate(areal_groups_total{{{JOB}}}{_RATE}))", "{{outcome}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Tombstones",
+                "Groups that ended untrained, by reason. infra, deadline and poison should stay 0.",
+                "short",
+                (f"sum by (reason) (increase(areal_tombstones_total{{{JOB}}}[5m]))", "{{reason}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Time of a group",
+                "From its first lease to its closing: median and 99th percentile.",
+                "s",
+                (_quantile(0.5, "areal_rollout_duration_seconds"), "median"),
+                (_quantile(0.99, "areal_rollout_duration_seconds"), "p99"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Trainer waits for groups",
+                "Share of its time. High: generation or rewards are the bottleneck.",
+                "percentunit",
+                (f"max by (rljob) (rate(areal_trainer_data_wait_seconds_total{{{JOB}}}{_RATE}))", "{{rljob}}"),
+                limit=0.5,
+            )
+        )
+        .with_panel(
+            graph(
+                "Ledger's bytes",
+                "Bytes reserved or held, and the budget.",
+                "bytes",
+                (f"sum(areal_replay_bytes{{{JOB}}})", "used"),
+                (f"sum(areal_replay_budget_bytes{{{JOB}}})", "budget"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Groups in the ledger",
+                "Closed groups that no trainer took yet, and groups with some of their samples.",
+                "short",
+                (f"sum(areal_replay_ready_groups{{{JOB}}})", "ready"),
+                (f"sum(areal_replay_partial_groups{{{JOB}}})", "partial"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Rewards",
+                "Items a second by verdict; fault_… and timeout are answers without a score.",
+                "short",
+                (
+                    f"sum by (verifier, verdict) (rate(areal_reward_requests_total{{{JOB}}}{_RATE}))",
+                    "{{verifier}} {{verdict}}",
+                ),
+            )
+        )
+        .with_panel(
+            graph(
+                "Time of a reward",
+                "99th percentile by verifier.",
+                "s",
+                (_quantile(0.99, "areal_reward_duration_seconds", "verifier"), "{{verifier}}"),
+            )
+        )
+    )
+
+
+def _trouble(made: dashboard.Dashboard) -> dashboard.Dashboard:
+    return (
+        made.with_row(dashboard.Row("Trouble"))
+        .with_panel(
+            graph(
+                "Ready pods by role",
+                "Ready pods; a line below the desired count is a pod that is missing.",
+                "short",
+                (f"sum by (role) (areal_rljob_role_ready{{{JOB}}})", "{{role}} ready"),
+                (f"sum by (role) (areal_rljob_role_desired{{{JOB}}})", "{{role}} desired"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Epoch",
+                "Incarnation of the trainer's gang: grows by one with every restart.",
+                "short",
+                (f"max by (rljob) (areal_rljob_epoch{{{JOB}}})", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Age of the last checkpoint",
+                "What a restart of the trainer would repeat.",
+                "s",
+                (f"time() - max by (rljob) (areal_checkpoint_last_success_timestamp_seconds{{{JOB}}})", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Skipped updates",
+                "Updates that were not finite.",
+                "short",
+                (f"sum by (rljob) (increase(areal_trainer_skipped_steps_total{{{JOB}}}[5m]))", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Samples refused and sent again",
+                "Duplicates that the ledger refused, and samples sent again after it lost data.",
+                "short",
+                (f"sum(increase(areal_replay_duplicates_refused_total{{{JOB}}}[5m]))", "duplicates refused"),
+                (f"sum(increase(areal_replay_resent_total{{{JOB}}}[5m]))", "sent again"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Episodes by outcome",
+                "Episodes a second that workers ended.",
+                "short",
+                (f"sum by (outcome) (rate(areal_worker_episodes_total{{{JOB}}}{_RATE}))", "{{outcome}}"),
+            )
+        )
+    )
+
+
+def _quantile(q: float, metric: str, by: str = "") -> str:
+    labels = f"{by}, le" if by else "le"
+    return f"histogram_quantile({q}, sum by ({labels}) (rate({metric}_bucket{{{JOB}}}{_RATE})))"
