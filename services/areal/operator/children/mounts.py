@@ -1,0 +1,186 @@
+"""What a role's pod sees of the job's volumes: no more than the role reads or writes.
+
+Owns every volume and mount under /areal, and Redis' data. User code (workers, the recipe's reward) reaches neither the
+evidence nor the journal, checkpoints or weights: of the run directory it has the recipe to read and a folder for
+trajectories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from areal.operator.children.wanted import Json, Wanted
+from areal.plan.cluster_names import (
+    ACCESS_DIR,
+    ACCESS_KEYS,
+    CLAIMS_DIR,
+    JOB_DIR,
+    RECIPE_DIR,
+    REDIS_CONF_KEY,
+    REDIS_DATA_DIR,
+    REDIS_LOGIN,
+    RESOLVED_KEY,
+    RUN_DIR,
+    Role,
+    access_secret,
+    claim_dir,
+    job_config_map,
+    password_key,
+    run_claim,
+    run_sub_path,
+    url_key,
+    workload,
+)
+from areal.plan.layout import RunLayout
+from areal.plan.resolved import ResolvedJob
+
+OWNED_ROOT = PurePosixPath("/areal")
+"""Nobody else mounts anything at or below this."""
+ROOT_MOUNT = OWNED_ROOT / "volume"
+"""The root of the run's claim, for the container that makes the run directory in it."""
+
+_SECRET_MODE = 0o440  # root's, readable by the pod's group
+_LAYOUT = RunLayout(Path(RUN_DIR))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the run directory that a role sees."""
+
+    path: Path
+    writable: bool = False
+    with_recipe: bool = False  # exists only when the job has a recipe
+
+
+_ALL = (_Part(_LAYOUT.root, writable=True),)
+_RECIPE = _Part(_LAYOUT.recipe, with_recipe=True)
+RUN_PARTS: Mapping[Role, tuple[_Part, ...]] = {
+    Role.CONTROLLER: _ALL,  # journal, fences, evaluations; reads the dataset
+    Role.TRAINER: _ALL,  # evidence, fences, checkpoints, weights, the model
+    Role.WORKER: (_RECIPE, _Part(_LAYOUT.trajectories, writable=True)),
+    Role.GENERATION: (_Part(_LAYOUT.weights),),
+    Role.REWARD: (),
+    Role.REWARD_CUSTOM: (_RECIPE,),
+    Role.REDIS: (),
+    Role.PREPARE: _ALL,
+    Role.FINISH: _ALL,
+}
+
+
+def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
+    """What a role reads where the user put it. Recipe and datasets are copied into the run directory by prepare."""
+    model = [resolved.model_path, resolved.tokenizer_path]
+    match role:
+        case Role.WORKER | Role.GENERATION:  # a worker needs the tokenizer
+            return [*model]
+        case Role.TRAINER:
+            return [*model, resolved.hooks_path]
+        case Role.PREPARE:
+            data = [source for source in (resolved.dataset.train, resolved.dataset.evaluation) if source]
+            files = [source.jsonl or (source.hugging_face.path if source.hugging_face else None) for source in data]
+            return [*model, resolved.hooks_path, resolved.recipe_source, *(Path(file) for file in files if file)]
+        case _:
+            return []
+
+
+def volumes(w: Wanted, role: Role) -> list[Json]:
+    """The volumes that `mounts` names."""
+    key = REDIS_CONF_KEY if role is Role.REDIS else RESOLVED_KEY
+    items = [{"key": key, "path": key}]
+    found: list[Json] = [{"name": "job", "configMap": {"name": job_config_map(w.name), "items": items}}]
+    if sources := _access(w, role):
+        found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
+    if role is Role.REDIS:
+        found.append({"name": "data", "persistentVolumeClaim": {"claimName": workload(w.name, Role.REDIS)}})
+    config_map = w.job.spec.recipe.config_map if w.job.spec.recipe else None
+    if role is Role.PREPARE and config_map is not None:
+        items = [{"key": config_map.key, "path": config_map.key}]
+        found.append({"name": "recipe", "configMap": {"name": config_map.name, "items": items}})
+    used = {mount["name"] for mount in mounts(w, role)}
+    claims = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in _claims(w).items()]
+    return found + [volume for volume in claims if volume["name"] in used]
+
+
+def mounts(w: Wanted, role: Role) -> list[Json]:
+    """What the role's own container sees."""
+    found: list[Json] = [{"name": "job", "mountPath": str(JOB_DIR), "readOnly": True}]
+    if _access(w, role):
+        found.append({"name": "access", "mountPath": str(ACCESS_DIR), "readOnly": True})
+    if role is Role.REDIS:
+        found.append({"name": "data", "mountPath": str(REDIS_DATA_DIR)})
+    if role is Role.PREPARE and w.job.spec.recipe and w.job.spec.recipe.config_map:
+        found.append({"name": "recipe", "mountPath": str(RECIPE_DIR), "readOnly": True})
+    for part in RUN_PARTS[role]:
+        if part.with_recipe and w.resolved.recipe_path is None:
+            continue
+        below = part.path.relative_to(_LAYOUT.root)
+        sub_path = PurePosixPath(run_sub_path(w.name, w.uid)) / below
+        mount: Json = {"name": "run", "mountPath": str(part.path), "subPath": str(sub_path)}
+        found.append(mount if part.writable else {**mount, "readOnly": True})
+    return found + _source_mounts(w, role)
+
+
+def root_mount() -> Json:
+    """The whole claim of the run, writable."""
+    return {"name": "run", "mountPath": str(ROOT_MOUNT)}
+
+
+def run_directory(w: Wanted) -> PurePosixPath:
+    """The run directory below `root_mount`."""
+    return ROOT_MOUNT / run_sub_path(w.name, w.uid)
+
+
+def run_claim_name(w: Wanted) -> str:
+    """The claim that holds the run directory: the user's, or the job's own."""
+    return w.job.spec.storage.claim_name or run_claim(w.name)
+
+
+def _access(w: Wanted, role: Role) -> list[Json]:
+    """The role's own items of the job's Secret, and its URL of an external Redis. Empty for a role without any.
+
+    A source must name its items: one without them would show the whole Secret.
+    """
+    external = w.job.spec.replay.external if w.resolved.redis_urls else None
+    login = REDIS_LOGIN.get(role)
+    keys = [key for key in ACCESS_KEYS[role] if external is None or login is None or key != password_key(login)]
+    found: list[Json] = []
+    if keys:
+        items = [{"key": key, "path": key} for key in keys]
+        found.append({"secret": {"name": access_secret(w.name), "items": items}})
+    if external is not None and login is not None:
+        items = [{"key": login, "path": url_key(login)}]
+        found.append({"secret": {"name": external.secret_name, "items": items}})
+    return found
+
+
+def _source_mounts(w: Wanted, role: Role) -> list[Json]:
+    """Volumes that the job names by `pvc://`. Only prepare sees them whole: it says what is missing there.
+
+    A path that a pod mounts must exist, or the kubelet makes an empty directory of that name; prepare has looked.
+    """
+    volume_of = _claims(w)
+    wanted = sorted(set(_on_claims(_read_in_place(w.resolved, role))))
+    if role is Role.PREPARE:
+        wanted = sorted({(claim, PurePosixPath()) for claim, _ in wanted})
+    found: list[Json] = []
+    for claim, path in wanted:
+        if any(claim == other and path != above and path.is_relative_to(above) for other, above in wanted):
+            continue  # a mount above shows it
+        mount: Json = {"name": volume_of[claim], "mountPath": str(claim_dir(claim) / path), "readOnly": True}
+        found.append({**mount, "subPath": str(path)} if path.parts else mount)
+    return found
+
+
+def _claims(w: Wanted) -> dict[str, str]:
+    """Every claim that the job uses, and the volume's name in pods: one volume a claim, or kubelets wait for ever."""
+    found = {run_claim_name(w): "run"}
+    named = {claim for claim, _ in _on_claims(_read_in_place(w.resolved, Role.PREPARE))}
+    return found | {claim: f"claim-{index}" for index, claim in enumerate(sorted(named - found.keys()))}
+
+
+def _on_claims(paths: Iterable[Path | None]) -> list[tuple[str, PurePosixPath]]:
+    """Claim and path in it, of those paths that are on a claim."""
+    below = [PurePosixPath(path).relative_to(CLAIMS_DIR) for path in paths if path and path.is_relative_to(CLAIMS_DIR)]
+    return [(path.parts[0], PurePosixPath(*path.parts[1:])) for path in below if path.parts]

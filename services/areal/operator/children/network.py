@@ -1,0 +1,112 @@
+"""NetworkPolicies: one a role, made from the table of calls.
+
+A pod accepts what the table lists for its role and nothing else, and dials what the table lists, names of the cluster's
+DNS, and nothing else. The platform's runtime opens the way out for the roles that run users' code, or manages policies
+itself.
+"""
+
+from __future__ import annotations
+
+from areal.operator.children.calls import Call, Outsider, calls_from, calls_to
+from areal.operator.children.objects import child
+from areal.operator.children.wanted import Json, Wanted
+from areal.plan.cluster_names import (
+    APP_NAME,
+    BATCH_JOBS,
+    LABEL_COMPONENT,
+    LABEL_NAME,
+    REDIS_LOGIN,
+    REDIS_PORT,
+    Role,
+    selector,
+    template_key,
+    workload,
+)
+
+NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
+OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
+"""Of the operator's own pods, by which jobs' pods let it in."""
+
+_SEALED = (Role.REDIS, Role.REWARD)  # open no connection at all, not even to DNS
+_DNS_PORT = 53
+_POD_DNS_PORT = 5353  # what some clusters' DNS pods listen on; the policy sees the port behind the Service
+_EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
+
+
+def network_policies(w: Wanted) -> list[Json]:
+    """The policies of all the job's roles; none where the runtime leaves them to somebody else."""
+    if w.runtime.network_policy.mode == "Unmanaged":
+        return []
+    return [_policy(w, role) for role in (*w.roles, *BATCH_JOBS)]
+
+
+def _policy(w: Wanted, role: Role) -> Json:
+    spec: Json = {
+        "podSelector": {"matchLabels": selector(w.name, role)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": _ingress(w, role),
+        "egress": _egress(w, role),
+    }
+    return child(w, "networking.k8s.io/v1", "NetworkPolicy", workload(w.name, role), role=role, spec=spec)
+
+
+def _ingress(w: Wanted, role: Role) -> list[Json]:
+    rules: list[Json] = []
+    for port, callers in _by_port(calls_to(role)).items():
+        peers = [peer for call in callers for peer in _callers(w, call.caller)]
+        if any(peer == {} for peer in peers):
+            rules.append(_ports(port))  # anybody
+        elif peers:
+            rules.append({"from": peers, **_ports(port)})
+    return rules
+
+
+def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
+    """The pods behind a caller; `[{}]` is anybody, `[]` nobody."""
+    match caller:
+        case Outsider.OPERATOR if not w.operator_namespace:
+            return [{}]  # it comes through the nodes from somewhere; the token still decides
+        case Outsider.OPERATOR:
+            home = {"matchLabels": {NAMESPACE_NAME: w.operator_namespace}}
+            return [{"namespaceSelector": home, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}]
+        case Outsider.MONITORING:
+            if w.metrics_from is None:
+                return []
+            return [{"namespaceSelector": {"matchLabels": dict(w.metrics_from)} if w.metrics_from else {}}]
+        case Role():
+            return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
+
+
+def _egress(w: Wanted, role: Role) -> list[Json]:
+    if role in _SEALED:
+        return []
+    reach = w.runtime.network_policy.egress.model_dump(by_alias=True).get(template_key(role), "Job")
+    if reach == "Open":
+        return [{}]
+    rules: list[Json] = [_dns()]
+    for port, calls in _by_port(calls_from(role)).items():
+        present = [call.callee for call in calls if call.callee in w.roles]
+        if present:
+            peers = [{"podSelector": {"matchLabels": selector(w.name, callee)}} for callee in present]
+            rules.append({"to": peers, **_ports(port)})
+    if role in REDIS_LOGIN and w.resolved.redis_urls:
+        rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
+    return rules
+
+
+def _by_port(calls: list[Call]) -> dict[int | None, list[Call]]:
+    found: dict[int | None, list[Call]] = {}
+    for call in calls:
+        found.setdefault(call.port, []).append(call)
+    return found
+
+
+def _ports(port: int | None) -> Json:
+    """A rule's ports; all when None."""
+    return {} if port is None else {"ports": [{"protocol": "TCP", "port": port}]}
+
+
+def _dns() -> Json:
+    """Anywhere: a node's own DNS cache is no pod."""
+    ports = [_DNS_PORT, _POD_DNS_PORT]
+    return {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("TCP", "UDP")]}

@@ -1,0 +1,62 @@
+"""What a job's children are made from. Values only: the same `Wanted` always gives the same objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from areal.plan.cluster import roles_of
+from areal.plan.cluster_names import Role
+from areal.plan.resolved import ResolvedJob
+from areal.spec.job import RLJob
+from areal.spec.runtime import RuntimeSpec
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One job as it should be now.
+
+    `runtime` is the snapshot that was taken when the job was accepted, `replicas` says how many pods of each role there
+    should be now (0 while suspended or cleaned up).
+    """
+
+    job: RLJob
+    raw: Mapping[str, Any]  # the object as the API server has it: uid and namespace come from there
+    runtime: RuntimeSpec
+    resolved: ResolvedJob
+    replicas: Mapping[str, int]  # role → pods
+    operator_namespace: str  # "" when the operator runs outside of the cluster
+    secrets: Mapping[str, str] | None = None  # what the job's Secret holds, once there is one
+    metrics_from: Mapping[str, str] | None = None  # labels of namespaces that may scrape; {} any, None nobody
+    redis_bytes: int = 0  # what Redis' claim asks for already: a claim never shrinks
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.raw["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.raw["metadata"]["uid"])
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """The long-running roles that this job has, in the order in which they are needed."""
+        return tuple(roles_of(self.resolved))
+
+    def owner(self) -> Json:
+        """The reference by which a child is deleted with its job."""
+        return {
+            "apiVersion": self.job.api_version,
+            "kind": self.job.kind,
+            "name": self.name,
+            "uid": self.uid,
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
