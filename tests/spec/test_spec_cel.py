@@ -37,7 +37,7 @@ def as_cel(value: Any, name: str = "") -> Any:
 def programs():
     functions = {  # extensions of Kubernetes' CEL
         "quantity": lambda text: text,
-        "asInteger": lambda text: celtypes.IntType(parse_bytes(str(text))),
+        "asApproximateFloat": lambda text: celtypes.DoubleType(parse_bytes(str(text))),
         "split": lambda text, at: celtypes.ListType(map(celtypes.StringType, str(text).split(str(at)))),
     }
     environment = celpy.Environment()

@@ -63,6 +63,7 @@ def knob(
     change: Change = Change.NEVER,
     cluster: Change | None = None,
     server_default: bool = True,
+    list_key: str = "",
     **limits: Any,
 ) -> Any:
     """Declare a field: what it means, its unit, when it may change, and its limits (ge, gt, le, min_length …).
@@ -70,12 +71,14 @@ def knob(
     Args:
         cluster: when it may change on a cluster, where that differs from a run on one machine.
         server_default: False where it matters whether a field was given, so that no API server may fill it in.
+        list_key: the field by which items of a list are told apart; its items are merged by it.
     """
     extra: dict[str, Any] = {
         "unit": unit,
         "change": change.value,
         "cluster": (change if cluster is None else cluster).value,
         "server_default": server_default,
+        "list_key": list_key,
     }
     if isinstance(default, type) or callable(default):
         return Field(default_factory=default, description=what, json_schema_extra=extra, **limits)

@@ -106,14 +106,14 @@ class RunPolicy(Block):
         ge=0,
         le=10 * _YEAR_S,
     )
-    cleanup: list[Cleanup] = hot(_cleanups, what="What becomes of the pods, by outcome.", max_length=2)
+    cleanup: list[Cleanup] = hot(_cleanups, what="What becomes of the pods, by outcome.", max_length=2, list_key="when")
 
 
 class OnExitCodes(Block):
     """Exit codes of a role's container: 64 config, 65 data, 70 bug, 75 infra, 137 killed."""
 
     operator: Literal["In", "NotIn"] = hot(what="Whether the code is one of the values, or none of them.")
-    values: list[Annotated[int, Field(ge=0, le=255)]] = hot(
+    values: list[Annotated[int, Field(ge=1, le=255)]] = hot(
         what="The codes; 0 is no failure.", min_length=1, max_length=32
     )
 
@@ -184,8 +184,8 @@ class PodPatch(Block):
     labels: dict[LabelKey, LabelValue] = resting(dict, what="More labels.", max_length=32)
     annotations: dict[LabelKey, AnnotationValue] = resting(dict, what="More annotations.", max_length=32)
     env: list[EnvVar] = resting(
-        list, what="More environment of the main container; AREAL_… belongs to the operator.", max_length=64,
-    )  # fmt: skip
+        list, what="More environment of the main container; AREAL_… is the operator's.", max_length=64, list_key="name"
+    )
     resources: Resources = resting(Resources, what="Resources of the main container.")
     node_selector: dict[LabelKey, LabelValue] = resting(dict, what="Labels that the node must have.", max_length=32)
     tolerations: list[Toleration] = resting(list, what="Taints that are tolerated.", max_length=32)

@@ -8,12 +8,14 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
+from areal.spec.text import Wire, quantity_schema
+
 _UNITS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
 }  # fmt: skip
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)")
-PATTERN = r"^[0-9]{1,18}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"  # the same for an API server
+_PATTERN = r"^[0-9]{1,18}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"  # the same for an API server
 
 
 def parse_bytes(text: str) -> int:
@@ -41,5 +43,5 @@ def _coerce(value: Any) -> Any:
     return parse_bytes(value) if isinstance(value, str) else value
 
 
-Bytes = Annotated[int, BeforeValidator(_coerce)]
+Bytes = Annotated[int, BeforeValidator(_coerce), Wire(quantity_schema(_PATTERN))]
 """A size in a job file: a number of bytes or a string with a unit."""

@@ -7,11 +7,10 @@ from areal.spec.numbers import BUDGET_SHARE, bytes_a_step, bytes_in_flight, forc
 from areal.spec.quantity import show_bytes
 from areal.spec.rules import Facts, Severity, rule
 
-_STEP_BYTES_CEL = (
-    "self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * self.spec.rollout.maxSampleTokens * 8"
-)
-_BUDGET_CEL = "quantity(string(self.spec.replay.budgetBytes)).asInteger()"
-_IN_BUDGET_CEL = f"(self.spec.algorithm.maxStaleness + 2) * {_STEP_BYTES_CEL} * 10 <= {_BUDGET_CEL} * 8"
+# In tokens, and with the factors 8 bytes and 80 % cancelled: the greatest values of all fields stay below 2⁶³.
+_STEP_TOKENS_CEL = "self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * self.spec.rollout.maxSampleTokens"
+_BUDGET_CEL = "int(quantity(string(self.spec.replay.budgetBytes)).asApproximateFloat() + 0.5) / 10"
+_IN_BUDGET_CEL = f"(self.spec.algorithm.maxStaleness + 2) * {_STEP_TOKENS_CEL} <= {_BUDGET_CEL}"
 
 
 @rule(
@@ -112,8 +111,8 @@ def bytes_over_budget(job: RLJob, facts: Facts) -> str | None:
     "The budget holds the samples between two checkpoints.",
     fix="Lower checkpoint.intervalSteps or raise replay.budgetBytes; the job runs either way.",
     cel=(
-        f"(self.spec.checkpoint.intervalSteps + self.spec.algorithm.maxStaleness + 1) * {_STEP_BYTES_CEL} * 10 "
-        f"<= {_BUDGET_CEL} * 8 || !({_IN_BUDGET_CEL})"
+        f"(self.spec.checkpoint.intervalSteps + self.spec.algorithm.maxStaleness + 1) * {_STEP_TOKENS_CEL} "
+        f"<= {_BUDGET_CEL} || !({_IN_BUDGET_CEL})"
     ),
     severity=Severity.WARNING,
 )

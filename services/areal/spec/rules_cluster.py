@@ -15,7 +15,16 @@ from areal.spec.sources import on_volume
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
 _HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+$"
 _ROLES = ("trainer", "generation", "reward", "rewardCustom", "controller", "worker", "redis", "tools")
-_PODS_CEL = f"[{', '.join(f'self.spec.podTemplate.{role}' for role in _ROLES)}]"
+
+
+def _every_pod(field: str, holds: str) -> str:
+    """CEL: a field of every role's patch, where it is given, satisfies `holds`, which calls it `given`."""
+    template = "self.spec.podTemplate"
+    checks = [
+        f"(!has({pod}) || !has({pod}.{field}) || {holds.replace('given', f'{pod}.{field}')})"
+        for pod in (f"{template}.{role}" for role in _ROLES)
+    ]
+    return f"!has({template}) || ({' && '.join(checks)})"
 
 
 @rule(
@@ -105,7 +114,7 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
     "A claim that exists has its own size, storage class and access mode.",
     fix="Remove storage.size, storageClassName and accessMode, or storage.claimName.",
     cel=(
-        "!has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
+        "!has(self.spec.storage) || !has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
         "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode))"
     ),
 )
@@ -122,7 +131,10 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
     "spec.failurePolicy.rules",
     "Every rule of failurePolicy has a name of its own.",
     fix="Rename one of them.",
-    cel="self.spec.failurePolicy.rules.all(r, self.spec.failurePolicy.rules.filter(s, s.name == r.name).size() == 1)",
+    cel=(
+        "!has(self.spec.failurePolicy.rules) || "
+        "self.spec.failurePolicy.rules.all(r, self.spec.failurePolicy.rules.exists_one(s, s.name == r.name))"
+    ),
 )
 def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
     return _twice(rule.name for rule in job.spec.failure_policy.rules)
@@ -133,7 +145,10 @@ def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
     "spec.runPolicy.cleanup",
     "runPolicy.cleanup says once what becomes of a run that is Complete, once of one that Failed.",
     fix="Remove one of the two entries.",
-    cel="self.spec.runPolicy.cleanup.all(c, self.spec.runPolicy.cleanup.filter(d, d.when == c.when).size() == 1)",
+    cel=(
+        "!has(self.spec.runPolicy.cleanup) || "
+        "self.spec.runPolicy.cleanup.all(c, self.spec.runPolicy.cleanup.exists_one(d, d.when == c.when))"
+    ),
 )
 def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
     return _twice(cleanup.when for cleanup in job.spec.run_policy.cleanup)
@@ -144,10 +159,7 @@ def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "podTemplate sets each variable of a role once, and none that begins with AREAL_.",
     fix="Rename or remove the variable; what begins with AREAL_ is the operator's.",
-    cel=(
-        f"{_PODS_CEL}.all(p, p.env.all(e, !e.name.startsWith('AREAL_') && "
-        "p.env.filter(f, f.name == e.name).size() == 1))"
-    ),
+    cel=_every_pod("env", "given.all(e, !e.name.startsWith('AREAL_') && given.exists_one(f, f.name == e.name))"),
 )
 def environment(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
@@ -162,7 +174,7 @@ def environment(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "podTemplate's labels leave those below areal.dev/ to the operator.",
     fix="Use a prefix of your own.",
-    cel=f"{_PODS_CEL}.all(p, p.labels.all(l, !l.startsWith('areal.dev/')))",
+    cel=_every_pod("labels", "given.all(l, !l.startsWith('areal.dev/'))"),
 )
 def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
@@ -177,9 +189,10 @@ def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "A toleration is one that Kubernetes knows: no value with Exists, a key with Equal, seconds with NoExecute only.",
     fix="Correct the toleration.",
-    cel=(
-        f"{_PODS_CEL}.all(p, p.tolerations.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
-        "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute'))))"
+    cel=_every_pod(
+        "tolerations",
+        "given.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
+        "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')))",
     ),
 )
 def tolerations(job: RLJob, facts: Facts) -> str | None:

@@ -63,7 +63,7 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
     "The mesh has as many places as there are processes: dp = replicas·procPerNode.",
     fix="Correct trainer.mesh.dp, or leave it out.",
     cel=(
-        "!has(self.spec.trainer.mesh.dp) || "
+        "!has(self.spec.trainer.mesh) || !has(self.spec.trainer.mesh.dp) || "
         "self.spec.trainer.mesh.dp == self.spec.trainer.replicas * self.spec.trainer.procPerNode"
     ),
 )

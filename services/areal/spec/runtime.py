@@ -18,7 +18,7 @@ from areal.spec.job import JobSpec, Metadata
 from areal.spec.load import without_server_fields
 from areal.spec.problems import refuse_invalid
 from areal.spec.quantity import Bytes
-from areal.spec.text import Name
+from areal.spec.text import Name, Wire
 
 MAIN_CONTAINER = "main"
 
@@ -64,7 +64,7 @@ POD_TEMPLATE_SCHEMA: Mapping[str, Any] = {
 }
 """A pod template in the API server's schema: what merging needs is checked, the rest when a pod is made of it."""
 
-PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template)]
+PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template), Wire(POD_TEMPLATE_SCHEMA)]
 
 
 class RoleRuntime(Block):

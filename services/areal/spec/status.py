@@ -336,14 +336,14 @@ class AuditStatus(StatusBlock):
 class JobStatus(StatusBlock):
     """What the operator saw and decided. Nothing in it is input to anything but people and the operator itself."""
 
-    conditions: list[Condition] = seen(list, what="The truth about the job.", max_length=16)
+    conditions: list[Condition] = seen(list, what="The truth about the job.", max_length=16, list_key="type")
     observed_generation: int = seen(0, what="The job's generation that was last acted on.", ge=0)
     summary: str = seen("", what="One word, made from the conditions: for people, not for programs.", max_length=32)
     start_time: Time | None = seen(None, what="When it started, or was resumed last.")
     completion_time: Time | None = seen(None, what="When it ended.")
     runtime_snapshot: RuntimeSnapshot | None = seen(None, what="The runtime in force.")
     generation: GenerationStatus | None = seen(None, what="The generation fleet.")
-    roles: list[RoleStatus] = seen(list, what="Pods by role.", max_length=16)
+    roles: list[RoleStatus] = seen(list, what="Pods by role.", max_length=16, list_key="name")
     progress: Progress | None = seen(None, what="How far it is.")
     checkpoint: CheckpointStatus | None = seen(None, what="The last checkpoint.")
     attempts: Attempts | None = seen(None, what="How often the trainers were started.")

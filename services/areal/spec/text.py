@@ -5,6 +5,8 @@ Every text of the job file has a bound, because an API server estimates the cost
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, StringConstraints
@@ -14,6 +16,20 @@ _LABEL_KEY = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-
 _LABEL_VALUE = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"
 _ENV_NAME = r"^[-._a-zA-Z][-._a-zA-Z0-9]*$"
 _AMOUNT = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+
+
+@dataclass(frozen=True, eq=False)
+class Wire:
+    """Part of a type: how an API server is told about it, where that isn't what the type itself says."""
+
+    schema: Mapping[str, Any]
+
+
+def quantity_schema(pattern: str) -> dict[str, Any]:
+    """A number, or text of a pattern."""
+    kinds = [{"type": "integer"}, {"type": "string"}]
+    return {"x-kubernetes-int-or-string": True, "anyOf": kinds, "maxLength": 32, "pattern": pattern}
+
 
 LONGEST_PATH = 1024
 LONGEST_WORD = 256
@@ -35,7 +51,12 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Amount = Annotated[str, BeforeValidator(_as_text), StringConstraints(min_length=1, max_length=32, pattern=_AMOUNT)]
+Amount = Annotated[
+    str,
+    BeforeValidator(_as_text),
+    StringConstraints(min_length=1, max_length=32, pattern=_AMOUNT),
+    Wire(quantity_schema(_AMOUNT)),
+]
 """An amount of a resource as Kubernetes writes it: 2, 500m, 16Gi."""
 
 MEANING = {

@@ -1,0 +1,111 @@
+"""The rules of a job in CEL, as an API server wants them: those over several fields, and what may change.
+
+Pure. A rule that is only a warning stays with `areal check`: an API server has no way to say one and go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic.fields import FieldInfo
+
+from areal.spec.block import Block, Change, blocks_in, fields_of
+from areal.spec.check import RULES
+from areal.spec.rules import Severity
+
+Validation = dict[str, Any]
+
+
+def rule_validations() -> list[Validation]:
+    """The rules that need no facts, at the top of the object, each reported at its field."""
+    return [
+        {
+            "rule": rule.cel,
+            "message": f"{rule.says} {rule.fix}",
+            "fieldPath": f".{rule.field}",
+            "reason": "FieldValueInvalid",
+        }
+        for rule in RULES
+        if rule.cel is not None and rule.severity is Severity.ERROR and not rule.field.startswith("metadata.")
+    ] + [
+        {"rule": rule.cel, "message": f"{rule.says} {rule.fix}", "reason": "FieldValueInvalid"}
+        for rule in RULES
+        if rule.cel is not None and rule.severity is Severity.ERROR and rule.field.startswith("metadata.")
+    ]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A field below spec. `absent`: the part of the way to it, itself included, that an object may be without."""
+
+    path: str
+    absent: tuple[str, ...] = ()
+
+    def below(self, name: str, *, may_be_absent: bool) -> _Place:
+        path = f"{self.path}.{name}" if self.path else name
+        return _Place(path, (*self.absent, path) if may_be_absent else self.absent)
+
+    def unchanged(self) -> str:
+        """CEL: as it was. Adding and removing it are changes too."""
+        same = f"self.{self.path} == oldSelf.{self.path}"
+        if not self.absent:
+            return same
+        now, before = (" && ".join(f"has({root}.{path})" for path in self.absent) for root in ("self", "oldSelf"))
+        return f"({now}) == ({before}) && (!({now}) || {same})"
+
+
+def change_validations(spec: type[Block]) -> list[Validation]:
+    """On `spec`: fields that never change, and fields that change only while the job is suspended.
+
+    A block whose fields all behave alike is compared as a whole.
+    """
+    found = []
+    for place, change in _unequal([spec], _Place("")):
+        if change is Change.NEVER:
+            rule = place.unchanged()
+            message = f"{place.path} says what the run is and never changes. Make a new job with the other value."
+        else:
+            rule = f"self.suspend || oldSelf.suspend || ({place.unchanged()})"
+            message = (
+                f"{place.path} changes only while the job is suspended. Set suspend: true first, resume it afterwards."
+            )
+        found.append({"rule": rule, "message": message, "fieldPath": f".{place.path}", "reason": "FieldValueForbidden"})
+    return found
+
+
+def _unequal(blocks: list[type[Block]], above: _Place) -> Iterator[tuple[_Place, Change]]:
+    """Fields, or whole blocks, that may not change freely."""
+    fields: dict[str, FieldInfo] = {}
+    for block in blocks:
+        fields = {**fields_of(block), **fields}
+    for name, field in fields.items():
+        shared = all(name in fields_of(block) for block in blocks)
+        place = above.below(name, may_be_absent=not (shared and filled_in(field)))
+        inner = blocks_in(field.annotation)
+        changes = {*_changes(inner)} if inner else {_change(field)}
+        if len(changes) > 1:
+            yield from _unequal(inner, place)
+        elif (change := changes.pop()) is not Change.LIVE:
+            yield place, change
+
+
+def _changes(blocks: list[type[Block]]) -> Iterator[Change]:
+    for block in blocks:
+        for field in fields_of(block).values():
+            inner = blocks_in(field.annotation)
+            yield from _changes(inner) if inner else (_change(field),)
+
+
+def _change(field: FieldInfo) -> Change:
+    extra: dict[str, Any] = field.json_schema_extra  # type: ignore[assignment]
+    return Change(extra["cluster"])
+
+
+def filled_in(field: FieldInfo) -> bool:
+    """Whether an object in the API server always has a field: it is required, or has a default there."""
+    from areal.spec.crd.schema import field_schema
+
+    schema = field_schema(field, defaults=True)
+    return field.is_required() or ("default" in schema and not schema.get("nullable"))
