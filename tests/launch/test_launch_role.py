@@ -105,7 +105,7 @@ def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedJob:
 async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
     port = free_port()
     job = str(resolved.layout.resolved)
-    command = [sys.executable, "-m", "areal.launch.main", "redis", "--job", job, "--port", str(port)]
+    command = [sys.executable, "-m", "areal.launch.main", "--role", "redis", "--job", job, "--port", str(port)]
     process = subprocess.Popen(command)  # noqa: ASYNC220
     try:
         async with connect(f"127.0.0.1:{port}", resolved.layout.token.read_text()) as channel:

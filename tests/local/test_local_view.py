@@ -9,8 +9,8 @@ import pytest
 from areal.launch.core import Phase
 from areal.local import view
 from areal.local.display import Display, Lines
-from areal.local.records import HeldOut, Step
 from areal.local.status import Rate, RoleState, RunView, Waiting
+from areal.stage.records import HeldOut, Step
 from areal.v1 import rollout_pb2 as rollout
 from hypothesis import given
 from hypothesis import strategies as st

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.errors import DataError, ExitCode
-from areal.local.facts import gather
 from areal.spec import Finding, RLJob, Severity, check, explain, load_job
+from areal.stage.facts import gather, sources_of
 
 
 def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool) -> int:
@@ -31,7 +31,7 @@ def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool) ->
 
 def _findings(job: RLJob, base_dir: Path) -> list[Finding]:
     try:
-        facts = gather(job, base_dir)
+        facts = gather(job, sources_of(job, base_dir))
     except DataError as error:  # the recipe itself: the other rules still hold or don't
         own = Finding("recipe-import", Severity.ERROR, "spec.recipe.file", error.message, error.fix)
         return [own, *check(job, base_dir=base_dir)]

@@ -11,10 +11,10 @@ from rich.table import Table
 
 def prepare_command(job_file: Path, overrides: Sequence[str], out: Path | None) -> None:
     """Write the snapshots that the job's runs would use; one that is up to date is left alone."""
-    from areal.local.staging import prepare_split, required_columns
     from areal.plan import RunLayout
     from areal.plan.resolve import recipe_file, verifier_of
     from areal.spec import load_job
+    from areal.stage.datasets import prepare_split, required_columns
 
     job = load_job(job_file, overrides)
     base_dir = job_file.absolute().parent

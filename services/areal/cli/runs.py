@@ -84,10 +84,9 @@ def _audit_table(report: dict[str, Any]) -> Table:
 def report_command(run_dir: Path) -> None:
     """`areal report`."""
     from areal.ledger.audit import audit
-    from areal.local import picture, summary
-    from areal.local.records import Records
-    from areal.local.run import write_report
     from areal.plan import ResolvedJob, RunLayout
+    from areal.stage import picture, report, summary
+    from areal.stage.records import Records
 
     layout = RunLayout(existing(run_dir).absolute())
     records = Records(layout.metrics, layout.evaluations).refresh()
@@ -96,7 +95,7 @@ def report_command(run_dir: Path) -> None:
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
         ending = summary.Ending("Running", max(0.0, wall), {}, 0)
         result = summary.make(ending, records, audit(layout.root))
-    target = write_report(ResolvedJob.load(layout.resolved).name, layout.root, result, records)
+    target = report.write(ResolvedJob.load(layout.resolved).name, layout.root, result, records)
     why = picture.draw(layout.root)
     console = Console()
     console.print(f"wrote {target}", highlight=False, soft_wrap=True)

@@ -6,6 +6,8 @@ clock or writes a log: `supervise.Supervised` does, on its word.
     IDLE → STARTING → READY → COMPLETE | FAILED
               ↑          │ exit, hang
               └ BACKING_OFF            drain: → DRAINING → STOPPED
+
+A member of a gang stays IDLE, and later BACKING_OFF, until it is told an epoch: only then do all members start.
 """
 
 from __future__ import annotations
@@ -62,9 +64,11 @@ class LifePolicy:
     """How one child is treated."""
 
     restart: RestartBy = RestartBy.ITSELF
+    first_start: RestartBy = RestartBy.ITSELF  # EPOCH: not before `restart(epoch)`
     start_deadline_s: float = 120.0  # the first answer to a probe; torch takes 5–15 s to import on a loaded machine
     hang_s: float = 60.0  # silence after that; generous, because a loaded role must never be declared dead
     drain_s: float = 10.0
+    regroup_s: float = 30.0  # for a new epoch: without the member that died, a gang can save nothing
     budget: BudgetPolicy = field(default_factory=BudgetPolicy)
 
 
@@ -97,8 +101,14 @@ class ChildCore:
         return self._wake
 
     def start(self, now: float) -> list[Action]:
-        """First start."""
-        return self._start(now) if self.phase is Phase.IDLE else []
+        """First start, or the wait for its epoch."""
+        if self.phase is not Phase.IDLE:
+            return []
+        if self._policy.first_start is RestartBy.EPOCH:
+            self.awaits_epoch = True
+            self._enter(Phase.IDLE, now, "waits for its first epoch")
+            return []
+        return self._start(now)
 
     def probed(self, answer: Answer, now: float) -> list[Action]:
         """A probe of the running child came back."""
@@ -145,7 +155,7 @@ class ChildCore:
             return self._start(now)
         if self.phase is Phase.DRAINING:
             self._wake = None
-            self.reason = f"still there {self._policy.drain_s:g} s after it was asked to stop: killed"
+            self.reason = f"still there {now - self.since:.0f} s after it was asked to stop: killed"
             return [Action.KILL]
         if self.phase in (Phase.STARTING, Phase.READY) and not self._killed_for:
             self._wake = None
@@ -159,7 +169,7 @@ class ChildCore:
 
     def restart(self, epoch: int, now: float) -> tuple[bool, list[Action]]:
         """Be running in `epoch`. Told twice is told once; an older epoch is refused."""
-        if epoch < self.epoch or self.phase in (Phase.IDLE, Phase.STOPPED):
+        if epoch < self.epoch or self.phase is Phase.STOPPED or (self.phase is Phase.IDLE and not self.awaits_epoch):
             return False, []
         if self.phase is Phase.DRAINING:
             if self._next_epoch is None:
@@ -167,11 +177,12 @@ class ChildCore:
             self._next_epoch = max(epoch, self._next_epoch)
             return True, []
         if epoch == self.epoch:
-            return True, []
+            return self.phase is not Phase.IDLE, []
         if self.phase in (Phase.STARTING, Phase.READY):
             self._next_epoch = epoch
+            self._killed_for = ""
             self._enter(Phase.DRAINING, now, f"restarts in epoch {epoch}")
-            self._wake = now + self._policy.drain_s
+            self._wake = now + min(self._policy.regroup_s, self._policy.drain_s)
             return True, [Action.TERMINATE]
         self.epoch = epoch
         return True, self._start(now)

@@ -1,7 +1,8 @@
-"""`python -m areal.launch.main`: supervises one role of a resolved job, as PID 1 of a pod or by hand.
+"""`areal-launch`: supervises one role of a resolved job, as the first process of a pod or by hand.
 
-Serves `Launcher` gRPC for that role and stays up after it completed, so that a controller which restarts pods that end
-(a StatefulSet does) can read the outcome first; SIGTERM drains the role and ends it.
+Owns the role's child, the `Launcher` service about it, and what a first process owes its container: signals, strangers'
+ended processes, standard output, an exit code. A role that completed leaves its launcher up, so that a controller which
+restarts pods that end (a StatefulSet does) can read the outcome first; so does a trainer that failed. SIGTERM drains.
 """
 
 from __future__ import annotations
@@ -9,71 +10,183 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import os
 import signal
 import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from areal.errors import ConfigError, ExitCode
-from areal.launch import orphans
-from areal.launch.core import Phase
+import psutil
+
+from areal.errors import ExitCode
+from areal.launch import ending, orphans, reaper
+from areal.launch.core import TERMINAL, Phase, RestartBy
+from areal.launch.logfile import tail
 from areal.launch.role import read_token, report
 from areal.launch.rows import child_of
 from areal.launch.service import SERVICE_NAME, LauncherService
-from areal.launch.supervise import Supervised
+from areal.launch.supervise import ChildStatus, Supervised
 from areal.net.server import GrpcServer
 from areal.observe import logs
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.plan import ResolvedJob, role_table
+from areal.plan import Place, ResolvedJob, RoleRow
+from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
+from areal.plan.table import role_row
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 log = logging.getLogger("areal.launch")
 
+_OURS = "AREAL_"  # the environment that says who a role is; all other variables are the container's to set
+_LAST_LINES = 20  # of the role's log, in the termination message
+_SIGNALLED = 128  # an exit code above it is a signal, as shells have it
 
-async def supervise(job: ResolvedJob, name: str, port: int) -> int:
-    """Supervise the row `name` until SIGTERM; the exit code is 143, or the role's own when it failed for good."""
-    rows = {row.name: row for row in role_table(job)}
-    if name not in rows:
-        raise ConfigError(f"the job has no role {name!r}", fix=f"name one of: {', '.join(rows)}")
+
+@dataclass(frozen=True)
+class Request:
+    """What `areal-launch` was asked."""
+
+    job_file: Path
+    role: str
+    index: int
+    port: int
+    host: str | None = None  # to listen on; the job's unless given
+
+
+async def supervise(request: Request) -> int:
+    """Supervise the role until SIGTERM, or until it failed; answers the exit code."""
+    job = ResolvedJob.load(request.job_file)
+    row = role_row(job, request.role, request.index, Place.pod(request.job_file.absolute(), interface=_interface()))
+    living: set[int] = set()
     orphans.adopt()
-    child = Supervised(child_of(rows[name], job.layout.logs, Path.cwd()))
-    waits = WaitRegistry(f"launcher of {name}")
-    server = GrpcServer(waits.owner, read_token(job.layout.token), waits=waits, progress=ProgressCounter())
-    server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService({name: child}), SERVICE_NAME)
-    await server.start(port)
+    reaper.install(living)
+    stdout = os.dup(sys.stdout.fileno())
+    spec = child_of(row, _log_directory(job), Path.cwd(), env=_environment(row, os.environ), mirror=stdout)
+    child = Supervised(spec, living=living)
+    waits = WaitRegistry(f"launcher of {row.name}")
+    server = GrpcServer(waits.owner, read_token(job.token_path), waits=waits, progress=ProgressCounter())
+    server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService({row.name: child}), SERVICE_NAME)
+    await server.start(request.port, request.host or job.bind)
     await server.set_ready(True)
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, asked.set)
-    life = asyncio.create_task(child.run())
-    stop = asyncio.create_task(asked.wait())
-    await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
-    child.drain()
-    status = await life
-    log.info("%s: %s %s", name, status.phase, status.reason)
-    if status.phase is Phase.FAILED and status.last_exit is not None:
+    try:
+        status = await _until_it_ends(child, waits)
+    finally:
         await server.stop()
-        return status.last_exit.code if status.last_exit.code > 0 else ExitCode.INFRA
-    with waits.waiting("drain", f"SIGTERM; {name} is {status.phase}"):
-        await asked.wait()
-    await server.stop()
-    return ExitCode.DRAINED
+    log.info("%s: %s %s", row.name, status.phase, status.reason)
+    if status.phase is not Phase.FAILED:
+        return ExitCode.DRAINED
+    ending.leave("\n".join([f"{row.name}: {status.reason}", *tail(spec.log, _LAST_LINES)]))
+    return _code_of(status)
+
+
+async def _until_it_ends(child: Supervised, waits: WaitRegistry) -> ChildStatus:
+    """The child's lives up to the end: SIGTERM drained it, or it failed and nobody will start it again."""
+    asked = asyncio.Event()
+    signals = 0
+
+    def on_signal() -> None:
+        nonlocal signals
+        signals += 1
+        asked.set()
+        if signals > 1:
+            child.kill()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    stop = asyncio.create_task(asked.wait())
+    try:
+        while True:
+            life = asyncio.create_task(child.run())
+            await asyncio.wait({life, stop}, return_when=asyncio.FIRST_COMPLETED)
+            if asked.is_set():
+                child.drain()
+            status = await life
+            if asked.is_set():
+                return status
+            log.info("%s: %s %s", child.spec.name, status.phase, status.reason)
+            if status.phase is Phase.FAILED and child.spec.policy.restart is RestartBy.ITSELF:
+                return status
+            with waits.waiting("end", f"SIGTERM, or a new epoch; {child.spec.name} is {status.phase}"):
+                await _changed_or(stop, child)
+            if asked.is_set():
+                return child.status
+    finally:
+        stop.cancel()
+
+
+async def _changed_or(stop: asyncio.Task[bool], child: Supervised) -> None:
+    """Wait until an ended child is to live again, or until `stop`."""
+    while child.status.phase in TERMINAL and not stop.done():
+        change = asyncio.create_task(child.changed())
+        await asyncio.wait({change, stop}, return_when=asyncio.FIRST_COMPLETED)
+        change.cancel()
+
+
+def _code_of(status: ChildStatus) -> int:
+    """The exit code of a failed role, as a container has it: a signal is 128 and its number."""
+    if status.last_exit is None:
+        return ExitCode.BUG
+    code = status.last_exit.code
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:
+    """The child's environment: the row's defaults, the container's own choices, then who the role is.
+
+    A home that can't be written, as a user without an entry has it, is none.
+    """
+    chosen = dict(ours)
+    home = chosen.get("HOME", "/")
+    if home == "/" or not os.access(home, os.W_OK):
+        chosen.pop("HOME", None)
+    identity = {name: value for name, value in row.env.items() if name.startswith(_OURS)}
+    return {**row.env, **chosen, **identity}
+
+
+def _log_directory(job: ResolvedJob) -> Path:
+    """The run directory's, so that logs outlive the pod, where this role may write there."""
+    kept = job.layout.logs
+    if os.access(kept, os.W_OK):
+        return kept
+    return Path(tempfile.gettempdir()) / "areal-logs"
+
+
+def _interface() -> str:
+    """The network interface with the pod's address; empty when that isn't known."""
+    address = os.environ.get(ENV_POD_IP)
+    if not address:
+        return ""
+    found = psutil.net_if_addrs().items()
+    return next((name for name, addresses in found if any(one.address == address for one in addresses)), "")
+
+
+def parse(argv: list[str] | None = None) -> Request:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="areal-launch", description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--role", required=True, help="which role, for example trainer")
+    parser.add_argument("--index", type=int, help=f"which of several of this role; ${ENV_INDEX}, or 0")
+    parser.add_argument("--job", type=Path, required=True, help="resolved.json of the run")
+    parser.add_argument("--port", type=int, default=0, help="of the Launcher service; 0 picks a free one")
+    parser.add_argument("--host", help="the address to listen on; the job's unless given")
+    given = parser.parse_args(argv)
+    index = int(os.environ.get(ENV_INDEX) or 0) if given.index is None else given.index
+    return Request(given.job, given.role, index, given.port, given.host)
 
 
 def main() -> None:
-    """Console entry."""
-    parser = argparse.ArgumentParser(prog="areal-launch", description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("row", help="name of the row, for example trainer-0")
-    parser.add_argument("--job", type=Path, required=True, help="resolved.json of the run")
-    parser.add_argument("--port", type=int, default=0, help="of the Launcher service; 0 picks a free one")
-    arguments = parser.parse_args()
-    logs.setup(f"launch-{arguments.row}", "?", json=False)
+    """Console entry. Leaves without waiting for threads."""
+    request = parse()
+    logs.setup(f"launch-{request.role}", "?", json=os.environ.get("AREAL_LOG_FORMAT", "human") == "json")
     try:
-        code = asyncio.run(supervise(ResolvedJob.load(arguments.job), arguments.row, arguments.port))
+        code = int(asyncio.run(supervise(request)))
     except Exception as error:
-        code = report(error)
-    sys.exit(code)
+        code = int(report(error))
+        ending.leave(str(error))
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

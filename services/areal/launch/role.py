@@ -1,7 +1,8 @@
 """`areal-role`: how every role of ours starts, as a process or as a pod.
 
 Owns what all roles have in common: the resolved job, the token, logs, SIGTERM, exit codes, and one clear message when
-something ends the role. Imports the role itself last, by name, so that nothing else depends on any role.
+something ends the role. Imports the role itself last, by name, so that nothing else depends on any role. A tool is a
+role that serves nobody: it does its work and ends.
 """
 
 from __future__ import annotations
@@ -16,14 +17,20 @@ import sys
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from areal.errors import ArealError, BugError, ConfigError, ExitCode
+from areal.launch import ending
 from areal.observe import logs
 from areal.plan import ResolvedJob, RoleContext
+from areal.plan.cluster_names import ENV_POD_IP
+from areal.plan.resolved import row_name
 
 log = logging.getLogger("areal.role")
 
 Entry = Callable[[RoleContext], Awaitable[int]]
+Tool = Callable[[ResolvedJob], str]
+"""Answers its last words, which Kubernetes keeps; raises when it fails."""
 
 ENTRIES = {
     "controller": "areal.rollout.controller.main:run",
@@ -32,27 +39,31 @@ ENTRIES = {
     "reward": "areal.reward.main:run",
     "reward-custom": "areal.reward.main:run",
 }
+TOOLS = {
+    "prepare": "areal.stage.prepare:run",
+    "finish": "areal.stage.finish:run",
+}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line of a role."""
     parser = argparse.ArgumentParser(prog="areal-role", description="Start one role of a resolved job.")
-    parser.add_argument("role", choices=sorted(ENTRIES))
+    parser.add_argument("role", choices=sorted({**ENTRIES, **TOOLS}))
     parser.add_argument("--job", type=Path, required=True, help="resolved.json of the run")
     parser.add_argument("--index", type=int, default=0, help="which of several of this role")
-    parser.add_argument("--port", type=int, required=True, help="its gRPC port")
-    parser.add_argument("--metrics-port", type=int, required=True, help="its Prometheus port")
+    parser.add_argument("--port", type=int, default=0, help="its gRPC port; 0 picks a free one")
+    parser.add_argument("--metrics-port", type=int, default=0, help="its Prometheus port; 0 picks a free one")
     parser.add_argument(
         "--engine-port", type=int, default=0, help="the engine's HTTP port; the resolved job has it, too"
     )
     return parser.parse_args(argv)
 
 
-def load_entry(name: str) -> Entry:
-    """The coroutine function behind `module:function`."""
+def load_entry(name: str) -> Any:
+    """The function behind `module:function`: an Entry or a Tool."""
     module, _, function = name.partition(":")
     try:
-        found: Entry = getattr(importlib.import_module(module), function)
+        return getattr(importlib.import_module(module), function)
     except ModuleNotFoundError as error:
         missing = (error.name or "").split(".")[0]
         if missing == "areal":
@@ -61,7 +72,6 @@ def load_entry(name: str) -> Entry:
             f"this role needs the package {missing!r}, which is not installed",
             fix="install the role's extra: pip install 'areal[reward,engine,trainer]'",
         ) from error
-    return found
 
 
 def read_token(path: Path) -> str:
@@ -108,17 +118,29 @@ async def serve(entry: Entry, context: RoleContext) -> int:
     return ExitCode.DRAINED if context.stop.is_set() and code == ExitCode.DONE else code
 
 
+def use(tool: Tool, job: ResolvedJob) -> int:
+    """Let a tool do its work; its last words, or its error's, become the container's."""
+    try:
+        ending.leave(tool(job))
+    except ArealError as error:
+        ending.leave(str(error))
+        raise
+    return ExitCode.DONE
+
+
 def start(argv: Sequence[str] | None = None) -> int:
     """Everything from the command line to the exit code."""
     arguments = parse(argv)
     role, index = arguments.role, arguments.index
-    name = f"{role}-{index}" if role in ("generation", "worker") else role
+    name = row_name(role, index)
     logs.setup(name, "?", json=_json_logs())
     try:
         job = ResolvedJob.load(arguments.job)
         logs.setup(name, job.name, json=_json_logs())
-        token = read_token(job.layout.token)
-        entry = load_entry(ENTRIES[role])
+        if role in TOOLS:
+            return use(load_entry(TOOLS[role]), job)
+        token = read_token(job.token_path)
+        entry: Entry = load_entry(ENTRIES[role])
 
         async def main() -> int:
             context = RoleContext(
@@ -130,6 +152,8 @@ def start(argv: Sequence[str] | None = None) -> int:
                 token=token,
                 stop=asyncio.Event(),
                 incarnation=f"{name}.{uuid.uuid4().hex[:8]}",
+                bind=job.bind,
+                advertise=(job.in_pods and os.environ.get(ENV_POD_IP)) or "127.0.0.1",
             )
             return await serve(entry, context)
 

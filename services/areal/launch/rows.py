@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from areal.launch.budget import BudgetPolicy
@@ -13,19 +14,27 @@ from areal.launch.supervise import ChildSpec
 from areal.plan import RoleRow
 
 
-def child_of(row: RoleRow, logs: Path, cwd: Path) -> ChildSpec:
-    """The child that `row` asks for, with its log in `logs`."""
+def child_of(
+    row: RoleRow, logs: Path, cwd: Path, *, env: Mapping[str, str] | None = None, mirror: int | None = None
+) -> ChildSpec:
+    """The child that `row` asks for, with its log in `logs`.
+
+    `env` is its whole environment, ours with the row's on top unless given; `mirror` a descriptor that gets its output
+    as well.
+    """
     policy = LifePolicy(
         restart=RestartBy(row.restart),
+        first_start=RestartBy.EPOCH if row.first_start == "epoch" else RestartBy.ITSELF,
         start_deadline_s=row.start_deadline_s,
         drain_s=row.drain_s,
         budget=BudgetPolicy(max_restarts=row.max_restarts),
     )
     return ChildSpec(
-        command=Command(row.name, row.command, {**os.environ, **row.env}, cwd),
+        command=Command(row.name, row.command, {**os.environ, **row.env} if env is None else env, cwd),
         log=logs / f"{row.name}.log",
         probe=_probe(row),
         policy=policy,
+        mirror=mirror,
     )
 
 
@@ -34,4 +43,4 @@ def _probe(row: RoleRow) -> Probe:
     if kind is ProbeKind.NONE:
         return Probe()
     port = row.ports.get("grpc") or row.ports.get("main") or next(iter(row.ports.values()))
-    return Probe(kind, port)
+    return Probe(kind, port, row.probe_host)

@@ -17,6 +17,7 @@ from areal.launch import logfile
 from areal.launch.child import Command, Family
 from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
 from areal.launch.exits import Exit
+from areal.launch.mirror import Mirror
 from areal.launch.probe import Probe, Prober
 
 _ASK_STARTING_S = 0.1  # readiness decides how fast a run starts
@@ -32,6 +33,7 @@ class ChildSpec:
     log: Path
     probe: Probe = field(default_factory=Probe)
     policy: LifePolicy = field(default_factory=LifePolicy)
+    mirror: int | None = None  # a descriptor that gets a copy of the log
 
     @property
     def name(self) -> str:
@@ -83,6 +85,7 @@ class Supervised:
         self._living: set[int] = set() if living is None else living
         self._events: asyncio.Queue[_Exited | _Heard | _Told] = asyncio.Queue()
         self._family: Family | None = None
+        self._mirror: Mirror | None = None
         self._watchers: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self.on_change: Callable[[], None] = lambda: None
@@ -108,7 +111,10 @@ class Supervised:
         await self._changed.wait()
 
     async def run(self) -> ChildStatus:
-        """Start the child and supervise it until it is complete, failed or stopped."""
+        """Start the child and supervise it until it is complete, failed or stopped.
+
+        May be called again after the end, when a new epoch starts the child once more.
+        """
         try:
             if self._core.phase is Phase.IDLE:
                 await self._act(self._core.start(self._clock()))
@@ -150,6 +156,8 @@ class Supervised:
                 watcher.cancel()
             self._watchers.clear()
             self._family = None
+            if self._mirror is not None:
+                self._mirror.finish()
             return self._core.exited(event.code, logfile.tail(self.spec.log, _TAIL_FOR_REPORT), self._clock())
         if isinstance(event, _Heard):
             return self._core.probed(event.answer, self._clock())
@@ -171,7 +179,7 @@ class Supervised:
         header = f"start {core.starts} of {self.spec.name}"
         header += f" in epoch {core.epoch}" if core.epoch else ""
         header += f", after: {core.last_exit.reason}" if core.last_exit else ""
-        output = logfile.open_with_header(self.spec.log, header)
+        output = self._output(header)
         command = self.spec.command
         env = {**command.env, "AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts)}
         try:
@@ -182,6 +190,14 @@ class Supervised:
             asyncio.create_task(self._watch_exit(self._family)),
             asyncio.create_task(self._watch_health()),
         ]
+
+    def _output(self, header: str) -> int:
+        """The descriptor that the child writes to; ours to close once it has it."""
+        output = logfile.open_with_header(self.spec.log, header)
+        if self.spec.mirror is None:
+            return output
+        self._mirror = Mirror([output, os.dup(self.spec.mirror)])
+        return self._mirror.write_end
 
     async def _watch_exit(self, family: Family) -> None:
         self._events.put_nowait(_Exited(await family.wait()))

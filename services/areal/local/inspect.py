@@ -16,11 +16,12 @@ from rich.text import Text
 from areal.errors import ConfigError
 from areal.launch.role import read_token
 from areal.launch.service import phase_from_wire
-from areal.local import endpoints, summary, view
-from areal.local.records import Records
+from areal.local import endpoints, view
 from areal.local.status import RoleState, RunFacts, RunView, StatusSource, Waiting
 from areal.net.channel import connect
 from areal.plan import RunLayout
+from areal.stage import summary, wording
+from areal.stage.records import Records
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
@@ -84,8 +85,8 @@ def table(picture: RunView) -> RenderableType:
             waits.add_row(role.name, phase, role.policy_id, "", "" if role.name == "redis" else doing, "", "")
         for at, wait in enumerate(role.waits):
             head = (role.name, phase, role.policy_id) if at == 0 else ("", "", "")
-            deadline = view.duration(wait.deadline_s) if wait.deadline_s else "none"
-            waits.add_row(*head, wait.name, wait.waits_for, view.duration(wait.age_s), deadline)
+            deadline = wording.duration(wait.deadline_s) if wait.deadline_s else "none"
+            waits.add_row(*head, wait.name, wait.waits_for, wording.duration(wait.age_s), deadline)
     parts: list[RenderableType] = [Text(f"{picture.name}: {view.line(picture).strip()}", style="bold"), Text(), waits]
     if picture.rollout and picture.rollout.idle_reason:
         parts.append(Text(f"\nadmission: {picture.rollout.idle_reason}"))

@@ -21,11 +21,10 @@ from areal.errors import BugError, ExitCode
 from areal.launch.rows import child_of
 from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.ledger.audit import audit
-from areal.local import endpoints, picture, report, summary
+from areal.local import endpoints, summary_table
 from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.failure import explain
-from areal.local.records import Records
 from areal.local.staging import Request, load, stage
 from areal.local.status import RoleState, RunFacts, StatusSource, Waiting
 from areal.local.supervisor import Ended, Member, Outcome, Supervisor
@@ -33,6 +32,8 @@ from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleRow, role_table
+from areal.stage import picture, report, summary
+from areal.stage.records import Records
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 
@@ -61,7 +62,7 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
     rows = role_table(resolved)
     supervisor = Supervisor(_members(rows, resolved))
     waits, progress = WaitRegistry("supervisor"), ProgressCounter()
-    token = resolved.layout.token.read_text().strip()
+    token = resolved.token_path.read_text().strip()
     server = GrpcServer("supervisor", token, waits=waits, progress=progress)
     server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService(supervisor.children), SERVICE_NAME)
     port = await server.start(0)
@@ -149,10 +150,10 @@ def _account(
     audited = audit(resolved.run_dir, finished=True if outcome.ended is Ended.COMPLETE else None)
     result = summary.make(ending, records, audited, earlier)
     summary.write(layout.summary, result)
-    write_report(resolved.name, resolved.run_dir, result, records)
+    report.write(resolved.name, resolved.run_dir, result, records)
     if outcome.ended is Ended.COMPLETE and (why := picture.draw(resolved.run_dir)):
         console.print(f"no report.png: {escape(why)}", style="dim")
-    console.print(summary.table(result, _shown(resolved.run_dir)))
+    console.print(summary_table.table(result, _shown(resolved.run_dir)))
     if outcome.ended is Ended.STOPPED:
         console.print(f"\ngo on with: {_resume_command(request)}", highlight=False, markup=False, soft_wrap=True)
         return int(ExitCode.INFRA if outcome.killed else ExitCode.DRAINED)
@@ -164,15 +165,6 @@ def _account(
             fix=f"see `areal audit {_shown(resolved.run_dir)}`, and report it with the run directory",
         )
     return int(ExitCode.DONE)
-
-
-def write_report(name: str, run_dir: Path, result: dict[str, object], records: Records) -> Path:
-    """Write `report.html`, whole or not at all."""
-    target = run_dir / "report.html"
-    part = target.with_name(".report.html.part")
-    part.write_text(report.page(name, result, records), encoding="utf-8")
-    part.replace(target)
-    return target
 
 
 def _resume_command(request: Request) -> str:

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.data import Snapshot, prepare, source_from_spec
 from areal.errors import ConfigError
 from areal.local.claim import set_aside
-from areal.local.facts import gather, with_snapshots
 from areal.local.preflight import preflight
 from areal.plan import ResolvedJob, RunLayout, resolve, write_run
 from areal.plan.resolve import recipe_file
 from areal.spec import RLJob, check, for_clusters_only, load_job, refuse
-from areal.spec.locate import locate
-from areal.spec.sources import DatasetSource
-from areal.workflow.prompt import COLUMNS
-
-Say = Callable[[str], None]
-
-_READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
+from areal.stage.datasets import Say, prepare_datasets
+from areal.stage.facts import gather, sources_of, with_snapshots
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ def load(request: Request) -> RLJob:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
     job = load_job(request.job_file, request.overrides)
     refuse(for_clusters_only(job), request.job_file)
-    refuse(check(job, gather(job, request.base_dir), base_dir=request.base_dir), request.job_file)
+    refuse(check(job, gather(job, sources_of(job, request.base_dir)), base_dir=request.base_dir), request.job_file)
     return job
 
 
@@ -94,39 +87,3 @@ def _reopen(request: Request, job: RLJob, run_dir: Path, say: Say) -> ResolvedJo
     if not resolved.layout.dataset.exists():  # an existing snapshot is what the run's groups index: it stays
         prepare_datasets(resolved, request.base_dir, kept if recipe is None else recipe, say)
     return write_run(resolved, recipe=recipe)
-
-
-def prepare_datasets(resolved: ResolvedJob, base_dir: Path, recipe: Path | None, say: Say) -> None:
-    """Write the snapshots of both splits; ones that are up to date are kept."""
-    required = required_columns(resolved.job, resolved.verifier)
-    for split, source in (("train", resolved.dataset.train), ("evaluation", resolved.dataset.evaluation)):
-        if source is not None:
-            target = resolved.layout.dataset / split
-            snapshot = prepare_split(source, target, split, base_dir, recipe, required)
-            say(f"dataset {split}: {len(snapshot)} rows")
-
-
-def prepare_split(
-    source: DatasetSource,
-    target: Path,
-    split: str,
-    base_dir: Path,
-    recipe: Path | None,
-    required: Sequence[str | tuple[str, ...]],
-    progress: Callable[[int], None] | None = None,
-) -> Snapshot:
-    """One dataset as a snapshot; relative paths as everywhere in a job: below the current directory, or the job's."""
-    if source.jsonl is not None and (found := locate(source.jsonl, base_dir)):
-        source = source.model_copy(update={"jsonl": str(found)})
-    made = source_from_spec(source, base_dir=base_dir, recipe=recipe, split=split)
-    return prepare(made, target, required=required, progress=progress)
-
-
-def required_columns(job: RLJob, verifier: str | None) -> list[str | tuple[str, ...]]:
-    """Columns that every row must have, as far as the job tells."""
-    columns: list[str | tuple[str, ...]] = []
-    if job.spec.rollout.workflow in _READS_PROMPT:
-        columns.append(COLUMNS)
-    if verifier in ("exact", "math"):
-        columns.append(job.spec.reward.answer_field)
-    return columns

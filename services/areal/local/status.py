@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import grpc
 
 from areal.launch.core import Phase
-from areal.local.records import HeldOut, Records, Step
 from areal.net.channel import connect
+from areal.stage.records import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
+from areal.stage.wording import duration, rate
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLOURS = {
@@ -40,18 +41,6 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     return "".join(_BARS[min(7, int((value - low) / (high - low) * 8))] for value in values)
 
 
-def duration(seconds: float | None) -> str:
-    """`42s`, `3m07s`, `2h05m`."""
-    if seconds is None:
-        return "—"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-
-
 def size(count: float) -> str:
     """Bytes for people."""
     for unit in ("B", "KiB", "MiB", "GiB"):
@@ -59,11 +48,6 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
     return ""
-
-
-def rate(value: float) -> str:
-    """Tokens per second for people."""
-    return f"{value / 1000:.1f}k tok/s" if value >= 1000 else f"{value:.0f} tok/s"
 
 
 def held_out(view: RunView) -> str:

@@ -71,6 +71,7 @@ class RoleRow:
     restart: Literal["in_place", "epoch"]  # who restarts it: its launcher at once, or whoever owns the gang's epoch
     max_restarts: int
     first_start: Literal["at_once", "epoch"] = "at_once"  # a gang of several pods begins together
+    probe_host: str = "127.0.0.1"  # where its readiness is asked
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ _LIVES = {
 }
 
 _MAX_RESTARTS = 10
+
+_ANYWHERE = ("0.0.0.0", "::")  # bound to these, a server is on loopback, too
 
 _POD_DRAIN_S = {"trainer": 600.0}  # a large checkpoint on a shared volume; the pod's own grace may be shorter
 
@@ -149,6 +152,7 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow
         start_deadline_s=life.start_deadline_s,
         restart="epoch" if instance.role == "trainer" else "in_place",
         max_restarts=_MAX_RESTARTS,
+        probe_host="127.0.0.1" if resolved.bind in _ANYWHERE else resolved.bind,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from areal.local.records import Records
+from areal.stage.records import Records
 
 
 def row(step: int, **more: object) -> str:

@@ -9,47 +9,87 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from areal.errors import ArealError
-from areal.local.recipe_probe import probe
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.locate import locate
+from areal.stage.recipe_probe import probe
 
 _SAMPLE_ROWS = 256  # prompts to tokenize: a few milliseconds
 _COUNT_LIMIT = 1 << 30  # bytes of a file whose lines are still counted
 
 
-def gather(job: RLJob, base_dir: Path) -> Facts:
-    """All that is known before anything is prepared. Raises DataError for a recipe that doesn't import."""
+@dataclass(frozen=True)
+class Sources:
+    """Where a job's files are. None: it names none, or it isn't there."""
+
+    recipe: Path | None = None
+    model: Path | None = None
+    tokenizer: Path | None = None
+    train: Path | None = None  # rows as JSON lines
+    evaluation: Path | None = None
+
+
+def sources_of(job: RLJob, base_dir: Path) -> Sources:
+    """What a job file names on this machine; relative paths as everywhere in a job."""
     spec = job.spec
+
+    def found(path: str | None) -> Path | None:
+        return locate(path, base_dir) if path else None
+
+    model = found(spec.model.path)
+    return Sources(
+        recipe=found(spec.recipe.file) if spec.recipe else None,
+        model=model,
+        tokenizer=found(spec.model.tokenizer) if spec.model.tokenizer else model,
+        train=found(spec.dataset.train.jsonl),
+        evaluation=found(spec.dataset.evaluation.jsonl) if spec.dataset.evaluation else None,
+    )
+
+
+def sources_in_pods(resolved: ResolvedJob) -> Sources:
+    """What a resolved job names on volumes and in this image."""
+    dataset = resolved.dataset
+
+    def found(path: Path | str | None) -> Path | None:
+        return Path(path) if path is not None and Path(path).exists() else None
+
+    return Sources(
+        recipe=found(resolved.recipe_source),
+        model=found(resolved.model_path),
+        tokenizer=found(resolved.tokenizer_path),
+        train=found(dataset.train.jsonl),
+        evaluation=found(dataset.evaluation.jsonl) if dataset.evaluation else None,
+    )
+
+
+def gather(job: RLJob, sources: Sources) -> Facts:
+    """All that is known before anything is prepared. Raises DataError for a recipe that doesn't import."""
     facts = Facts()
-    if spec.recipe is not None and spec.recipe.file and (recipe := locate(spec.recipe.file, base_dir)):
-        parts = probe(recipe)
+    if sources.recipe is not None:
+        parts = probe(sources.recipe)
         facts = replace(facts, recipe_defines_reward=parts.reward, recipe_workflows=parts.workflows)
-    model = locate(spec.model.path, base_dir) if spec.model.path else None
-    tokenizer = locate(spec.model.tokenizer, base_dir) if spec.model.tokenizer else model
-    vocabulary, context = _of_model(model)
+    vocabulary, context = _of_model(sources.model)
     facts = replace(
         facts,
         model_vocabulary=vocabulary,
         model_context_tokens=context,
-        tokenizer_vocabulary=_of_tokenizer(tokenizer),
+        tokenizer_vocabulary=_of_tokenizer(sources.tokenizer),
     )
-    if spec.dataset.train.jsonl and (train := locate(spec.dataset.train.jsonl, base_dir)):
-        rows = _head(train)
+    if sources.train is not None:
+        rows = _head(sources.train)
         facts = replace(
             facts,
-            train_rows=_count(train),
+            train_rows=_count(sources.train),
             train_columns=_columns(rows),
-            longest_prompt_tokens=_longest_prompt(job, rows, tokenizer, model),
+            longest_prompt_tokens=_longest_prompt(job, rows, sources.tokenizer, sources.model),
         )
-    held_out = spec.dataset.evaluation.jsonl if spec.dataset.evaluation else None
-    if held_out and (path := locate(held_out, base_dir)):
-        facts = replace(facts, evaluation_rows=_count(path))
+    if sources.evaluation is not None:
+        facts = replace(facts, evaluation_rows=_count(sources.evaluation))
     return facts
 
 

@@ -1,7 +1,7 @@
-"""`summary.json`: what a run came to, for scripts, and the same as a table for people.
+"""`summary.json`: what a run came to, for scripts.
 
 Groups come from the audit (evidence and journal), held-out accuracy from the finished evaluations, the rest from the
-trainer's steps and the supervisor. A resumed run adds to the wall time and restarts of the summary that it finds.
+trainer's steps and whoever supervised it. A resumed run adds to the wall time and restarts of the summary it finds.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from areal.ledger.audit import AuditReport
-from areal.local.records import Records
-from areal.local.view import duration, rate
+from areal.stage.records import Records
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What the supervisor knows at the end."""
+    """What only those know who watched the run."""
 
     status: str  # Complete | Failed | Stopped
     wall_s: float
@@ -92,27 +87,3 @@ def read(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return loaded if isinstance(loaded, dict) else None
-
-
-def table(summary: Mapping[str, Any], run_dir: Path) -> RenderableType:
-    """The summary for people."""
-    groups, out, speed, age = (summary[key] for key in ("groups", "heldOut", "tokensPerSecond", "staleness"))
-    tombstones = ", ".join(f"{count} {reason}" for reason, count in groups["tombstoned"].items()) or "none"
-    died = ", ".join(f"{name} {count}" for name, count in summary["restarts"].items() if count) or "none"
-    accuracy = "—"
-    if out["first"] is not None:
-        accuracy = f"{out['first']:.3f} → {out['last']:.3f}, best {out['best']:.3f}"
-    colour = {"Complete": "green", "Failed": "red"}.get(summary["status"], "yellow")
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column()
-    grid.add_row("status", Text(f"{summary['status']} after {summary['steps']} steps", style=f"bold {colour}"))
-    grid.add_row("wall time", duration(summary["wallSeconds"]))
-    grid.add_row("held-out", accuracy)
-    grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
-    grid.add_row("tombstones", tombstones)
-    grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
-    grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
-    grid.add_row("restarts", died)
-    grid.add_row("files", Text(str(run_dir)))
-    return Group(Text(), grid)

@@ -1,6 +1,6 @@
 """Imports a recipe in a process of its own and says what it defines: user code never runs in the supervisor.
 
-`python -m areal.local.recipe_probe RECIPE` prints one JSON line last, whatever the recipe itself prints.
+`python -m areal.stage.recipe_probe RECIPE` prints one JSON line last, whatever the recipe itself prints.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class RecipeParts:
 
 def probe(recipe: Path) -> RecipeParts:
     """Import `recipe` elsewhere; raises what is wrong with it."""
-    command = [sys.executable, "-m", "areal.local.recipe_probe", str(recipe)]
+    command = [sys.executable, "-m", "areal.stage.recipe_probe", str(recipe)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:

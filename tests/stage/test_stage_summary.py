@@ -1,4 +1,4 @@
-"""What is left of a run: summary, report, picture, and the words of a failure."""
+"""What is left of a run: summary, report, picture."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from areal.errors import BugError, ConfigError, DataError, InfraError
-from areal.launch.core import Phase
-from areal.launch.exits import classify
-from areal.launch.supervise import ChildStatus
 from areal.ledger.audit import AuditReport
-from areal.local import picture, report, summary
-from areal.local.failure import explain
-from areal.local.records import Records
-from areal.local.supervisor import Ended, Outcome
+from areal.local import summary_table
+from areal.stage import picture, report, summary
+from areal.stage.records import Records
 from rich.console import Console
 
 AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
@@ -67,7 +62,7 @@ def test_a_run_that_never_trained_has_a_summary(tmp_path):
     made = summary.make(summary.Ending("Failed", 0.0, {}, 0, "no"), records(tmp_path), AuditReport())
     assert (made["steps"], made["heldOut"]["first"], made["reason"]) == (0, None, "no")
     console = Console(file=io.StringIO(), width=100)
-    console.print(summary.table(made, tmp_path))
+    console.print(summary_table.table(made, tmp_path))
     assert "Failed after 0 steps" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -118,27 +113,3 @@ def test_a_picture_is_drawn_in_another_process(run_dir):
     pytest.importorskip("matplotlib")
     assert picture.draw(run_dir) == ""
     assert (run_dir / "report.png").read_bytes().startswith(b"\x89PNG")
-
-
-def failed(code: int, log: str, tmp_path: Path) -> Outcome:
-    (tmp_path / "worker-0.log").write_text(f"════ start 1 of worker-0 ════\n{log}")
-    exit_ = classify(code)
-    status = ChildStatus("worker-0", Phase.FAILED, 0, 0, 0, exit_, exit_.reason, 0.0, False)
-    return Outcome(Ended.FAILED, status, exit_.reason)
-
-
-@pytest.mark.parametrize(
-    ("code", "kind"), [(64, ConfigError), (65, DataError), (70, BugError), (75, InfraError), (-9, InfraError)]
-)
-def test_a_failure_keeps_whose_fault_it_was(tmp_path, code, kind):
-    error = explain(failed(code, "Traceback\nValueError: odd\n", tmp_path), tmp_path)
-    assert type(error) is kind
-    assert "worker-0 failed" in error.message
-    assert "ValueError: odd" in error.message
-    assert str(tmp_path / "worker-0.log") in error.message
-    assert error.fix
-
-
-def test_a_failure_gives_the_fix_that_the_role_gave(tmp_path):
-    log = "12:00:00 error  worker-0  data error: recipe x.py is broken\n  fix: correct line 3\n"
-    assert explain(failed(65, log, tmp_path), tmp_path).fix == "correct line 3"

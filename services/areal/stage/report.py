@@ -1,4 +1,4 @@
-"""`report.html`: one self-contained page about a run, readable without a network. Pure: values in, text out.
+"""`report.html`: one self-contained page about a run, readable without a network. Values in, text out.
 
 Charts are inline SVG in the colours of the reader's theme; every figure on the page is in `summary.json`, too.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from areal.local.records import Records, Step
-from areal.local.view import duration, rate
+from areal.stage.records import Records, Step
+from areal.stage.wording import duration, rate
 
 _WIDTH, _HEIGHT = 860, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 30
@@ -62,6 +63,15 @@ def page(name: str, summary: Mapping[str, Any], records: Records) -> str:
         _table(summary),
     ]
     return _PAGE.format(title=html.escape(name), body="\n".join(body))
+
+
+def write(name: str, run_dir: Path, summary: Mapping[str, Any], records: Records) -> Path:
+    """Write `report.html` into `run_dir`, whole or not at all."""
+    target = run_dir / "report.html"
+    part = target.with_name(".report.html.part")
+    part.write_text(page(name, summary, records), encoding="utf-8")
+    part.replace(target)
+    return target
 
 
 def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None, unit: str = "") -> str:

@@ -1,7 +1,7 @@
 """`report.png`: the reward curve as a picture, where matplotlib is installed. Run as a process of its own.
 
 matplotlib costs a second of import and 100 MB, so the supervisor never loads it: `draw` starts
-`python -m areal.local.picture RUN_DIR`, and a run without matplotlib simply has no picture.
+`python -m areal.stage.picture RUN_DIR`, and a run without matplotlib simply has no picture.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from areal.local.records import Records
-from areal.local.report import smooth
+from areal.stage.records import Records
+from areal.stage.report import smooth
 
 _LIMIT_S = 60.0  # the first import builds a font cache
 
@@ -21,7 +21,7 @@ def draw(run_dir: Path) -> str:
     """Write `report.png` into `run_dir`; answers why there is none, or nothing."""
     if importlib.util.find_spec("matplotlib") is None:
         return "matplotlib is not installed"
-    command = [sys.executable, "-m", "areal.local.picture", str(run_dir)]
+    command = [sys.executable, "-m", "areal.stage.picture", str(run_dir)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:

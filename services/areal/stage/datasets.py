@@ -1,0 +1,53 @@
+"""A job's datasets as snapshots in its run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from areal.data import Snapshot, prepare, source_from_spec
+from areal.plan import ResolvedJob
+from areal.spec import RLJob
+from areal.spec.locate import locate
+from areal.spec.sources import DatasetSource
+from areal.workflow.prompt import COLUMNS
+
+Say = Callable[[str], None]
+
+_READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
+
+
+def prepare_datasets(resolved: ResolvedJob, base_dir: Path, recipe: Path | None, say: Say) -> None:
+    """Write the snapshots of both splits; ones that are up to date are kept."""
+    required = required_columns(resolved.job, resolved.verifier)
+    for split, source in (("train", resolved.dataset.train), ("evaluation", resolved.dataset.evaluation)):
+        if source is not None:
+            target = resolved.layout.dataset / split
+            snapshot = prepare_split(source, target, split, base_dir, recipe, required)
+            say(f"dataset {split}: {len(snapshot)} rows")
+
+
+def prepare_split(
+    source: DatasetSource,
+    target: Path,
+    split: str,
+    base_dir: Path,
+    recipe: Path | None,
+    required: Sequence[str | tuple[str, ...]],
+    progress: Callable[[int], None] | None = None,
+) -> Snapshot:
+    """One dataset as a snapshot; relative paths as everywhere in a job: below the current directory, or the job's."""
+    if source.jsonl is not None and (found := locate(source.jsonl, base_dir)):
+        source = source.model_copy(update={"jsonl": str(found)})
+    made = source_from_spec(source, base_dir=base_dir, recipe=recipe, split=split)
+    return prepare(made, target, required=required, progress=progress)
+
+
+def required_columns(job: RLJob, verifier: str | None) -> list[str | tuple[str, ...]]:
+    """Columns that every row must have, as far as the job tells."""
+    columns: list[str | tuple[str, ...]] = []
+    if job.spec.rollout.workflow in _READS_PROMPT:
+        columns.append(COLUMNS)
+    if verifier in ("exact", "math"):
+        columns.append(job.spec.reward.answer_field)
+    return columns

@@ -1,0 +1,69 @@
+"""The tool `finish`: what a run on a cluster came to. Audit, `summary.json` and the report, on its volume."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+from areal.errors import BugError
+from areal.ledger.audit import AuditReport, audit
+from areal.plan import ResolvedJob
+from areal.stage import picture, report, summary
+from areal.stage.records import Records
+
+log = logging.getLogger("areal.finish")
+
+_PROBLEMS = 5  # of the audit, in the message; all are in the summary
+
+
+class AuditFailed(BugError):
+    """The run broke its promise. The message is the audit as JSON, for whoever asked."""
+
+
+def run(resolved: ResolvedJob) -> str:
+    """Account for the run in its directory; answers the audit in one line of JSON.
+
+    Raises AuditFailed when a group was lost or used twice.
+    """
+    layout = resolved.layout
+    records = Records(layout.metrics, layout.evaluations).refresh()
+    audited = audit(resolved.run_dir)
+    result = summary.make(_ending(records, audited), records, audited)
+    summary.write(layout.summary, result)
+    report.write(resolved.name, resolved.run_dir, result, records)
+    if why := picture.draw(resolved.run_dir):
+        log.info("no report.png: %s", why)
+    said = verdict(audited)
+    print(said, flush=True)
+    if not audited.ok:
+        raise AuditFailed(said)
+    return said
+
+
+def verdict(audited: AuditReport) -> str:
+    """The audit in one line: `lost`, `duplicated`, `tombstones` by reason, `ok` and a message for people."""
+    message = f"{audited.trained} groups trained in {audited.steps} steps, each exactly once"
+    if not audited.ok:
+        message = "; ".join(audited.problems[:_PROBLEMS])
+    return json.dumps(
+        {
+            "lost": len(audited.lost),
+            "duplicated": len(audited.duplicated),
+            "tombstones": audited.tombstoned,
+            "ok": audited.ok,
+            "message": message,
+        }
+    )
+
+
+def _ending(records: Records, audited: AuditReport) -> summary.Ending:
+    """What the files tell of how the run went: nobody watched all of it."""
+    steps = records.steps
+    wall = steps[-1].at - steps[0].at + steps[0].seconds if steps else 0.0
+    tokens = sum(step.tokens for step in steps)
+    return summary.Ending(
+        status="Complete" if audited.finished else "Stopped",
+        wall_s=wall,
+        restarts={"trainer": max(0, audited.trainers - 1)},
+        generation_tps=tokens / wall if wall > 0 else 0.0,  # of what was trained; what was dropped isn't written down
+    )

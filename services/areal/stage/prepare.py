@@ -1,0 +1,79 @@
+"""The tool `prepare`: makes the run directory of a job on a cluster, once, before any role starts.
+
+Owns what `areal run` does before it starts roles, as far as it concerns the volume: looks at every source, writes the
+recipe's copy and the dataset snapshots, and the resolved job last. Repeated, it finds that and changes nothing. Makes
+no secret.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from areal.errors import ConfigError, InfraError
+from areal.plan import ResolvedJob
+from areal.plan.resolve import check_model, check_tokenizer
+from areal.plan.write import copy_whole, make_directories
+from areal.spec import check, refuse
+from areal.stage.datasets import prepare_datasets
+from areal.stage.facts import gather, sources_in_pods, with_snapshots
+
+log = logging.getLogger("areal.prepare")
+
+
+def run(resolved: ResolvedJob) -> str:
+    """Prepare the run directory; answers what is in it.
+
+    Raises ConfigError or DataError for what the user must correct, InfraError when the volume can't be written.
+    """
+    marker = resolved.layout.resolved
+    if marker.exists():
+        _check_same(ResolvedJob.load(marker), resolved)
+        return f"{resolved.run_dir} is prepared already"
+    _check_sources(resolved)
+    refuse(check(resolved.job, gather(resolved.job, sources_in_pods(resolved))), resolved.name)
+    said: list[str] = []
+    try:
+        make_directories(resolved.layout)
+        if resolved.recipe_source is not None and resolved.recipe_path is not None:
+            copy_whole(resolved.recipe_source, resolved.recipe_path)
+        prepare_datasets(resolved, Path("/"), resolved.recipe_path, said.append)
+        refuse(check(resolved.job, with_snapshots(resolved)), resolved.name)
+        resolved.save()
+    except OSError as error:
+        raise InfraError(
+            f"the run directory {resolved.run_dir} can't be written: {error}",
+            fix="see to the volume: its space, its access mode, and whether the pod's group may write to it",
+        ) from error
+    for words in said:
+        log.info("%s", words)
+    return "; ".join(said)
+
+
+def _check_same(earlier: ResolvedJob, now: ResolvedJob) -> None:
+    if earlier.uid != now.uid:
+        raise ConfigError(
+            f"{now.run_dir} holds the run {earlier.uid}, this is {now.uid}",
+            fix="give the job a directory of its own on the volume",
+        )
+
+
+def _check_sources(resolved: ResolvedJob) -> None:
+    """Raise ConfigError for the first file that isn't where the job says."""
+    dataset = resolved.dataset
+    named = {
+        "spec.recipe": resolved.recipe_source,
+        "spec.trainer.hooks": resolved.hooks_path,
+        "spec.dataset.train.jsonl": dataset.train.jsonl,
+        "spec.dataset.evaluation.jsonl": dataset.evaluation.jsonl if dataset.evaluation else None,
+        "spec.model": resolved.model_path,
+        "spec.model.tokenizer": resolved.tokenizer_path,
+    }
+    for field, path in named.items():
+        if path is not None and not Path(path).exists():
+            raise ConfigError(
+                f"{field}: there is no {path} in the pod that prepares the run",
+                fix="Correct the path; it is looked for on the volume of its pvc:// address, or in the image of tools.",
+            )
+    check_model(resolved.model_path, "spec.model")
+    check_tokenizer(resolved.tokenizer_path, "spec.model.tokenizer")
