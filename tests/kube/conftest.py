@@ -15,6 +15,8 @@ What they have, from `kube.harness` (fixtures are shared by every room of tests/
 - `kwok`: ten fake nodes. Pods get scheduled, become Ready and, under a Job, succeed; the annotations in
   harness/stages/pods.yaml make them wait or fail; `kwok.end_container(namespace, pod, 137)`, `.fail_pod(…)` and
   `.set_condition(namespace, pod, "DisruptionTarget")` deal a blow to one pod.
+- `crds`: RLJob, RLRuntime and ClusterRLRuntime are installed. A test that installs the chart with its CRDs starts a
+  control plane of its own: `ControlPlane(tmp_path)`, `.start()`, `.stop()`.
 - `volumes` (part of `kwok`): a default StorageClass whose claims bind at once, in every access mode.
 - `namespace`: a fresh one, `restricted` enforced.
 - `kubectl("get", "pods", namespace=namespace).stdout`, `helm("install", …)`: with every right. `kube.harness.tools` has

@@ -36,7 +36,7 @@ class Client:
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
-        url, tls, headers = _connection(kubeconfig)
+        url, tls, headers = connection(kubeconfig)
         self._http = httpx.Client(base_url=url, verify=tls, headers=headers, timeout=30.0, trust_env=False)
         self._kinds: dict[tuple[str, str], tuple[str, bool]] = {}
 
@@ -159,7 +159,7 @@ class Client:
             raise Refused(404, {"message": f"the server knows no {kind} in {api_version}"}) from None
 
 
-def _connection(kubeconfig: Path) -> tuple[str, ssl.SSLContext, dict[str, str]]:
+def connection(kubeconfig: Path) -> tuple[str, ssl.SSLContext, dict[str, str]]:
     """The server's URL, the TLS context and the headers of the kubeconfig's current context."""
     config = yaml.safe_load(kubeconfig.read_text())
     context = next(item for item in config["contexts"] if item["name"] == config["current-context"])["context"]

@@ -14,11 +14,12 @@ from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+import yaml
 from kube.harness import tools
 from kube.harness.client import Client
 from kube.harness.control_plane import Cluster, ControlPlane, ExternalCluster
 from kube.harness.fleet import Fleet
-from kube.harness.processes import Process
+from kube.harness.processes import Process, eventually
 
 Runner = Callable[..., "CompletedProcess[str]"]
 DIRECTORY = pytest.StashKey[Path]()
@@ -55,6 +56,22 @@ def control_plane(cluster: Cluster) -> ControlPlane:
 def admin(cluster: Cluster) -> Client:
     """A client with every right."""
     return cluster.admin
+
+
+@pytest.fixture(scope="session")
+def crds(cluster: Cluster) -> None:
+    """The project's custom resource definitions, as the chart ships them. They stay: other sessions may use them."""
+    for path in sorted((tools.ROOT / "charts" / "areal" / "files" / "crds").glob("*.yaml")):
+        definition = yaml.safe_load(path.read_text())
+        cluster.admin.apply(definition)
+        name = definition["metadata"]["name"]
+        eventually(lambda name=name: _is_established(cluster.admin, name), f"{name} established")
+
+
+def _is_established(admin: Client, name: str) -> bool:
+    found = admin.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name) or {}
+    conditions = found.get("status", {}).get("conditions") or []
+    return any(item["type"] == "Established" and item["status"] == "True" for item in conditions)
 
 
 @pytest.fixture(scope="session")
