@@ -1,0 +1,163 @@
+"""Doing what was decided.
+
+Owns the order of effects within a decision and nothing else: each is idempotent, and one that fails is done again by
+the next look. Orders to roles may go unheard; a refusal of the API server ends the look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from areal.operator.decision import Eviction
+from areal.operator.drift import differs, inputs_hash, settled
+from areal.operator.looking import access, wanted
+from areal.operator.observed import Batch, HotFields, Observed, Pod, Stage, Workload, owner_of
+from areal.operator.reports import Targets
+from areal.operator.runtime.api import MANAGER
+from areal.operator.runtime.errors import AlreadyExistsError
+from areal.operator.runtime.resources import (
+    DEPLOYMENTS,
+    JOBS,
+    PODS,
+    RLJOBS,
+    SECRETS,
+    STATEFULSETS,
+    Json,
+    key_of,
+    resource_of,
+)
+from areal.operator.world import World
+from areal.plan.cluster_names import Role
+
+log = logging.getLogger(__name__)
+
+
+class Acting:
+    """The hands of one look."""
+
+    def __init__(self, seen: Observed, world: World) -> None:
+        self._seen = seen
+        self._world = world
+        self._uid = seen.raw["metadata"]["uid"]
+        self._notes = world.notes(seen.key, self._uid)
+
+    # Children
+
+    async def lay_foundation(self) -> None:
+        """Account, volumes, files, network rules; and the Secret, which is made once."""
+        await self._apply(self._world.build.foundation(wanted(self._seen, self._world)))
+        if await access(self._seen.key, self._uid, self._world) is None:
+            secret = self._world.build.access_secret(wanted(self._seen, self._world))
+            try:
+                await self._world.api.create(SECRETS, secret)
+            except AlreadyExistsError:
+                log.info("%s/%s: its Secret is there already", *self._seen.key)
+            await access(self._seen.key, self._uid, self._world)
+
+    async def run_prepare(self) -> None:
+        """The Job that prepares, unless there is one, or one that is not gone yet."""
+        if self._seen.prepare.stage is Stage.ABSENT:
+            await self._apply([self._world.build.prepare_job(wanted(self._seen, self._world))])
+
+    async def run_finish(self) -> None:
+        """The Job that finishes, likewise."""
+        if self._seen.finish.stage is Stage.ABSENT:
+            await self._apply([self._world.build.finish_job(wanted(self._seen, self._world))])
+
+    async def run_workloads(self, replicas: Mapping[Role, int]) -> None:
+        """Services, budgets, and so many pods of each role."""
+        asked = {role.value: count for role, count in replicas.items()}
+        await self._apply(self._world.build.workloads(wanted(self._seen, self._world, asked)))
+
+    async def _apply(self, objects: Sequence[Json]) -> None:
+        """Apply, in order, what is not as it should be."""
+        assert self._seen.admitted is not None
+        inputs = inputs_hash(self._seen.admitted)
+        for desired in objects:
+            resource = resource_of(desired)
+            cache = self._world.cached(resource)
+            observed = cache.get(*key_of(desired)) if cache is not None else None
+            if observed is not None and owner_of(observed).get("uid") not in (self._uid, None):
+                continue  # an earlier job's, which is being deleted
+            desired = settled(desired, observed, inputs)
+            digest = hashlib.sha256(json.dumps(desired, sort_keys=True).encode()).hexdigest()
+            place = (desired["kind"], desired["metadata"]["name"])
+            if observed is not None:
+                if self._notes.applied.get(place) == (digest, _mark(observed)) or not differs(desired, observed):
+                    continue
+            elif cache is None and self._notes.applied.get(place, ("", ""))[0] == digest:
+                continue
+            answer = await self._world.api.apply(desired, manager=MANAGER)
+            self._notes.applied[place] = (digest, _mark(answer))
+
+    async def retire(self, batches: Iterable[Batch]) -> None:
+        """Delete Jobs with their pods: gone only when the pods are."""
+        for batch in batches:
+            await self._world.api.delete(JOBS, self._seen.key[0], batch.name, uid=batch.uid, background=False)
+
+    async def remove(self, workloads: Iterable[Workload]) -> None:
+        """Delete StatefulSets and Deployments, and so their pods."""
+        for workload in workloads:
+            resource = STATEFULSETS if workload.kind == STATEFULSETS.kind else DEPLOYMENTS
+            await self._world.api.delete(resource, self._seen.key[0], workload.name, uid=workload.uid)
+
+    async def evict(self, evictions: Iterable[Eviction]) -> None:
+        """Delete pods, each by uid, and say why."""
+        for eviction in evictions:
+            pod = eviction.pod
+            gone = await self._world.api.delete(
+                PODS, self._seen.key[0], pod.name, uid=pod.uid, grace_s=0 if eviction.force else None
+            )
+            if gone:
+                reason = "PodForceDeleted" if eviction.force else "PodReplaced"
+                text = f"{pod.name} is deleted: {eviction.why}"
+                kind = "Warning" if eviction.force else "Normal"
+                await self._world.recorder.event(self._seen.raw, type=kind, reason=reason, message=text)  # type: ignore[arg-type]
+
+    async def delete_job(self) -> None:
+        """The job itself has outlived its time."""
+        namespace, name = self._seen.key
+        await self._world.api.delete(RLJOBS, namespace, name, uid=self._uid)
+
+    # Roles
+
+    def listen(self) -> None:
+        """Ask the controller and the trainers how they do, from now on."""
+        token = (self._notes.secret or {}).get("token", "")
+        trainers = tuple(pod for pod in self._seen.of(Role.TRAINER) if pod.ip and not pod.over)
+        controllers = [pod for pod in self._seen.of(Role.CONTROLLER) if pod.ip and pod.running and not pod.terminating]
+        if not token or not (trainers or controllers):
+            return self.listen_no_more()
+        controller = max(controllers, key=lambda pod: pod.ready, default=None)
+        return self._world.reports.follow(self._seen.key, Targets(controller, trainers, token))
+
+    def listen_no_more(self) -> None:
+        """Ask nobody."""
+        self._world.reports.forget(self._seen.key)
+
+    async def tell_epoch(self, pods: Sequence[Pod], epoch: int) -> None:
+        """Have trainers run in an epoch that is written down. Who doesn't hear is told again."""
+        await asyncio.gather(*(self._world.reports.restart(self._seen.key, pod, epoch) for pod in pods))
+
+    async def drain(self, pods: Sequence[Pod]) -> None:
+        """Have trainers save and stop."""
+        await asyncio.gather(*(self._world.reports.drain(self._seen.key, pod) for pod in pods))
+
+    async def set_hot(self, hot: HotFields | None) -> None:
+        """Have the controller work with the spec's values."""
+        if hot is not None and await self._world.reports.set_hot(self._seen.key, hot):
+            text = (
+                f"maxSteps {hot.max_steps}, maxStaleness {hot.max_staleness}, "
+                f"maxConcurrentRollouts {hot.max_concurrent_rollouts}"
+            )
+            await self._world.recorder.event(self._seen.raw, type="Normal", reason="HotFieldsSet", message=text)
+
+
+def _mark(obj: Json) -> str:
+    """Changes when somebody changes what we apply: a generation where there is one, else the version."""
+    metadata = obj["metadata"]
+    return f"{metadata.get('uid')}/{metadata.get('generation') or metadata.get('resourceVersion')}"

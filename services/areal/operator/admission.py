@@ -1,0 +1,92 @@
+"""Whether a job may run here, and as what.
+
+Owns the order of the questions, from what the author wrote to what the platform owns, and the words of a refusal.
+Pure: runtime and recipe are given, or said to be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from areal.errors import ConfigError
+from areal.operator.children import snapshot_hash
+from areal.operator.memory import reason_of
+from areal.operator.observed import HotFields
+from areal.operator.runtime.resources import Json
+from areal.plan.cluster import ClusterRefusal, resolve_for_pods, roles_of
+from areal.plan.cluster_names import Role
+from areal.plan.resolved import ResolvedJob
+from areal.spec.check import check, refuse
+from areal.spec.job import RLJob
+from areal.spec.load import job_from_object
+from areal.spec.runtime import RuntimeSpec
+from areal.spec.status import AcceptedReason
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a job can't run."""
+
+    reason: AcceptedReason
+    message: str
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A job that may run. `replicas` has its long-running roles, in the order in which they are needed."""
+
+    job: RLJob
+    resolved: ResolvedJob
+    runtime: RuntimeSpec  # as the job keeps it
+    runtime_hash: str
+    replicas: Mapping[Role, int]
+
+    @property
+    def hot(self) -> HotFields:
+        """What the controller should work with."""
+        spec = self.job.spec
+        return HotFields(
+            max_steps=spec.algorithm.max_steps,
+            max_staleness=spec.algorithm.max_staleness,
+            max_concurrent_rollouts=spec.rollout.max_concurrent_rollouts,
+        )
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a job refers to, as far as it is there."""
+
+    runtime: RuntimeSpec | None  # the snapshot that was taken, else what the job or the operator names
+    runtime_problem: str = ""  # why there is none
+    recipe: str | None = None  # text of the recipe, when it comes from a ConfigMap that is there
+
+
+def parse(raw: Json) -> RLJob | Refusal:
+    """The job behind an object, when every field and every rule holds."""
+    try:
+        job = job_from_object(raw)
+        refuse(check(job), "the job")
+    except ConfigError as error:
+        return Refusal(AcceptedReason.INVALID_SPEC, _text(error))
+    return job
+
+
+def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
+    """The job with everything decided, or why it can't run."""
+    metadata = raw["metadata"]
+    try:
+        resolved = resolve_for_pods(
+            job, namespace=metadata["namespace"], uid=metadata["uid"], recipe_source=material.recipe
+        )
+    except ClusterRefusal as error:
+        return Refusal(reason_of(AcceptedReason, error.reason), _text(error))
+    except ConfigError as error:
+        return Refusal(AcceptedReason.INVALID_SPEC, _text(error))
+    if material.runtime is None:
+        return Refusal(AcceptedReason.RUNTIME_NOT_FOUND, material.runtime_problem)
+    return Admitted(job, resolved, material.runtime, snapshot_hash(material.runtime), roles_of(resolved))
+
+
+def _text(error: ConfigError) -> str:
+    return f"{error.message} {error.fix}".strip()

@@ -1,0 +1,53 @@
+"""Writing a job's status: when, and only if nobody wrote it in between.
+
+Owns the rate at which figures reach etcd, the optimistic lock that keeps a stale sight from overwriting a newer
+truth, and the events of what was written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from areal.operator.announce import announcements
+from areal.operator.decision import Decision
+from areal.operator.observed import Observed
+from areal.operator.runtime.api import STATUS_MANAGER
+from areal.operator.runtime.errors import ConflictError, NotFoundError
+from areal.operator.summarize import summarize, urgent
+from areal.operator.times import FLUSH_S
+from areal.operator.world import World
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What became of a status. `outdated`: the job is not as we saw it, so nothing may be done."""
+
+    outdated: bool = False
+    flush_in_s: float | None = None  # figures wait so long
+
+    def again_s(self, asked_s: float | None) -> float | None:
+        """When to look again, given when the decision asks for it."""
+        times = [time for time in (asked_s, self.flush_in_s) if time is not None]
+        return min(times, default=None)
+
+
+async def remember(seen: Observed, decision: Decision, world: World) -> Remembered:
+    """Write what is new: at once what anyone may wait for, figures every `FLUSH_S`, nothing when all is equal."""
+    before, now = seen.raw.get("status", {}), world.now()
+    status = summarize(seen, decision, now)
+    if status == before:
+        return Remembered()
+    notes = world.notes(seen.key, seen.raw["metadata"]["uid"])
+    due = notes.flushed_at + FLUSH_S
+    if now < due and not urgent(before, status):
+        return Remembered(flush_in_s=due - now)
+    metadata = {name: seen.raw["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    written = {"apiVersion": seen.raw["apiVersion"], "kind": seen.raw["kind"], "metadata": metadata, "status": status}
+    try:
+        await world.api.apply(written, manager=STATUS_MANAGER, subresource="status")
+    except (ConflictError, NotFoundError):
+        return Remembered(outdated=True)
+    notes.flushed_at = now
+    for said in announcements(before, status):
+        await world.recorder.event(seen.raw, type=said.type, reason=said.reason, message=said.message)
+    return Remembered()

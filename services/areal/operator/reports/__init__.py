@@ -1,0 +1,7 @@
+"""What a job's roles say of themselves, asked over gRPC, and what the operator tells them."""
+
+from areal.operator.reports.ask import Asker, Targets
+from areal.operator.reports.dialer import Dialer, by_pod_ip
+from areal.operator.reports.poller import Poller
+
+__all__ = ["Asker", "Dialer", "Poller", "Targets", "by_pod_ip"]

@@ -1,0 +1,22 @@
+"""What the Job that finishes left as its last words: the audit, as JSON in its termination message. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import ValidationError
+
+from areal.operator.observed import Observed
+from areal.plan.cluster_names import Role
+from areal.spec.status import AuditStatus
+
+
+def audit_of(seen: Observed) -> AuditStatus | None:
+    """The newest audit that a finishing pod wrote; None when none did, or it can't be read."""
+    endings = [pod.ending for pod in seen.of(Role.FINISH) if pod.ending is not None and pod.ending.message]
+    for ending in sorted(endings, key=lambda ending: ending.at, reverse=True):
+        try:
+            return AuditStatus.model_validate(json.loads(ending.message), by_alias=True, by_name=False)
+        except (ValueError, ValidationError):
+            continue
+    return None

@@ -1,0 +1,41 @@
+"""Every duration that decisions about a job wait by, with its reason. What users may choose is in the job's spec."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SOON_S: Final = 1.0
+"""After something was begun whose end no watch reports: a launcher was told, a write was lost to a newer one."""
+
+STEADY_S: Final = 20.0
+"""A running job is looked at this often even when nothing changes: bounds the harm of a lost notification."""
+
+FLUSH_S: Final = 10.0
+"""Figures that change all the time are written at most this often: a thousand jobs must not wear out etcd."""
+
+RETRY_MISSING_S: Final = 15.0
+"""Until a runtime or a recipe that was not there is looked for again, should its creation go unnoticed."""
+
+RETRY_REFUSED_S: Final = 60.0
+"""Until children that the API server refused are tried again: quotas and admission policies change unseen."""
+
+DRAIN_S: Final = 600.0
+"""How long a suspension waits for the trainer's checkpoint before it frees the pods without one."""
+
+DRAIN_GRACE_S: Final = 540.0
+"""What a launcher is given to end its child. Shorter than DRAIN_S, so that the launcher's end is still seen."""
+
+STUCK_S: Final = 10.0
+"""A pod is this long past its grace period before its node is held responsible: a healthy kubelet needs a moment."""
+
+FRESH_S: Final = 30.0
+"""An answer older than this says nothing about now."""
+
+POLL_S: Final = 2.0
+"""Between two rounds of questions to a job's roles: a dead trainer should be known within 3 s."""
+
+ASK_S: Final = 1.5
+"""For one answer. Shorter than POLL_S, so that one silent role doesn't delay the news of the others."""
+
+TELL_S: Final = 5.0
+"""For one order (restart, drain, hot fields): launchers answer at once, they don't wait for their child."""
