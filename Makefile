@@ -37,6 +37,7 @@ static:
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	tools/proto --check
+	$(PY) -m areal.spec.crd --check
 	.venv/bin/lint-imports
 	.venv/bin/mypy services trainer
 
