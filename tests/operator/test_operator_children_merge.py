@@ -9,7 +9,7 @@ import pytest
 from areal.errors import ConfigError
 from areal.operator.children.amounts import amount, fitted, size
 from areal.operator.children.merge import merge
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 Json = dict[str, Any]
@@ -178,12 +178,14 @@ def _keys(template: Json) -> list[tuple[str, list[str]]]:
     return found + [(c["name"], [variable["name"] for variable in c.get("env", [])]) for c in containers]
 
 
+@settings(deadline=None)
 @given(_templates, _templates)
 def test_the_same_patch_again_changes_nothing(base: Json, patch: Json) -> None:
     once = merge(base, patch)
     assert merge(once, patch) == once
 
 
+@settings(deadline=None)
 @given(_templates, _templates)
 def test_neither_argument_is_changed_and_nothing_is_shared_with_them(base: Json, patch: Json) -> None:
     base_before, patch_before = copy.deepcopy(base), copy.deepcopy(patch)
@@ -204,6 +206,7 @@ def _scribble(value: Any) -> None:
         value.append("scribbled")
 
 
+@settings(deadline=None)
 @given(_templates, _templates)
 def test_what_was_there_keeps_its_order_and_names_stay_unique(base: Json, patch: Json) -> None:
     before, after = dict(_keys(merge(base))), dict(_keys(merge(base, patch)))
@@ -213,11 +216,13 @@ def test_what_was_there_keeps_its_order_and_names_stay_unique(base: Json, patch:
         assert kept == [name for name in before.get(kind, []) if name in kept]
 
 
+@settings(deadline=None)
 @given(_templates, _templates, _templates)
 def test_patches_in_one_go_are_the_same_as_one_after_the_other(base: Json, first: Json, second: Json) -> None:
     assert merge(base, first, second) == merge(merge(base, first), second)
 
 
+@settings(deadline=None)
 @given(_templates)
 def test_no_null_is_left_in_a_map(template: Json) -> None:
     assert not _has_null(merge({}, template))

@@ -64,10 +64,9 @@ def main_container(template: Json) -> Json:
 
 
 def _of_platform(template: Json, where: str) -> Json:
-    """A runtime's template, well-formed and without what is the operator's. Raises ConfigError."""
-    formed = merge({}, template, where=where)
-    reserved.refuse_template(formed, where)
-    return formed
+    """A runtime's template. Raises ConfigError when it is malformed or sets what is the operator's."""
+    reserved.refuse_template(merge({}, template, where=where), where)
+    return template  # with its nulls, which remove defaults
 
 
 def _containers(*templates: Json) -> dict[str, list[str]]:
