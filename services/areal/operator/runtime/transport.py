@@ -73,8 +73,13 @@ class Transport(Protocol):
 class Stream(Protocol):
     """An answer of which the head is there."""
 
-    status: int
-    headers: Mapping[str, str]
+    @property
+    def status(self) -> int:
+        """The HTTP status."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers."""
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives, cut anywhere."""
