@@ -59,6 +59,7 @@ crd:  ## Regenerate the custom resource definitions from the job file's models
 
 docs:  ## Regenerate the generated pages of docs/
 	$(PY) -m areal.spec.reference docs/rljob.md
+	$(PY) -m areal.spec.conditions_page docs/conditions.md
 
 bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@for file in bench/bench_*.py; do $(PY) $$file || exit 1; done

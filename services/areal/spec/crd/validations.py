@@ -65,7 +65,7 @@ def change_validations(spec: type[Block]) -> list[Validation]:
     for place, change in _unequal([spec], _Place("")):
         if change is Change.NEVER:
             rule = place.unchanged()
-            message = f"{place.path} says what the run is and never changes. Make a new job with the other value."
+            message = f"{place.path} never changes. Make a new job with the other value."
         else:
             rule = f"self.suspend || oldSelf.suspend || ({place.unchanged()})"
             message = (

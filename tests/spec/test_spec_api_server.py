@@ -1,0 +1,402 @@
+"""The definitions in a real API server: the corpus has the verdicts of `areal check` there, defaults are the models',
+what may not change is refused, and kubectl shows what people look for."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+from areal.spec import RULES, job_from_object, load_job
+from areal.spec.block import Change
+from areal.spec.crd import definitions
+from areal.spec.crd.validations import change_validations
+from areal.spec.job import JobSpec
+from areal.spec.runtime import runtime_from_object
+from areal.spec.status import REASONS, ConditionType, JobStatus
+from kube.harness.client import Client, Refused
+from kube.harness.processes import eventually
+from spec_corpus import CORPUS, Case, cases
+
+pytestmark = pytest.mark.kube_api
+
+Object = dict[str, Any]
+API = "areal.dev/v1alpha1"
+WITH_CEL = {rule.id for rule in RULES if rule.cel is not None}
+BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
+    "answer-column-missing": "the dataset's columns",
+    "foreign-tokenizer": "the tokenizer's and the model's vocabulary",
+    "context-too-short": "the model's context",
+    "math-without-answers": "the dataset's columns",
+    "prompt-too-long": "the longest prompt",
+    "recipe-without-reward": "what the recipe defines",
+    "two-rewards": "what the recipe defines",
+    "unknown-workflow": "the recipe's workflows",
+}
+PLAIN_REFUSALS = {  # refused before any field is looked at, in the words of the YAML and JSON readers
+    "not-a-number": "NaN",
+    "wrong-version": "strict decoding error",
+    "written-twice": "already set in map",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(cluster: Any) -> None:
+    """The definitions, served."""
+    admin = cluster.admin
+    for definition in definitions().values():
+        admin.apply(definition, manager="areal-crds")
+    for name in definitions():
+
+        def established(name: str = name) -> bool:
+            found = admin.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name)
+            conditions = {each["type"]: each["status"] for each in found.get("status", {}).get("conditions", [])}
+            return conditions.get("Established") == "True"
+
+        eventually(established, f"{name} served")
+
+
+@pytest.fixture
+def post(admin: Client, namespace: str) -> Callable[..., Object]:
+    """Creates a job from the text of its file, as a dry run unless told otherwise; raises Refused."""
+
+    def create(text: str, *, keep: bool = False, validation: str = "Strict") -> Object:
+        text = re.sub(r"^  namespace: .*\n", "", text, flags=re.M)
+        path = f"/apis/{API}/namespaces/{namespace}/rljobs"
+        params = {"fieldValidation": validation} | ({} if keep else {"dryRun": "All"})
+        headers = {"content-type": "application/yaml"}
+        return dict(admin.raw("POST", path, content=text.encode(), headers=headers, params=params))
+
+    return create
+
+
+@pytest.fixture
+def job(post: Callable[..., Object]) -> Object:
+    """A job with something in every optional place that matters, in the server."""
+    values = yaml.safe_load((CORPUS / "accepted" / "cluster-blocks.yaml").read_text())
+    spec = values["spec"]
+    spec["algorithm"]["clipHigh"] = 0.3
+    spec["generation"] = {"engine": {"type": "sglang", "extraArgs": ["--log-level=info"]}, "replicas": 2}
+    spec["trainer"] = {"packLength": 1024, "hooks": "pvc://code/hooks.py"}
+    spec["reward"] = {"verifier": "exact"}
+    spec["rollout"]["chatTemplate"] = False
+    spec["replay"] = {"backend": "External", "external": {"secretName": "redis-urls"}}
+    return post(yaml.safe_dump(values), keep=True)
+
+
+def text_of(case: Case) -> str:
+    return case.path.read_text()
+
+
+@pytest.mark.parametrize("case", cases("accepted"), ids=lambda case: case.path.stem)
+def test_the_server_accepts_what_check_accepts_and_fills_in_the_models_defaults(case, post):
+    stored = post(text_of(case))
+    assert job_from_object(stored).spec == load_job(case.path).spec
+
+
+@pytest.mark.parametrize("case", cases("refused"), ids=lambda case: case.path.stem)
+def test_the_server_refuses_what_check_refuses_and_names_field_and_fix(case, post):
+    name = case.path.stem
+    if name in BEYOND_THE_SERVER:
+        post(text_of(case))
+        return
+    with pytest.raises(Refused) as caught:
+        post(text_of(case))
+    message = caught.value.message
+    if name in PLAIN_REFUSALS:
+        assert PLAIN_REFUSALS[name] in message
+        return
+    for field in case.fields:
+        block, _, last = re.sub(r"\.(\d+)", r"[\1]", field).rpartition(".")
+        assert (
+            f"{block}.{last}" in message
+            or (block in message and f"{last} is a field of" in message)
+            or (block == "" and last in message)
+        )
+    for broken in (rule for rule in RULES if rule.id in case.rules):
+        assert f"{broken.says} {broken.fix}" in message
+        assert broken.field in message or broken.field == "metadata.name"
+
+
+def test_what_only_check_can_refuse_is_known_by_name():
+    beyond = {case.path.stem for case in cases("refused") if case.rules and not WITH_CEL & set(case.rules)}
+    assert beyond <= BEYOND_THE_SERVER.keys()
+    refused = {case.path.stem for case in cases("refused")}
+    assert BEYOND_THE_SERVER.keys() & refused == {
+        case.path.stem for case in cases("refused") if case.path.stem in BEYOND_THE_SERVER
+    }
+    assert len(refused - BEYOND_THE_SERVER.keys()) >= 40
+
+
+def another(schema: Object, value: Any) -> Any:
+    """A value that the schema allows and that isn't `value`; None when there is none."""
+    if "enum" in schema:
+        return next((choice for choice in schema["enum"] if choice != value), None)
+    if schema.get("x-kubernetes-int-or-string"):
+        return "3Gi"
+    kind = schema["type"]
+    if kind == "boolean":
+        return not value
+    if kind in ("integer", "number"):
+        larger = value * 2 or 1
+        return larger if larger <= schema.get("maximum", larger) else value / 2
+    if kind == "array":
+        return [another(schema["items"], item) for item in value]
+    if kind == "object":
+        return {name: another(schema["properties"][name], inner) for name, inner in value.items()}
+    return f"{value}x"
+
+
+def spec_schema(path: str) -> Object:
+    version = definitions()["rljobs.areal.dev"]["spec"]["versions"][0]
+    schema: Object = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    for name in path.split("."):
+        schema = schema["properties"][name]
+    return schema
+
+
+def nested(path: str, value: Any) -> Object:
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return {"spec": value}
+
+
+def value_at(job: Object, path: str) -> Any:
+    value = job["spec"]
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+BY_HAND = {  # other values of blocks, whose fields depend on each other
+    "model": {"path": "models/other"},
+    "recipe": {"file": "other.py"},
+    "dataset": {"evaluation": None},
+    "algorithm.rejection": {"upper": 4.0},
+    "evaluation": {"rows": 3},
+    "trainer.mesh": {"dp": 1},
+    "storage": {"size": "300Gi"},
+    "podTemplate": {"worker": {"labels": {"a": "b"}}},
+    "generation.engine.tensorParallel": 2,
+    "algorithm.betas": [0.8, 0.9],
+    "weightSync": {"intervalSteps": 2},
+    "scheduling": {"exclusiveNodes": False},
+    "runtimeRef": {"name": "other"},
+    "replay.external": {"secretName": "other"},
+}
+ONE_VALUE = {"algorithm.name", "algorithm.lossAggregation", "trainer.optimizer"}  # nothing else is allowed yet
+FIXED = {
+    rule["fieldPath"].removeprefix("."): Change.NEVER if "never changes" in rule["message"] else Change.RESUME
+    for rule in change_validations(JobSpec)
+}
+
+
+@pytest.mark.parametrize("path", sorted(FIXED.keys() - ONE_VALUE))
+def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it_rests(path, admin, job):
+    value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
+    with pytest.raises(Refused) as caught:
+        admin.patch(job, nested(path, value))
+    said = "never changes. Make a new job" if FIXED[path] is Change.NEVER else "changes only while the job is suspended"
+    assert f"spec.{path}: " in caught.value.message
+    assert f"{path} {said}" in caught.value.message
+
+
+def test_a_job_at_rest_takes_what_its_pods_are_made_of(admin, job):
+    change: Object = {"suspend": True}
+    for path in (path for path, kind in FIXED.items() if kind is Change.RESUME):
+        value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
+        merge(change, nested(path, value)["spec"])
+    trainer = change["trainer"]
+    trainer["mesh"] = {"dp": trainer["replicas"] * trainer["procPerNode"]}
+    rested = admin.patch(job, {"spec": change})
+    assert rested["spec"]["podTemplate"]["worker"]["labels"] == {"a": "b"}
+    resumed = admin.patch(job, {"spec": {"suspend": False}})
+    assert resumed["spec"]["trainer"]["replicas"] == 2
+    with pytest.raises(Refused, match=r"trainer\.replicas changes only while the job is suspended"):
+        admin.patch(job, {"spec": {"trainer": {"replicas": 1, "mesh": None}}})
+
+
+def merge(into: Object, change: Object) -> None:
+    for name, value in change.items():
+        if isinstance(value, dict) and isinstance(into.get(name), dict):
+            merge(into[name], value)
+        else:
+            into[name] = value
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "algorithm.clipHigh",
+        "algorithm.rejection",
+        "recipe",
+        "dataset.evaluation",
+        "reward.verifier",
+        "rollout.chatTemplate",
+        "trainer.hooks",
+        "replay.external",
+        "runtimeRef",
+        "storage",
+    ],
+)
+def test_removing_and_adding_an_optional_field_is_a_change(path, admin, namespace, job):
+    if path != "algorithm.rejection":
+        with pytest.raises(Refused, match="never changes"):
+            admin.patch(job, nested(path, None))
+    bare = copy.deepcopy(job)
+    bare["metadata"] = {"name": "bare", "namespace": namespace}
+    holder = bare["spec"]
+    *parents, last = path.split(".")
+    for name in parents:
+        holder = holder[name]
+    value = holder[last]
+    holder[last] = None
+    for name, other in {"replay.external": ("replay", None), "dataset.evaluation": ("evaluation", None)}.items():
+        if name == path:
+            bare["spec"][other[0]] = other[1]
+    made = admin.create(bare)
+    with pytest.raises(Refused, match="never changes"):
+        admin.patch(made, nested(path, value))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"algorithm": {"maxSteps": 320, "maxStaleness": 3}},
+        {"rollout": {"maxConcurrentRollouts": 192}},
+        {"generation": {"replicas": 4}},
+        {"reward": {"replicas": 3}},
+        {"suspend": True},
+        {"runPolicy": {"stallTimeoutSeconds": 60, "activeDeadlineSeconds": None, "cleanup": []}},
+        {"failurePolicy": {"maxRestarts": 0, "rules": []}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_is_hot_changes_while_the_job_runs(change, admin, job):
+    changed = admin.patch(job, {"spec": change})
+    assert changed["metadata"]["generation"] == job["metadata"]["generation"] + 1
+
+
+def test_a_null_that_says_something_is_kept_by_create_and_apply_and_can_t_replace_a_value(admin, namespace, job):
+    values = yaml.safe_load((CORPUS / "accepted" / "no-rejection.yaml").read_text())
+    values["metadata"] = {"name": "applied", "namespace": namespace}
+    applied = admin.apply(values, manager="author")
+    assert applied["spec"]["algorithm"]["rejection"] is None
+    assert job_from_object(applied).spec.algorithm.rejection is None
+    changed = copy.deepcopy(job)
+    changed["spec"]["algorithm"]["rejection"] = None
+    path = f"/apis/{API}/namespaces/{namespace}/rljobs/digits"
+    with pytest.raises(Refused, match=r"algorithm\.rejection never changes"):
+        admin.raw("PUT", path, json=changed)
+
+
+def test_applying_the_same_file_again_changes_nothing(admin, post, namespace):
+    values = yaml.safe_load((CORPUS / "accepted" / "quickstart.yaml").read_text())
+    values["metadata"]["namespace"] = namespace
+    first = admin.apply(values, manager="author")
+    again = admin.apply(values, manager="author")
+    assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+
+
+@pytest.mark.parametrize("name", ["Digits", "9-digits", "d" * 41, "digits.two"])
+def test_a_name_that_pods_can_t_have_is_refused(name, post):
+    text = (CORPUS / "accepted" / "quickstart.yaml").read_text().replace("name: digits", f"name: {name!r}")
+    with pytest.raises(Refused, match=r"metadata\.name"):
+        post(text)
+
+
+def test_an_unknown_field_is_refused_by_name_or_left_out_where_that_is_asked_for(post):
+    text = (CORPUS / "refused" / "unknown-field.yaml").read_text()
+    with pytest.raises(Refused, match=r'unknown field "spec\.algorithm\.maxStep"'):
+        post(text)
+    assert "maxStep" not in post(text, validation="Ignore")["spec"]["algorithm"]
+
+
+def test_a_status_is_what_the_operator_writes_and_columns_show_it(admin, job, kubectl, namespace):
+    status = JobStatus.model_validate(
+        {
+            "conditions": [
+                {
+                    "type": kind,
+                    "status": next(iter(reasons)).when,
+                    "reason": next(iter(reasons)),
+                    "lastTransitionTime": "2026-11-21T02:00:00Z",
+                    "observedGeneration": 1,
+                }
+                for kind, reasons in REASONS.items()
+            ],
+            "observedGeneration": 1,
+            "summary": "Running",
+            "generation": {"replicas": 2, "readyReplicas": 1, "selector": "areal.dev/rljob=digits"},
+            "roles": [{"name": "trainer", "desired": 1, "ready": 1}],
+            "progress": {"step": 120, "maxSteps": 160, "policyVersion": 119, "reward": 0.73},
+            "attempts": {"epoch": 2, "restarts": 1},
+            "failures": [{"time": "2026-11-21T02:00:00Z", "role": "trainer", "exitCode": 137, "step": 97}],
+            "audit": {"ok": True, "tombstones": {"infra": 2}},
+        }
+    )
+    written = admin.apply(
+        {"apiVersion": API, "kind": "RLJob", "metadata": {"name": "digits", "namespace": namespace}}
+        | {"status": status.to_object()},
+        manager="areal-operator",
+        subresource="status",
+    )
+    assert JobStatus.model_validate(written["status"]) == status
+    assert JobStatus.model_validate(written["status"]).holds(ConditionType.ACCEPTED)
+    heading, row = kubectl("get", "rlj", namespace=namespace).stdout.splitlines()
+    assert heading.split() == ["NAME", "STATUS", "STEP", "POLICY", "REWARD", "GEN", "RESTARTS", "AGE"]
+    assert row.split()[:-1] == ["digits", "Running", "120", "119", "0.73", "1", "1"]
+    assert "digits" in kubectl("get", "areal", namespace=namespace).stdout
+
+
+def test_scale_reads_and_sets_the_generation_fleet(admin, job, kubectl, namespace):
+    path = f"/apis/{API}/namespaces/{namespace}/rljobs/digits/scale"
+    assert admin.raw("GET", path)["spec"] == {"replicas": 2}
+    kubectl("scale", "rljob/digits", "--replicas=5", namespace=namespace)
+    assert admin.get(API, "RLJob", namespace, "digits")["spec"]["generation"]["replicas"] == 5
+
+
+def test_explain_says_what_a_field_means_and_its_unit(kubectl):
+    said = kubectl("explain", "rljob.spec.algorithm.maxStaleness").stdout
+    assert "no trained token is older than this many versions" in " ".join(said.split())
+    assert "maxRestarts" in kubectl("explain", "rljob.spec.failurePolicy").stdout
+    assert "networkPolicy" in kubectl("explain", "clusterrlruntime.spec").stdout
+
+
+@pytest.mark.parametrize("kind", ["ClusterRLRuntime", "RLRuntime"])
+def test_a_runtime_keeps_its_templates_and_gets_the_models_defaults(kind, admin, namespace):
+    container = {"name": "main", "image": "trainer:1", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+    made = {
+        "apiVersion": API,
+        "kind": kind,
+        "metadata": {"name": f"cpu-{namespace}", "namespace": namespace},
+        "spec": {
+            "description": "For machines without GPUs",
+            "template": {"metadata": {"labels": {"team": "a"}}, "spec": {"runtimeClassName": "gvisor"}},
+            "roles": {"trainer": {"template": {"spec": {"containers": [container]}}}},
+            "networkPolicy": {"egress": {"worker": "Open"}},
+        },
+    }
+    if kind == "ClusterRLRuntime":
+        del made["metadata"]["namespace"]
+    stored = admin.create(made, dry_run=True)
+    assert runtime_from_object(stored).spec == runtime_from_object(made).spec
+    assert stored["spec"]["roles"]["trainer"]["template"]["spec"]["containers"] == [container]
+    assert stored["spec"]["networkPolicy"]["egress"]["tools"] == "Open"
+
+
+@pytest.mark.parametrize(
+    ("spec", "field"),
+    [
+        ({"roles": {"trainer": {"template": {"spec": {"containers": [{"image": "a"}]}}}}}, r"containers\[0\]\.name"),
+        ({"networkPolicy": {"mode": "Off"}}, r"spec\.networkPolicy\.mode"),
+        ({"storage": {"size": "1KB"}}, r"spec\.storage\.size"),
+    ],
+)
+def test_a_wrong_runtime_is_refused_by_field(spec, field, admin):
+    made = {"apiVersion": API, "kind": "ClusterRLRuntime", "metadata": {"name": "wrong"}, "spec": spec}
+    with pytest.raises(Refused, match=field):
+        admin.create(made, dry_run=True)
