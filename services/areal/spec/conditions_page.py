@@ -13,9 +13,9 @@ from areal.spec.status import REASONS, ConditionType, Summary
 
 _HEAD = """# Conditions of a job on a cluster
 
-`kubectl get rljob` shows one word for a job, `kubectl describe rljob NAME` its conditions. The conditions are the truth:
-each has a status (True, False or Unknown), a reason in one word and a message with the particulars. Programs should wait
-for conditions, not for the word: `kubectl wait --for=condition=Complete rljob/NAME --timeout=24h`.
+`kubectl get rljob` shows one word for a job, `kubectl describe rljob NAME` its conditions. The conditions are the
+truth: each has a status (True, False or Unknown), a reason in one word and a message with the particulars. Programs
+should wait for conditions, not for the word: `kubectl wait --for=condition=Complete rljob/NAME --timeout=24h`.
 
 `Complete` and `Failed` are final: a job that ended stays as it is, whatever is deleted around it. To run it again, make
 a new job. This page is made from the code: `make docs`.
