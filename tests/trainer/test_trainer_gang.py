@@ -8,7 +8,6 @@ import signal
 import pytest
 from areal.errors import ExitCode
 from areal.ledger import evidence, fences
-from areal_trainer.torchrun import alone
 from support.trainer_world import World, until
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]  # a loaded machine imports torch for a minute
@@ -84,10 +83,3 @@ def test_a_fenced_gang_exits_75_and_says_so(make_world):
     world.controller.on_advance = lambda step: fences.allocate(world.root / "fences", "trainer") if step == 1 else None
     assert finish(world.gang(), world) == ExitCode.INFRA
     assert "fence 1 is over" in (world.root / "trainer.log").read_text()
-
-
-def test_a_gang_of_one_needs_no_agent_and_one_of_several_does():
-    rank = ["-m", "areal_trainer.main", "--job", "x"]
-    assert alone(["--nnodes", "1", "--nproc-per-node", "1", "--max-restarts", "0", *rank]) == rank
-    assert alone(["--nproc-per-node", "2", *rank]) is None
-    assert alone(["--nnodes", "2", *rank]) is None

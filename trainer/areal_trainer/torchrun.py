@@ -1,38 +1,129 @@
-"""torchrun with this project's exit codes.
+"""torchrun with this project's exit codes, and with what a gang of several pods needs.
 
 `python -m areal_trainer.torchrun` takes torch.distributed.run's arguments and behaves like it, but exits with the code
 of the rank that failed first, and with 143 after a SIGTERM: torchrun itself exits 1 for everything. A gang of one
 process needs no rendezvous and no agent: this process becomes the rank, which halves the time of a restart.
+
+Several nodes meet at a fixed address, once an epoch: `AREAL_EPOCH` decides the rendezvous' id and port, so that a
+member that is late in an old epoch is never taken for one of the new. The address is a name that may not exist yet.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import os
+import socket
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from areal.errors import ExitCode
+from areal.errors import ExitCode, InfraError
+from areal.observe import logs
+
+_log = logging.getLogger("areal_trainer.torchrun")
+
+EPOCH_PORTS = 8
+"""Neighbouring epochs meet at different ports; a store of eight epochs ago is gone."""
+
+NAME_PATIENCE_S = 600.0  # records of a new pod lag by seconds, but its pod may have to be scheduled first
+_NAME_PAUSE_S = 0.5
+_SAVE_S = 600  # between SIGTERM and SIGKILL of ranks: the last checkpoint of a large model
 
 
-def alone(arguments: Sequence[str]) -> list[str] | None:
-    """The command line of the only rank after `python`, or None when there are several."""
+@dataclass(frozen=True)
+class Gang:
+    """What the command line says about the ranks. `command` is the rank's, after `python`."""
+
+    nodes: int
+    processes: int
+    command: list[str]
+    rest: list[str]  # torchrun's other arguments
+    address: str = ""
+    port: int = 0
+    run_id: str = ""
+
+
+def parse(arguments: Sequence[str]) -> Gang | None:
+    """The gang; None when there is no module to run, or the number of nodes is torchrun's to find out."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--nnodes", default="1")
     parser.add_argument("--nproc-per-node", "--nproc_per_node", default="1")
+    parser.add_argument("--master-addr", "--master_addr", default="127.0.0.1")
+    parser.add_argument("--master-port", "--master_port", type=int, default=29500)
+    parser.add_argument("--rdzv-id", "--rdzv_id", default="none")
     if "-m" not in arguments:
         return None
     place = list(arguments).index("-m")
-    gang, _ = parser.parse_known_args(list(arguments[:place]))
-    return list(arguments[place:]) if (gang.nnodes, gang.nproc_per_node) == ("1", "1") else None
+    known, rest = parser.parse_known_args(list(arguments[:place]))
+    if not (known.nnodes.isdigit() and known.nproc_per_node.isdigit()):
+        return None
+    return Gang(
+        nodes=int(known.nnodes),
+        processes=int(known.nproc_per_node),
+        command=list(arguments[place:]),
+        rest=rest,
+        address=known.master_addr,
+        port=known.master_port,
+        run_id=known.rdzv_id,
+    )
+
+
+def of_epoch(gang: Gang, epoch: int) -> list[str]:
+    """torchrun's arguments for several nodes in one epoch."""
+    return [
+        "--nnodes", str(gang.nodes),
+        "--nproc-per-node", str(gang.processes),
+        "--master-addr", gang.address,
+        "--master-port", str(gang.port + epoch % EPOCH_PORTS),
+        "--rdzv-id", f"{gang.run_id}-{epoch}",
+        *gang.rest,
+        *gang.command,
+    ]  # fmt: skip
+
+
+def await_name(
+    host: str,
+    *,
+    patience_s: float = NAME_PATIENCE_S,
+    resolve: Callable[[str, None], object] = socket.getaddrinfo,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once `host` has an address. Raises InfraError when it has none within `patience_s`."""
+    deadline, said = clock() + patience_s, False
+    while True:
+        try:
+            resolve(host, None)
+            return
+        except OSError as error:
+            if clock() > deadline:
+                raise InfraError(
+                    f"{host} has no address after {patience_s:.0f} s ({error})",
+                    fix="look at the first trainer's pod and its headless Service",
+                ) from error
+            if not said:
+                _log.info("waiting for %s to have an address (%s)", host, error)
+                said = True
+        sleep(_NAME_PAUSE_S)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the gang; returns the exit code."""
-    command = alone(arguments)
-    if command is not None:
+    gang = parse(arguments)
+    if gang is not None and (gang.nodes, gang.processes) == (1, 1):
         rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        os.execve(sys.executable, [sys.executable, *command], {**os.environ, **rank})
+        os.execve(sys.executable, [sys.executable, *gang.command], {**os.environ, **rank})
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVE_S))
+    if gang is not None and gang.nodes > 1:
+        logs.setup("trainer", "?", json=os.environ.get("AREAL_LOG_FORMAT", "human") == "json")
+        try:
+            await_name(gang.address)
+        except InfraError as error:
+            _log.error("%s", error)
+            return int(error.exit_code)
+        arguments = of_epoch(gang, int(os.environ.get("AREAL_EPOCH", "0")))
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run

@@ -58,7 +58,9 @@ class Request:
 async def supervise(request: Request) -> int:
     """Supervise the role until SIGTERM, or until it failed; answers the exit code."""
     job = ResolvedJob.load(request.job_file)
-    row = role_row(job, request.role, request.index, Place.pod(request.job_file.absolute(), interface=_interface()))
+    scratch = Path(tempfile.gettempdir())
+    place = Place.pod(request.job_file.absolute(), interface=_interface(), scratch=scratch)
+    row = role_row(job, request.role, request.index, place)
     living: set[int] = set()
     orphans.adopt()
     reaper.install(living)
@@ -105,9 +107,9 @@ async def _until_it_ends(child: Supervised, waits: WaitRegistry) -> ChildStatus:
             status = await life
             if asked.is_set():
                 return status
-            log.info("%s: %s %s", child.spec.name, status.phase, status.reason)
             if status.phase is Phase.FAILED and child.spec.policy.restart is RestartBy.ITSELF:
                 return status
+            log.info("%s: %s %s; the launcher stays up to say so", child.spec.name, status.phase, status.reason)
             with waits.waiting("end", f"SIGTERM, or a new epoch; {child.spec.name} is {status.phase}"):
                 await _changed_or(stop, child)
             if asked.is_set():
@@ -139,7 +141,7 @@ def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:
     """
     chosen = dict(ours)
     home = chosen.get("HOME", "/")
-    if home == "/" or not os.access(home, os.W_OK):
+    if home == "/" or not _writable(Path(home)):
         chosen.pop("HOME", None)
     identity = {name: value for name, value in row.env.items() if name.startswith(_OURS)}
     return {**row.env, **chosen, **identity}
@@ -148,9 +150,13 @@ def _environment(row: RoleRow, ours: Mapping[str, str]) -> dict[str, str]:
 def _log_directory(job: ResolvedJob) -> Path:
     """The run directory's, so that logs outlive the pod, where this role may write there."""
     kept = job.layout.logs
-    if os.access(kept, os.W_OK):
+    if _writable(kept):
         return kept
     return Path(tempfile.gettempdir()) / "areal-logs"
+
+
+def _writable(directory: Path) -> bool:
+    return os.access(directory, os.W_OK, effective_ids=True)
 
 
 def _interface() -> str:

@@ -1,0 +1,275 @@
+"""A job as a cluster would run it, without one: every role under its own `areal-launch`, on ports of loopback.
+
+The job is resolved as for pods; then addresses become loopback ports and mounts become folders of the test. The test
+plays kubelet (starts and kills pods) and operator (epochs, draining, hot fields). Started by root, pods are an
+unprivileged user without a home, who may read everything and write only to the run directory and their scratch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+import psutil
+from areal.launch.core import Phase
+from areal.launch.service import phase_from_wire
+from areal.net.channel import connect_sync
+from areal.plan import Endpoints, ResolvedJob
+from areal.plan.cluster import redis_files, resolve_for_pods, roles_of
+from areal.plan.cluster_names import ACCESS_KEYS, PORTS, Role, password_key
+from areal.plan.ports import free_ports
+from areal.plan.redis_conf import RedisPlaces, redis_text
+from areal.plan.resolved import REDIS_USERS
+from areal.spec import RLJob
+from areal.v1 import operations_pb2 as operations
+from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
+
+TOKEN = "token-of-the-pods"
+NOBODY = 65532
+_PASSWORDS = {user: f"password-of-{user}" for user in REDIS_USERS}
+_KEEP = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # all that a container gets of our environment
+
+
+@dataclass
+class Pod:
+    """One started pod; `process` is its first process."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    launcher: int  # port
+    last_words: Path
+
+    def below(self, *words: str) -> list[psutil.Process]:
+        """Processes of the pod whose command line holds all `words`."""
+        found = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(child.cmdline())
+                if all(word in line for word in words) and "keeper.py" not in line:
+                    found.append(child)
+        return found
+
+
+@dataclass
+class Pods:
+    """The pods of one job, and what an operator does to them."""
+
+    root: Path
+    job: RLJob
+    recipe_source: str
+    resolved: ResolvedJob = field(init=False)
+    pods: dict[str, Pod] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.mounts = {name: self.root / name for name in ("job", "access", "run", "data", "tmp", "recipe", "ended")}
+        for folder in self.mounts.values():
+            folder.mkdir(parents=True)
+        self.resolved = self._on_loopback(
+            resolve_for_pods(self.job, namespace="team", uid="0f1e2d3c", recipe_source=self.recipe_source)
+        )
+        (self.mounts["job"] / "resolved.json").write_text(self.resolved.model_dump_json())
+        conf, acl = redis_files(self.resolved, _PASSWORDS)
+        places = RedisPlaces(
+            "127.0.0.1", self.ports("redis", 0)["main"], self.mounts["data"], self.mounts["access"] / "users.acl"
+        )
+        assert "/areal/access/users.acl" in conf
+        (self.mounts["job"] / "redis.conf").write_text(redis_text(self.resolved.job.spec.replay.budget_bytes, places))
+        secrets = {"token": TOKEN, "users.acl": acl, **{password_key(user): word for user, word in _PASSWORDS.items()}}
+        for key in {key for keys in ACCESS_KEYS.values() for key in keys}:
+            (self.mounts["access"] / key).write_text(secrets[key])
+        if os.geteuid() == 0:
+            for name in ("run", "data", "tmp", "ended"):
+                os.chown(self.mounts[name], NOBODY, NOBODY)
+
+    def _on_loopback(self, resolved: ResolvedJob) -> ResolvedJob:
+        """The same job with other addresses and mounts; nothing else differs from a cluster's."""
+        rows = [(role, index) for role, pods in roles_of(resolved).items() for index in range(pods)]
+        wanted = [(role, index, purpose) for role, index in rows for purpose in PORTS[role]]
+        ports: dict[str, dict[str, int]] = {}
+        for (role, index, purpose), port in zip(wanted, free_ports(len(wanted)), strict=True):
+            ports.setdefault(f"{role.value}-{index}", {})[purpose] = port
+
+        def address(role: Role, purpose: str = "grpc") -> str | None:
+            return f"127.0.0.1:{ports[f'{role.value}-0'][purpose]}" if f"{role.value}-0" in ports else None
+
+        return resolved.model_copy(
+            update={
+                "run_dir": self.mounts["run"],
+                "access_dir": self.mounts["access"],
+                "recipe_source": self.mounts["recipe"] / "recipe.py" if resolved.recipe_source else None,
+                "recipe_path": self.mounts["run"] / "recipe" / "recipe.py" if resolved.recipe_path else None,
+                "redis_users": {user: self.mounts["access"] / password_key(user) for user in REDIS_USERS},
+                "ports": ports,
+                "bind": "127.0.0.1",
+                "endpoints": Endpoints(
+                    controller=address(Role.CONTROLLER) or "",
+                    redis=address(Role.REDIS, "main"),
+                    reward=address(Role.REWARD),
+                    reward_custom=address(Role.REWARD_CUSTOM),
+                    rendezvous=address(Role.TRAINER, "rendezvous"),
+                ),
+            }
+        )
+
+    def ports(self, role: str, index: int) -> Any:
+        return self.resolved.ports_of(role, index)
+
+    # ---- the kubelet
+
+    def start(self, role: str, index: int = 0) -> Pod:
+        """Start a pod; its name is `role-index`."""
+        name = f"{role}-{index}"
+        assert name not in self.pods or self.pods[name].process.poll() is not None, f"{name} runs"
+        job = ["--job", str(self.mounts["job"] / "resolved.json")]
+        launcher = free_ports(1)[0]
+        command = [sys.executable, "-m", "areal.launch.main", *job, "--role", role, "--port", str(launcher)]
+        if role == "redis":
+            command = [str(shutil.which("redis-server")), str(self.mounts["job"] / "redis.conf")]
+        pod = Pod(name, self._container(name, command, index), launcher, self.mounts["ended"] / name)
+        self.pods[name] = pod
+        return pod
+
+    def start_all(self, order: Iterable[str]) -> None:
+        """Start every pod of the named roles."""
+        pods = {role.value: count for role, count in roles_of(self.resolved).items()}
+        for role in order:
+            for index in range(pods[role]):
+                self.start(role, index)
+
+    def tool(self, role: str, timeout_s: float = 60.0) -> tuple[int, str]:
+        """Run `prepare` or `finish`; answers its exit code and its last words."""
+        (self.mounts["ended"] / f"{role}-0").unlink(missing_ok=True)
+        job = ["--job", str(self.mounts["job"] / "resolved.json")]
+        process = self._container(f"{role}-0", [sys.executable, "-m", "areal.launch.role", role, *job], 0)
+        code = process.wait(timeout_s)
+        words = self.mounts["ended"] / f"{role}-0"
+        return code, words.read_text() if words.exists() else ""
+
+    def _container(self, name: str, command: list[str], index: int) -> subprocess.Popen[bytes]:
+        environment = {key: os.environ[key] for key in _KEEP if key in os.environ}
+        environment |= {"AREAL_INDEX": str(index), "AREAL_POD_IP": "127.0.0.1", "AREAL_POD_NAME": name, "HOME": "/"}
+        environment |= {"TMPDIR": str(self.mounts["tmp"]), "AREAL_TERMINATION_LOG": str(self.mounts["ended"] / name)}
+        with (self.root / f"{name}.out").open("ab") as out:
+            return subprocess.Popen(
+                [*_as_nobody(), *command],
+                env=environment,
+                cwd="/",
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+    def stop(self, *names: str, timeout_s: float = 40.0) -> dict[str, int]:
+        """SIGTERM to pods, all at once; answers their exit codes."""
+        for name in names:
+            self.pods[name].process.send_signal(signal.SIGTERM)
+        return {name: self.pods[name].process.wait(timeout_s) for name in names}
+
+    def kill_all(self) -> None:
+        """End everything that still runs, whatever happened."""
+        for pod in self.pods.values():
+            if pod.process.poll() is None:
+                family = psutil.Process(pod.process.pid).children(recursive=True)
+                pod.process.kill()
+                pod.process.wait(10)
+                for process in family:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+
+    def output(self, name: str) -> str:
+        """What `kubectl logs` would show of all of a pod's starts."""
+        return (self.root / f"{name}.out").read_text(errors="replace")
+
+    def all_output(self) -> str:
+        """The last lines of every pod, for a test that failed."""
+        return "\n".join(
+            f"==== {path.name}\n{path.read_text(errors='replace')[-1500:]}" for path in self.root.glob("*.out")
+        )
+
+    # ---- the operator
+
+    @contextlib.contextmanager
+    def _launcher(self, name: str) -> Iterator[Any]:
+        with connect_sync(f"127.0.0.1:{self.pods[name].launcher}", TOKEN) as channel:
+            yield operations_grpc.LauncherStub(channel)
+
+    def child(self, name: str) -> operations.GetChildStatusResponse:
+        """How a pod's child is."""
+        with self._launcher(name) as stub:
+            return stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=5)
+
+    def phase(self, name: str) -> Phase:
+        """The phase of a pod's child; IDLE while its launcher isn't up."""
+        try:
+            return phase_from_wire(self.child(name).phase)
+        except grpc.RpcError:
+            return Phase.IDLE
+
+    def awaits(self, name: str) -> bool:
+        """Whether a pod's child waits for an epoch."""
+        try:
+            return self.child(name).awaits_epoch
+        except grpc.RpcError:
+            return False
+
+    def restart(self, epoch: int, *names: str) -> None:
+        """Tell a gang its epoch."""
+        for name in names:
+            with self._launcher(name) as stub:
+                assert stub.RestartChild(operations.RestartChildRequest(epoch=epoch), timeout=5).accepted
+
+    def drain(self, name: str) -> None:
+        """Ask a pod's child to stop for good."""
+        with self._launcher(name) as stub:
+            assert stub.DrainChild(operations.DrainChildRequest(), timeout=5).accepted
+
+    def rollout(self) -> rollout.GetRolloutStatusResponse:
+        """The controller's status."""
+        with connect_sync(self.resolved.endpoints.controller, TOKEN) as channel:
+            return rollout_grpc.RolloutStub(channel).GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=5)
+
+    def set_hot(self, **fields: int) -> None:
+        """Change hot fields."""
+        with connect_sync(self.resolved.endpoints.controller, TOKEN) as channel:
+            rollout_grpc.RolloutStub(channel).SetHotFields(rollout.SetHotFieldsRequest(**fields), timeout=5)
+
+    def trainer(self) -> operations.GetTrainerStatusResponse:
+        """The first trainer's status."""
+        with connect_sync(f"127.0.0.1:{self.ports('trainer', 0)['grpc']}", TOKEN) as channel:
+            stub = operations_grpc.TrainerControlStub(channel)
+            return stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5)
+
+    def step(self) -> int:
+        """Batches trained so far; 0 while no trainer answers."""
+        try:
+            return int(self.trainer().step)
+        except grpc.RpcError:
+            return 0
+
+    def until(self, what: str, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
+        """Wait for `ready()`, asked ten times a second."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
+            assert time.monotonic() < deadline, f"no {what} within {timeout_s} s:\n{self.all_output()}"
+            time.sleep(0.1)
+
+
+def _as_nobody() -> list[str]:
+    """Started by root: become a user of no name, who may still read the interpreter wherever it is installed."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        return []
+    ids = ["--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
+    return ["setpriv", *ids, "--inh-caps", "-all,+dac_read_search", "--ambient-caps", "-all,+dac_read_search"]
