@@ -26,3 +26,36 @@ What they have, from `kube.harness` (fixtures are shared by every room of tests/
 Where the programs come from: KUBE_ASSETS=<folder>, else what `make k8s-tools` built; without them a test fails and says
 so.
 """
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+from kube.harness.control_plane import Cluster
+from kube.harness.fleet import Fleet
+from kube.operators import Ground, Operator, prepare_ground
+from support.scripted_pods import ScriptedPods
+
+
+@pytest.fixture(scope="session")
+def ground(cluster: Cluster, crds: None, kwok: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    """The chart's rights and runtime are installed, and fake pods answer: `Operator(ground, "name", …)`."""
+    directory = tmp_path_factory.mktemp("operators")
+    with ScriptedPods(cluster.kubeconfig, directory) as pods:
+        yield prepare_ground(cluster, pods, directory)
+
+
+@pytest.fixture(scope="session")
+def pods(ground: Ground) -> ScriptedPods:
+    """What runs in the fake pods: `pods.run(namespace, job)`."""
+    return ground.pods
+
+
+@pytest.fixture(scope="module")
+def operator(ground: Ground) -> Iterator[Operator]:
+    """One operator for all namespaces, with the chart's rights, while a module's tests run."""
+    one = Operator(ground, f"shared-{secrets.token_hex(3)}").wait_ready()
+    yield one
+    one.stop()

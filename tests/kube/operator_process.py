@@ -1,0 +1,153 @@
+"""An operator in a process of its own, as `areal operator` runs it, that finds fake pods through an address book.
+
+`--die-after N` makes it die like a killed process right after its Nth write reached the API server, before it could
+learn the answer; the parent then forks the next one, until one is asked to stop. Each death is told as a line of JSON:
+what was written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal.observe import logs
+from areal.operator import main as operator
+from areal.operator.observed import Pod
+from areal.operator.runtime.manager import Times
+from areal.operator.runtime.times import LeaseTimes
+from areal.operator.runtime.transport import Request, Response, Transport
+
+NOBODY = 9  # the discard port
+KILLED = 137
+UNCOUNTED = ("/leases", "/events")  # nothing is decided by what they hold
+
+
+class AddressBook:
+    """Incarnation of a pod → port, from a file that another process replaces."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read: tuple[int, int] = (0, 0)
+        self._ports: dict[str, int] = {}
+
+    def dial(self, namespace: str, job: str, pod: Pod, port: int) -> tuple[str, int]:
+        """See `Dialer`."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._path.stat()
+            if (found.st_mtime_ns, found.st_ino) != self._read:
+                self._ports = json.loads(self._path.read_text())
+                self._read = (found.st_mtime_ns, found.st_ino)
+        return "127.0.0.1", self._ports.get(pod.incarnation, NOBODY)
+
+
+class Mortal:
+    """A transport whose process dies after so many writes."""
+
+    def __init__(self, real: Transport, writes_left: int) -> None:
+        self._real = real
+        self._left = writes_left
+
+    async def request(self, request: Request, *, deadline_s: float) -> Response:
+        answer = await self._real.request(request, deadline_s=deadline_s)
+        dry = request.query.get("dryRun")
+        if request.method != "GET" and not dry and not any(part in request.path for part in UNCOUNTED):
+            self._left -= 1
+            if self._left == 0:
+                told = {"died_after": f"{request.method} {request.path}", "status": answer.status}
+                os.write(1, json.dumps(told).encode() + b"\n")
+                os._exit(KILLED)
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+def live(arguments: argparse.Namespace) -> None:
+    """One operator, to its end."""
+    logs.setup("operator", "", json=False)
+    if arguments.die_after:
+        connect = operator.connect
+
+        async def connect_mortal(kubeconfig: Path | None) -> Transport:
+            return Mortal(await connect(kubeconfig), arguments.die_after)
+
+        operator.connect = connect_mortal  # type: ignore[assignment]
+    options = operator.Options(
+        namespaces=tuple(arguments.namespace),
+        default_runtime=arguments.default_runtime,
+        kubeconfig=arguments.kubeconfig,
+        lease_namespace=arguments.lease_namespace,
+        identity=arguments.identity,
+        bind="127.0.0.1",
+        metrics_port=arguments.metrics_port,
+        health_port=arguments.health_port,
+        workers=arguments.workers,
+        qps=arguments.qps,
+        burst=int(arguments.qps * 2),
+        json_logs=False,
+    )
+    lease = LeaseTimes(duration_s=arguments.lease_s, renew_s=arguments.lease_s * 0.6, retry_s=arguments.lease_s / 10)
+
+    async def until_signal() -> None:
+        stop = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+        await operator.run(options, stop, dialer=AddressBook(arguments.book).dial, times=Times(lease=lease))
+
+    asyncio.run(until_signal())
+
+
+def live_again_and_again(arguments: argparse.Namespace) -> None:
+    """Fork one operator after the other: imports are paid once, a death is a real death."""
+    child = 0
+    stopped = False
+
+    def stop(*_: object) -> None:
+        nonlocal stopped
+        stopped = True
+        if child:
+            os.kill(child, signal.SIGTERM)
+
+    signal.signal(signal.SIGTERM, stop)
+    while not stopped:
+        child = os.fork()
+        if child == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            try:
+                live(arguments)
+            except BaseException as error:
+                sys.stderr.write(f"{type(error).__name__}: {error}\n")
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.waitstatus_to_exitcode(status) not in (0, KILLED, -signal.SIGTERM):
+            sys.exit("an operator ended by itself")
+
+
+def main() -> None:
+    """Console entry."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--book", type=Path, required=True)
+    parser.add_argument("--identity", required=True)
+    parser.add_argument("--lease-namespace", required=True)
+    parser.add_argument("--lease-s", type=float, default=15.0)
+    parser.add_argument("--default-runtime", default="")
+    parser.add_argument("--namespace", action="append", default=[])
+    parser.add_argument("--metrics-port", type=int, default=0)
+    parser.add_argument("--health-port", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--qps", type=float, default=20.0)
+    parser.add_argument("--die-after", type=int, default=0)
+    arguments = parser.parse_args()
+    (live_again_and_again if arguments.die_after else live)(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Operators under test: each a process of its own, with the rights that the chart gives it and no more."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import yaml
+from kube.harness import tools
+from kube.harness.client import Client
+from kube.harness.control_plane import Cluster
+from kube.harness.processes import Process, free_ports
+from support.scripted_pods import ScriptedPods
+
+HOME = "areal-system"
+RUNTIME = "areal-cpu"
+CHART = tools.ROOT / "charts" / "areal"
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What operators stand on: a cluster with the chart's rights and runtimes, and pods that answer."""
+
+    cluster: Cluster
+    kubeconfig: Path  # of the operator's service account
+    pods: ScriptedPods
+    directory: Path
+
+
+def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path) -> Ground:
+    """Install the chart's service account, rights and CPU runtime, and log in as that account."""
+    admin = cluster.admin
+    admin.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": HOME}})
+    values = ["-f", str(CHART / "ci" / "cpu-values.yaml")]
+    for template in ("rbac-operator", "runtimes"):
+        command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
+        rendered = tools.helm(None, *command, namespace=HOME).stdout
+        for obj in yaml.safe_load_all(rendered):
+            if obj and "delete" not in obj["metadata"].get("annotations", {}).get("helm.sh/hook", ""):
+                admin.apply(obj)
+    token = tools.kubectl(
+        cluster.kubeconfig, "create", "token", "areal-operator", "--duration=6h", namespace=HOME
+    ).stdout
+    return Ground(cluster, cluster.as_token("areal-operator", token.strip()), pods, directory)
+
+
+class Operator:
+    """One running operator."""
+
+    def __init__(self, ground: Ground, identity: str, *, namespace: str = "", **flags: object) -> None:
+        """`namespace` narrows it, and its lease, to one; such an operator has every right, and no rival elsewhere."""
+        self.identity = identity
+        self.metrics_port, self.health_port = free_ports(2)
+        kubeconfig = ground.cluster.kubeconfig if namespace else ground.kubeconfig
+        options = {
+            "kubeconfig": kubeconfig,
+            "book": ground.pods.book,
+            "identity": identity,
+            "lease-namespace": namespace or HOME,
+            "default-runtime": RUNTIME,
+            "metrics-port": self.metrics_port,
+            "health-port": self.health_port,
+            **{name.replace("_", "-"): value for name, value in flags.items()},
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "kube.operator_process",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ]
+        command += [f"--namespace={namespace}"] if namespace else []
+        environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests")}
+        self.process = Process("operator", command, ground.directory / f"{identity}.log", env=environment)
+
+    def wait_ready(self) -> Operator:
+        """Once its caches are full."""
+        self.process.wait_until(self._is_ready, "ready", timeout_s=60)
+        return self
+
+    @property
+    def leads(self) -> bool:
+        """Whether it holds the lease."""
+        return self.metric("areal_operator_leader") == 1.0
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that have these labels."""
+        text = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", trust_env=False).text
+        total = 0.0
+        for line in text.splitlines():
+            sample, _, value = line.rpartition(" ")
+            if sample.partition("{")[0] == name and all(
+                f'{key}="{wanted}"' in sample for key, wanted in labels.items()
+            ):
+                total += float(value)
+        return total
+
+    def deaths(self) -> list[str]:
+        """After which writes its processes died, in order."""
+        lines = [line for line in self.process.log.read_text().splitlines() if line.startswith('{"died_after"')]
+        return [json.loads(line)["died_after"] for line in lines]
+
+    def stop(self) -> None:
+        """Ends it in peace: it gives the lease back."""
+        self.process.stop(grace_s=20)
+
+    def _is_ready(self) -> bool:
+        try:
+            return bool(
+                httpx.get(f"http://127.0.0.1:{self.health_port}/readyz", timeout=2.0, trust_env=False).status_code
+                == 200
+            )
+        except httpx.HTTPError:
+            return False
+
+
+def children(admin: Client, namespace: str) -> dict[str, str]:
+    """Everything of the operator's in a namespace: kind/name → uid."""
+    kinds = [
+        ("v1", kind) for kind in ("Pod", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim", "ServiceAccount")
+    ]
+    kinds += [("apps/v1", "StatefulSet"), ("apps/v1", "Deployment"), ("batch/v1", "Job")]
+    kinds += [("policy/v1", "PodDisruptionBudget"), ("networking.k8s.io/v1", "NetworkPolicy")]
+    found = [obj for version, kind in kinds for obj in admin.list(version, kind, namespace, "areal.dev/rljob")]
+    return {f"{obj['kind']}/{obj['metadata']['name']}": obj["metadata"]["uid"] for obj in found}
