@@ -42,7 +42,7 @@ def samples(job: Json) -> Iterator[Sample]:
         yield "role_ready", {"role": role["name"]}, float(role.get("ready") or 0)
     numbers = {
         "progress_step": progress.get("step"),
-        "max_steps": progress.get("maxSteps", algorithm.get("maxSteps")),
+        "max_steps": algorithm.get("maxSteps"),
         "policy_version": progress.get("policyVersion"),
         "oldest_served_version": progress.get("oldestServedVersion"),
         "groups_trained": progress.get("groupsTrained"),

@@ -1,17 +1,17 @@
 """Whether this process is alive and ready, for the kubelet.
 
-Owns the two answers and the thread that gives them: `/healthz` (kill me) and `/readyz` (my caches are full). The thread
-answers while the event loop is stuck, which is one of the things it has to tell.
+Owns the two answers: `/healthz` (kill me) and `/readyz` (my caches are full). A thread gives them (`pages`), so that
+they are given while the event loop is stuck, which is one of the things they have to tell.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable, Sequence
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http import HTTPStatus
 
+from areal.operator.runtime.pages import Page
 from areal.operator.runtime.reflector import Pulse
 from areal.operator.runtime.times import HealthTimes, WatchTimes
 
@@ -59,40 +59,12 @@ class Health:
         return [] if self._synced() else ["caches are not synced"]
 
 
-class HealthServer:
-    """Answers in a thread of its own. Use as a context manager."""
+def page_of(ills: Callable[[], list[str]]) -> Callable[[], Page]:
+    """A probe's page: 200 when nothing is wrong."""
 
-    def __init__(self, health: Health, host: str, port: int) -> None:
-        answers = {"/healthz": health.ills, "/readyz": health.unready}
+    def page() -> Page:
+        wrong = ills()
+        text = "\n".join(wrong or ["ok"]) + "\n"
+        return Page(text.encode(), HTTPStatus.SERVICE_UNAVAILABLE if wrong else HTTPStatus.OK)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                found = answers.get(self.path.partition("?")[0])
-                wrong = found() if found else ["ask for /healthz or /readyz"]
-                body = "\n".join(wrong or ["ok"]).encode() + b"\n"
-                self.send_response(404 if found is None else 503 if wrong else 200)
-                self.send_header("Content-Type", "text/plain; charset=utf-8")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                """Probes are not worth a line."""
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)
-
-    @property
-    def port(self) -> int:
-        """Where it listens."""
-        return int(self._server.server_address[1])
-
-    def __enter__(self) -> HealthServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join(timeout=5)
+    return page

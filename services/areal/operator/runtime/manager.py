@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -16,10 +17,11 @@ from areal.operator.runtime.backoff import Backoff
 from areal.operator.runtime.cache import Cache
 from areal.operator.runtime.errors import ApiError, ForbiddenError, NotFoundError
 from areal.operator.runtime.events import Recorder
-from areal.operator.runtime.health import Health, HealthServer
+from areal.operator.runtime.health import Health, page_of
 from areal.operator.runtime.lease import ApiLeases, Election
 from areal.operator.runtime.limiter import Limiter
 from areal.operator.runtime.metrics import OperatorMetrics
+from areal.operator.runtime.pages import Pages
 from areal.operator.runtime.queue import Queue
 from areal.operator.runtime.reflector import Reflector
 from areal.operator.runtime.resources import Json, Key, Resource
@@ -75,12 +77,19 @@ class Settings:
 class Manager:
     """One operator process. `api`, `caches`, `recorder` and `metrics` are for the one who reconciles."""
 
-    def __init__(self, transport: Transport, watched: Sequence[Watched], settings: Settings) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        watched: Sequence[Watched],
+        settings: Settings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.settings = settings
+        self._clock = clock
         times = settings.times
         self.metrics = OperatorMetrics()
-        self.queue = Queue(times=times.queue, on_done=self.metrics.reconciled)
-        self._limiter = Limiter(settings.qps, settings.burst)
+        self.queue = Queue(times=times.queue, clock=clock, on_done=self.metrics.reconciled)
+        self._limiter = Limiter(settings.qps, settings.burst, clock)
         self.api = Api(transport, self._limiter, observer=self, on_answer=self.metrics.answered)
         self.election = Election(
             ApiLeases(self.api, settings.lease_namespace, settings.lease_name),
@@ -88,9 +97,10 @@ class Manager:
             name=settings.lease_name,
             identity=settings.identity,
             times=times.lease,
+            clock=clock,
         )
         self.api.guard = self.election.guard
-        self.recorder = Recorder(self.api, instance=settings.identity)
+        self.recorder = Recorder(self.api, instance=settings.identity, clock=clock)
         self.caches: dict[Resource, Cache] = {}
         self._reflectors: list[Reflector] = []
         self._watched = watched
@@ -101,6 +111,7 @@ class Manager:
             pulses=[reflector.pulse for reflector in self._reflectors],
             times=times.health,
             watch=times.watch,
+            clock=clock,
         )
         self.metrics_port = self.health_port = 0
         self._follow_gauges()
@@ -129,11 +140,13 @@ class Manager:
 
         `while_leading` runs beside the workers for as long as this process leads, and must not return before.
         """
+        bind = self.settings.bind
+        probes = {"/healthz": page_of(self.health.ills), "/readyz": page_of(self.health.unready)}
         with (
-            HealthServer(self.health, self.settings.bind, self.settings.health_port) as health,
-            self.metrics.serving(self.settings.bind, self.settings.metrics_port) as metrics_port,
+            Pages(bind, self.settings.health_port, probes) as health,
+            Pages(bind, self.settings.metrics_port, {"/metrics": self.metrics.page}) as metrics,
         ):
-            self.health_port, self.metrics_port = health.port, metrics_port
+            self.health_port, self.metrics_port = health.port, metrics.port
             watching = [asyncio.create_task(one.run(), name=f"watch {one.pulse.resource}") for one in self._reflectors]
             watching += [asyncio.create_task(self.health.beat()), asyncio.create_task(self._refresh())]
             leading = asyncio.create_task(self._lead(reconcile, while_leading), name="lead")
@@ -158,7 +171,14 @@ class Manager:
 
         cache = self.caches[resource] = Cache(resource, on_change, scopes=scopes, labelled_only=one.labelled_only)
         self._reflectors += [
-            Reflector(self.api, cache, scope=scope, optional=one.optional, times=self.settings.times.watch)
+            Reflector(
+                self.api,
+                cache,
+                scope=scope,
+                optional=one.optional,
+                times=self.settings.times.watch,
+                clock=self._clock,
+            )
             for scope in scopes
         ]
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 
-from prometheus_client import start_http_server
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from areal import __version__
 from areal.observe.catalog import Scope
 from areal.observe.metrics import Metrics
 from areal.operator.runtime.cache import Cache
+from areal.operator.runtime.pages import Page
 from areal.operator.runtime.queue import Done
 from areal.operator.runtime.reflector import Pulse
 
@@ -55,13 +55,6 @@ class OperatorMetrics(Metrics):
         for cache in caches:
             self.gauge("areal_operator_cached_objects", resource=cache.resource.plural).set(len(cache))
 
-    @contextmanager
-    def serving(self, host: str, port: int) -> Iterator[int]:
-        """Serve `/metrics` from a thread of its own for the time of the block; gives the port."""
-        server, thread = start_http_server(port, addr=host, registry=self.registry)
-        try:
-            yield int(server.server_port)
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(timeout=5)
+    def page(self) -> Page:
+        """`/metrics`."""
+        return Page(generate_latest(self.registry), content_type=CONTENT_TYPE_LATEST)
