@@ -41,11 +41,11 @@ def network_policies(w: Wanted) -> list[Json]:
 
 
 def _policy(w: Wanted, role: Role) -> Json:
+    rules = {"ingress": _ingress(w, role), "egress": _egress(w, role)}
     spec: Json = {
         "podSelector": {"matchLabels": selector(w.name, role)},
         "policyTypes": ["Ingress", "Egress"],
-        "ingress": _ingress(w, role),
-        "egress": _egress(w, role),
+        **{way: listed for way, listed in rules.items() if listed},  # an API server counts [] as a change, every time
     }
     return child(w, "networking.k8s.io/v1", "NetworkPolicy", workload(w.name, role), role=role, spec=spec)
 
