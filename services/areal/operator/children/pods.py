@@ -98,6 +98,7 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
         "name": MAIN_CONTAINER,
         "env": [{"name": "HOME", "value": str(SCRATCH_DIR)}],  # libraries keep caches there
         "resources": needs.resources(role, int(w.job.spec.replay.budget_bytes)),
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # of a role that died before it could say why
         "volumeMounts": places,
         **needs.probes(role),
     }
