@@ -146,6 +146,35 @@ def sim(context: typer.Context) -> None:
 
 
 @app.command(
+    epilog="Examples:\n\n  areal submit job.yaml\n\n  areal submit job.yaml -n team-a algorithm.maxSteps=20 --wait\n\n"
+    "  areal submit job.yaml --dry-run > manifests.yaml",
+    short_help="Put a job on a Kubernetes cluster, with its files.",
+)
+def submit(
+    job: JobFile,
+    overrides: Overrides = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Where to; the job's, else the context's.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests as YAML and touch nothing.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")] = False,
+    kubeconfig: Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig; its current one unless given.")
+    ] = None,
+) -> None:
+    """Check a job, upload the files that it names by relative paths, and apply it to a cluster.
+
+    The recipe becomes a ConfigMap; model, tokenizer, datasets and hooks go to the job's volume. Absolute paths are in
+    the images, pvc://claim/path is on a volume. Files that are there already are not sent again.
+    """
+    from areal.cli.submit import Options, submit_command
+
+    options = Options(namespace, kubeconfig, context, dry_run, wait)
+    raise typer.Exit(submit_command(job, overrides or (), options))
+
+
+@app.command(
     epilog="Example, outside of a cluster:\n\n  areal operator --kubeconfig ~/.kube/config --lease-namespace default "
     "--bind 127.0.0.1",
     short_help="Run RLJobs on Kubernetes (the chart starts this).",

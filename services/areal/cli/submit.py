@@ -1,0 +1,103 @@
+"""`areal submit`: checks a job here, puts it on a cluster with its files, and says what to look at next."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from areal.errors import ExitCode
+from areal.spec import Finding, RLJob, Severity, check, load_job, refuse
+from areal.stage.facts import gather, sources_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked beside the job."""
+
+    namespace: str | None
+    kubeconfig: Path | None
+    context: str | None
+    dry_run: bool
+    wait: bool
+
+
+def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -> int:
+    """Check, then submit or print; the exit code is the job's with --wait."""
+    from areal.submit.follow import follow
+    from areal.submit.submit import Request, objects, submit
+
+    job = load_job(job_file, overrides)
+    base_dir = job_file.absolute().parent
+    verifier = _check(job, job_file, base_dir)
+    console = Console(stderr=True)
+    if options.dry_run:
+        from areal.spec.runtime import RuntimeSpec
+
+        request = Request(job, base_dir, options.namespace or job.metadata.namespace or "default", verifier)
+        sys.stdout.write(objects(request, RuntimeSpec(), _quiet).text())
+        return int(ExitCode.DONE)
+    from areal.submit.cluster import connect
+
+    cluster = connect(options.kubeconfig, options.context)
+    request = Request(job, base_dir, options.namespace or job.metadata.namespace or cluster.namespace, verifier)
+    made = submit(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))
+    _next(made, console)
+    if not options.wait:
+        return int(ExitCode.DONE)
+    with console.status("waiting for the operator") as shown:
+        code, sentence = follow(cluster, made, shown.update)
+    console.print(sentence, highlight=False, soft_wrap=True)
+    return int(code)
+
+
+def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
+    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
+    facts = gather(job, sources_of(job, base_dir))
+    refuse([*check(job, facts, base_dir=base_dir), *_not_for_clusters(job)], job_file)
+    return "custom" if facts.recipe_defines_reward and job.spec.reward.verifier is None else None
+
+
+def _not_for_clusters(job: RLJob) -> list[Finding]:
+    """What a cluster would refuse after everything was uploaded."""
+    uri = job.spec.model.uri
+    if uri is None or not uri.startswith("hf://"):
+        return []
+    fix = "Download the model and name its directory in model.path: it is uploaded."
+    message = f"{uri!r}: this version downloads no models on a cluster"
+    return [Finding("model-hub", Severity.ERROR, "spec.model.uri", message, fix, job.where("spec.model.uri"))]
+
+
+def _next(job: dict[str, Any], console: Console) -> None:
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    console.print(f"rljob/{name} is in {namespace}. Next:", highlight=False)
+    for command in (
+        f"kubectl -n {namespace} get rljob {name} -w",
+        f"kubectl -n {namespace} wait --for=condition=Complete rljob/{name} --timeout=24h",
+        f"kubectl -n {namespace} describe rljob {name}",
+    ):
+        console.print(f"  {command}", style="bold", highlight=False, soft_wrap=True)
+
+
+def _bars(console: Console) -> Any:
+    """Progress bars, on a terminal."""
+
+    @contextmanager
+    def progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=console, transient=True) as shown:
+            task = shown.add_task(what, total=size)
+            yield lambda count: shown.advance(task, count)
+
+    return progress
+
+
+@contextmanager
+def _quiet(what: str, size: int) -> Iterator[Callable[[int], None]]:
+    yield lambda count: None

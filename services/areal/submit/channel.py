@@ -1,0 +1,49 @@
+"""A program that runs in a pod, spoken to over the API server's exec websocket."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from areal.errors import InfraError
+
+_STDIN = 0
+_AGAIN = "Submit again: what arrived is kept, only the rest is sent."
+
+
+class PodChannel:
+    """Standard input and output of the program. Closing it ends the program."""
+
+    def __init__(self, socket: Any) -> None:
+        self._socket = socket
+
+    def __enter__(self) -> PodChannel:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._socket.close()
+
+    def write(self, data: bytes) -> None:
+        """Send to standard input; blocks while the other side is slower. Raises InfraError when it is gone."""
+        try:
+            self._socket.write_stdin(data)
+        except Exception as error:  # the websocket library and the sockets below it raise many kinds
+            raise InfraError(f"the connection to the pod broke: {error}{self._last_words()}", fix=_AGAIN) from error
+
+    def line(self, timeout_s: float) -> bytes:
+        """The next line of standard output."""
+        try:
+            line: bytes = self._socket.readline_stdout(timeout=timeout_s)
+        except Exception as error:  # as above
+            raise InfraError(f"the connection to the pod broke: {error}{self._last_words()}", fix=_AGAIN) from error
+        if not line:
+            gone = "the program in the pod ended" if not self._socket.is_open() else "the pod didn't answer in time"
+            raise InfraError(f"{gone}{self._last_words()}", fix=_AGAIN)
+        return line
+
+    def _last_words(self) -> str:
+        """What the program wrote to standard error."""
+        if self._socket.is_open():
+            return ""
+        said: bytes = self._socket.read_stderr(timeout=0)
+        return f": {said.decode(errors='replace').strip()[-500:]}" if said else ""

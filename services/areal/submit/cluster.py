@@ -1,0 +1,231 @@
+"""The cluster as `areal submit` uses it: get, apply, delete, watch one object; run a program in a pod.
+
+Owns the connection. Objects are plain dicts; what the server refuses is explained by `answers`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from areal.errors import ArealError, ConfigError
+from areal.submit.answers import explained
+from areal.submit.channel import PodChannel
+from areal.submit.manifests import MANAGER, RECEIVE, Json
+
+_CONNECT_S, _READ_S = 5.0, 60.0
+_WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
+_KINDS = {  # kind → path of its group and version, plural, whether it is in a namespace
+    "ConfigMap": ("/api/v1", "configmaps", True),
+    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims", True),
+    "Pod": ("/api/v1", "pods", True),
+    "RLJob": ("/apis/areal.dev/v1alpha1", "rljobs", True),
+    "RLRuntime": ("/apis/areal.dev/v1alpha1", "rlruntimes", True),
+    "ClusterRLRuntime": ("/apis/areal.dev/v1alpha1", "clusterrlruntimes", False),
+}
+Found = TypeVar("Found")
+
+
+class Cluster:
+    """One connection. Made by `connect`."""
+
+    def __init__(self, api: Any, namespace: str) -> None:
+        self._api = api
+        self.namespace = namespace
+        """The namespace of the kubeconfig's context."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """One object; None when there is none."""
+        return self._call("GET", kind, namespace, name, absent_ok=True)
+
+    def all_of(self, kind: str, namespace: str = "") -> list[Json]:
+        """All objects of a kind."""
+        found = self._call("GET", kind, namespace, "")
+        return list(found["items"]) if found else []
+
+    def apply(self, obj: Json, *, dry_run: bool = False) -> Json:
+        """Server-side apply; raises ConfigError with the server's words when it refuses the object."""
+        metadata = obj["metadata"]
+        query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
+        query += [("dryRun", "All")] if dry_run else []
+        made = self._call("PATCH", obj["kind"], metadata["namespace"], metadata["name"], query=query, body=obj)
+        assert made is not None
+        return made
+
+    def create(self, obj: Json) -> Json:
+        """POST."""
+        made = self._call("POST", obj["kind"], obj["metadata"]["namespace"], "", body=obj)
+        assert made is not None
+        return made
+
+    def delete(self, obj: Json) -> None:
+        """Deletes what `obj` names; one that is gone is fine."""
+        metadata = obj["metadata"]
+        self._call("DELETE", obj["kind"], metadata["namespace"], metadata["name"], absent_ok=True)
+
+    def until(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        probe: Callable[[Json | None], Found | None],
+        *,
+        timeout_s: float | None,
+        late: Callable[[Json | None], ArealError],
+    ) -> Found:
+        """Watch one object until `probe` of it (None: it isn't there) is not None; that is returned.
+
+        Args:
+            late: makes the error that is raised after `timeout_s`, from the object as last seen.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        query = [("fieldSelector", f"metadata.name={name}")]
+        while True:
+            page = self._call("GET", kind, namespace, "", query=query) or {}
+            seen: Json | None = next(iter(page["items"]), None)
+            if (found := probe(seen)) is not None:
+                return found
+            remaining = _WATCH_S if deadline is None else min(_WATCH_S, int(deadline - time.monotonic()) + 1)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise late(seen)
+            watch = [*query, ("watch", "1"), ("timeoutSeconds", str(max(1, remaining)))]
+            watch.append(("resourceVersion", page["metadata"]["resourceVersion"]))
+            for event in self._stream(kind, namespace, watch):
+                if event["type"] == "ERROR":
+                    break  # the version is too old: list again
+                seen = None if event["type"] == "DELETED" else event["object"]
+                if (found := probe(seen)) is not None:
+                    return found
+
+    def receiver(self, namespace: str, pod: str, container: str) -> PodChannel:
+        """Start `receive` in a pod."""
+        from kubernetes.client import CoreV1Api
+        from kubernetes.stream import stream
+
+        core = CoreV1Api(self._api)
+        options = {"stdin": True, "stdout": True, "stderr": True, "tty": False}
+        with self._explained(f"run a program in the pod {pod}", "Pod", namespace):
+            socket = stream(
+                core.connect_get_namespaced_pod_exec,
+                pod,
+                namespace,
+                container=container,
+                command=RECEIVE,
+                **options,
+                _preload_content=False,
+                binary=True,
+            )
+        return PodChannel(socket)
+
+    def _call(
+        self,
+        method: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        query: list[tuple[str, str]] | None = None,
+        body: Json | None = None,
+        absent_ok: bool = False,
+    ) -> Json | None:
+        what = f"{_VERBS[method]} {kind} {name}".rstrip()
+        with self._explained(what, kind, namespace, absent_ok=absent_ok):
+            kind_of_body = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+            answer = self._request(method, kind, namespace, name, query or [], body, kind_of_body)
+            return dict(json.loads(answer.data))
+        return None
+
+    def _stream(self, kind: str, namespace: str, query: list[tuple[str, str]]) -> Iterator[Json]:
+        with self._explained(f"watch {kind}", kind, namespace):
+            answer = self._request("GET", kind, namespace, "", query, None, "application/json", stream=True)
+            rest = b""
+            for chunk in answer.stream(decode_content=False):
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (json.loads(line) for line in lines if line)
+
+    def _request(
+        self,
+        method: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        query: list[tuple[str, str]],
+        body: Json | None,
+        content_type: str,
+        stream: bool = False,
+    ) -> Any:
+        group, plural, namespaced = _KINDS[kind]
+        path = "/".join([group, *(["namespaces", namespace] if namespaced and namespace else []), plural])
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        answer = self._api.call_api(
+            *self._api.param_serialize(
+                method=method,
+                resource_path=f"{path}/{name}" if name else path,
+                query_params=query,
+                header_params=headers,
+                body=json.dumps(body) if method == "PATCH" else body,
+                auth_settings=["BearerToken"],
+            ),
+            _request_timeout=(_CONNECT_S, _READ_S),
+        )
+        if not 200 <= answer.status <= 299:
+            from kubernetes.client.exceptions import ApiException
+
+            answer.read()
+            raise ApiException(http_resp=answer)
+        if not stream:
+            answer.read()
+        return answer
+
+    def _explained(
+        self, what: str, kind: str, namespace: str, *, absent_ok: bool = False
+    ) -> AbstractContextManager[None]:
+        return explained(self._api.configuration.host, what, kind, namespace, absent_ok=absent_ok)
+
+
+_VERBS = {"GET": "read", "PATCH": "apply", "POST": "create", "DELETE": "delete"}
+
+
+def connect(kubeconfig: Path | None, context: str | None) -> Cluster:
+    """The cluster of a kubeconfig ($KUBECONFIG or ~/.kube/config unless given), or the one that this pod is in."""
+    try:
+        from kubernetes import client
+        from kubernetes import config as untyped
+    except ImportError:
+        raise ConfigError(
+            "the Kubernetes client is not installed", fix="Install it: `pip install 'areal[operator]'`."
+        ) from None
+    config: Any = untyped
+    configuration = client.Configuration()
+    named = str(kubeconfig) if kubeconfig is not None else None
+    try:
+        config.load_kube_config(config_file=named, context=context, client_configuration=configuration)
+        there, current = config.list_kube_config_contexts(config_file=named)
+        contexts = {each["name"]: each for each in there}
+        chosen = contexts[context] if context else current
+        namespace = chosen["context"].get("namespace", "default")
+    except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
+        if named is None and context is None and _in_a_pod(config, configuration):
+            namespace = _NAMESPACE_FILE.read_text().strip()
+        else:
+            raise ConfigError(
+                f"no cluster to submit to: {error}",
+                fix="Name a kubeconfig with --kubeconfig or $KUBECONFIG, and one of its contexts with --context.",
+            ) from None
+    configuration.retries = False
+    return Cluster(client.ApiClient(configuration), namespace)
+
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _in_a_pod(config: Any, configuration: Any) -> bool:
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        return False
+    return True

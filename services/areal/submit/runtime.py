@@ -1,0 +1,37 @@
+"""Which runtime a job runs with, as far as its author can see: the volume and the upload's image follow from it."""
+
+from __future__ import annotations
+
+from areal.errors import ConfigError
+from areal.spec import RLJob
+from areal.spec.runtime import RuntimeSpec, runtime_from_object
+from areal.submit.cluster import Cluster
+
+
+def runtime_of(job: RLJob, namespace: str, cluster: Cluster) -> RuntimeSpec:
+    """The runtime that the job names; of a job that names none, the only one that there is.
+
+    Only the operator knows its default, so with several the author has to choose.
+    """
+    named = job.spec.runtime_ref
+    if named is not None:
+        found = cluster.get(named.kind, namespace if named.kind == "RLRuntime" else "", named.name)
+        if found is None:
+            raise ConfigError(
+                f"there is no {named.kind} {named.name!r}",
+                fix=f"Correct spec.runtimeRef.name; `kubectl get {named.kind.lower()}s` lists them.",
+            )
+        return runtime_from_object(found).spec
+    there = cluster.all_of("ClusterRLRuntime")
+    if len(there) == 1:
+        return runtime_from_object({"apiVersion": "areal.dev/v1alpha1", "kind": "ClusterRLRuntime", **there[0]}).spec
+    if not there:
+        raise ConfigError(
+            "the cluster has no ClusterRLRuntime, so no image for any pod is known",
+            fix="Install the chart with its runtimes, or create one; docs/install.md shows how.",
+        )
+    names = ", ".join(sorted(each["metadata"]["name"] for each in there))
+    raise ConfigError(
+        f"the job names no runtime, and the cluster has several: {names}",
+        fix=f"Choose one: runtimeRef.name={there[0]['metadata']['name']}.",
+    )
