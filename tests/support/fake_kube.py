@@ -211,6 +211,9 @@ class FakeKube:
         if old is None and not apply:
             return status(404, "NotFound", f"{plural} {name} not found")
         asked = body.get("metadata", {})
+        if old and asked.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
+            code, refusal = status(422, "Invalid", "metadata.uid: field is immutable")
+            return code, {**refusal, "details": {"causes": [{"field": "metadata.uid"}]}}
         for precondition in ("uid", "resourceVersion"):
             if (
                 asked.get(precondition)

@@ -14,7 +14,16 @@ from typing import Any, Protocol
 
 import orjson
 
-from areal.operator.runtime.errors import ApiError, BusyError, GoneError, NotFoundError, UnreachableError, error_of
+from areal.operator.runtime.errors import (
+    ApiError,
+    BusyError,
+    ConflictError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    UnreachableError,
+    error_of,
+)
 from areal.operator.runtime.limiter import Limiter, Priority
 from areal.operator.runtime.resources import Json, Resource, resource_of
 from areal.operator.runtime.stream import WatchEvent, events
@@ -103,7 +112,12 @@ class Api:
         query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
         query |= {"dryRun": "All"} if dry_run else {}
         priority = Priority.STATUS if subresource == "status" else Priority.WRITE
-        applied = await self._write(Request("PATCH", path, query, obj, APPLY), priority)
+        try:
+            applied = await self._write(Request("PATCH", path, query, obj, APPLY), priority)
+        except InvalidError as error:
+            if any(cause.get("field") == "metadata.uid" for cause in error.details.get("causes") or ()):
+                raise ConflictError(error.status, "Conflict", error.message, error.details) from error
+            raise
         if not dry_run and applied.get("kind") == resource.kind:  # `/scale` answers with a Scale
             self._written(resource, applied)
         return applied

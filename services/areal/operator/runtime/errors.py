@@ -40,7 +40,7 @@ class NotFoundError(ApiError):
 
 
 class ConflictError(ApiError):
-    """409: the object is not as the request presumes (its version, its uid, or another owner of a field)."""
+    """The object is not as the request presumes: its version, its uid, or its being there."""
 
 
 class AlreadyExistsError(ConflictError):
@@ -75,10 +75,16 @@ _TYPES: dict[int, type[ApiError]] = {
     HTTPStatus.SERVICE_UNAVAILABLE: BusyError,
 }
 
+# How a server-side apply is refused for a field that a built-in type does not have, or for an entry given twice: as an
+# internal error, though the object is at fault.
+_NOT_OF_THE_SCHEMA = "failed to create typed patch object"
+
 
 def error_of(status: int, body: Mapping[str, Any], *, what: str) -> ApiError:
     """The error of an HTTP status and the `Status` object (or nothing) that came with it. `what` names the request."""
     reason = str(body.get("reason") or f"HTTP{status}")
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and str(body.get("message")).startswith(_NOT_OF_THE_SCHEMA):
+        status, reason = HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid"
     kind = AlreadyExistsError if reason == "AlreadyExists" else _TYPES.get(status, ApiError)
     message = str(body.get("message") or f"HTTP {status}")
     return kind(status, reason, f"{what}: {message}", body.get("details"))
