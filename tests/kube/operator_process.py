@@ -2,7 +2,7 @@
 
 `--die-after N` makes it die like a killed process right after its Nth write reached the API server, before it could
 learn the answer; the parent then forks the next one, until one is asked to stop. Each death is told as a line of JSON:
-what was written.
+what was written. With QUICK=no in its environment it waits as long as in production.
 """
 
 from __future__ import annotations
@@ -16,6 +16,11 @@ import signal
 import sys
 from pathlib import Path
 from typing import Any
+
+from areal.operator import times
+
+if os.environ.get("QUICK", "yes") == "yes":  # tests would mostly wait; before the others, which import the numbers
+    times.POLL_S, times.FLUSH_S, times.RETRY_MISSING_S = 0.3, 1.0, 1.0  # type: ignore[misc]
 
 from areal.observe import logs
 from areal.operator import main as operator

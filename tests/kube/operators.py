@@ -51,8 +51,13 @@ def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path) -> Gro
 class Operator:
     """One running operator."""
 
-    def __init__(self, ground: Ground, identity: str, *, namespace: str = "", **flags: object) -> None:
-        """`namespace` narrows it, and its lease, to one; such an operator has every right, and no rival elsewhere."""
+    def __init__(
+        self, ground: Ground, identity: str, *, namespace: str = "", quick: bool = True, **flags: object
+    ) -> None:
+        """`namespace` narrows it, and its lease, to one; such an operator has every right, and no rival elsewhere.
+
+        `quick`: looks more often than in production.
+        """
         self.identity = identity
         self.metrics_port, self.health_port = free_ports(2)
         kubeconfig = ground.cluster.kubeconfig if namespace else ground.kubeconfig
@@ -73,7 +78,7 @@ class Operator:
             *(f"--{name}={value}" for name, value in options.items()),
         ]
         command += [f"--namespace={namespace}"] if namespace else []
-        environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests")}
+        environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests"), "QUICK": "yes" if quick else "no"}
         self.process = Process("operator", command, ground.directory / f"{identity}.log", env=environment)
 
     def wait_ready(self) -> Operator:

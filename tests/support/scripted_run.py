@@ -36,7 +36,7 @@ class ScriptedRun:
 
     namespace: str
     job: str
-    pace_s: float = 0.2
+    pace_s: float = 0.1
     """Of one step."""
     paused: bool = False
     """Trains no step, as a job that hangs."""

@@ -1,0 +1,75 @@
+"""Jobs that can't run as they are: what `kubectl get` and `describe` say, and that putting it right is enough."""
+
+from __future__ import annotations
+
+import pytest
+from kube.harness.client import Client
+from kube.jobs import condition, rljob, wait_for
+from kube.operators import RUNTIME, children
+
+pytestmark = [pytest.mark.kube_api, pytest.mark.usefixtures("operator")]
+
+RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
+
+
+def test_a_local_path_is_refused_with_the_field_and_the_command_that_helps(admin: Client, namespace: str) -> None:
+    admin.create(rljob(namespace, model={"path": "models/tiny"}))
+    job = wait_for(admin, namespace, Accepted="LocalPath", summary="Rejected")
+    message = condition(job, "Accepted")["message"]
+    assert "spec.model.path" in message
+    assert "areal submit" in message
+    assert not children(admin, namespace)
+
+
+def test_a_runtime_that_is_missing_is_waited_for(admin: Client, namespace: str) -> None:
+    admin.create(rljob(namespace, runtimeRef={"kind": "RLRuntime", "name": "ours"}))
+    job = wait_for(admin, namespace, Accepted="RuntimeNotFound")
+    assert "ours" in condition(job, "Accepted")["message"]
+    shared = admin.get("areal.dev/v1alpha1", "ClusterRLRuntime", "", RUNTIME) or {}
+    ours = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLRuntime", "spec": shared["spec"]}
+    admin.create({**ours, "metadata": {"namespace": namespace, "name": "ours"}})
+    wait_for(admin, namespace, Progressing="True")
+
+
+def test_a_recipe_in_a_config_map_is_waited_for_and_mounted(admin: Client, namespace: str) -> None:
+    job = rljob(namespace, "packed", recipe=None)
+    job["spec"]["recipe"] = {"configMap": {"name": "recipe", "key": "digits.py"}}
+    admin.create(job)
+    wait_for(admin, namespace, "packed", Accepted="RecipeNotFound")
+    metadata = {"namespace": namespace, "name": "recipe"}
+    admin.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"digits.py": RECIPE}})
+    wait_for(admin, namespace, "packed", Prepared="True")
+    prepare = admin.get("batch/v1", "Job", namespace, "packed-prepare") or {}
+    volumes = prepare["spec"]["template"]["spec"]["volumes"]
+    assert any(volume.get("configMap", {}).get("name") == "recipe" for volume in volumes)
+
+
+def test_what_the_api_server_says_of_a_child_reaches_the_job(admin: Client, namespace: str) -> None:
+    resources = {"requests": {"cpu": "4"}, "limits": {"cpu": "2"}}
+    job = admin.create(rljob(namespace, podTemplate={"trainer": {"resources": resources}}))
+    job = wait_for(admin, namespace, Accepted="DryRunRejected", summary="Rejected")
+    message = condition(job, "Accepted")["message"]
+    assert "StatefulSet tiny-trainer" in message
+    assert "must be less than or equal to cpu limit" in message
+    assert not children(admin, namespace), "nothing is made before all is accepted"
+
+
+def test_sources_that_are_refused_end_the_job_with_their_words(admin: Client, namespace: str) -> None:
+    marks = {
+        "test.areal.dev/exit-code": "65",
+        "test.areal.dev/message": "dataset.train.jsonl: /data/train.jsonl is empty",
+    }
+    admin.create(rljob(namespace, podTemplate={"tools": {"annotations": marks}}))
+    job = wait_for(admin, namespace, Failed="SourcesRefused", summary="Failed")
+    assert "/data/train.jsonl is empty" in condition(job, "Failed")["message"]
+    assert job["status"]["failures"][-1]["exitCode"] == 65
+
+
+def test_an_audit_that_is_not_clean_fails_the_job(admin: Client, namespace: str) -> None:
+    audit = '{"lost":1,"duplicated":0,"tombstones":{"infra":1},"ok":false,"message":"1 group is lost"}'
+    tools = {"annotations": {"test.areal.dev/message": audit}}
+    admin.create(rljob(namespace, algorithm={"maxSteps": 2}, podTemplate={"tools": tools}))
+    job = wait_for(admin, namespace, Failed="AuditFailed")
+    assert condition(job, "Failed")["message"] == "1 group is lost"
+    assert (job["status"]["audit"]["lost"], job["status"]["audit"]["ok"]) == (1, False)
+    assert condition(job, "Complete")["status"] == "False"
