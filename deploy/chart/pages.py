@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import groupby
 from typing import Any
 
 import yaml
@@ -23,18 +24,15 @@ This page is made from the comments of [values.yaml](../charts/areal/values.yaml
 def reference(values: list[Value]) -> str:
     """docs/values.md."""
     parts = [_HEAD]
-    section = None
-    for value in values:
-        if value.section != section:
-            section = value.section
-            parts.append(f"## {section}\n")
-        if value.children:
-            parts.append(f"### {value.name}\n")
-            if value.text:
-                parts.append(f"{value.text}\n")
-            parts.append(_table(_rows(value.children)))
-        else:
-            parts.append(_table(_rows([value])))
+    for section, together in groupby(values, key=lambda value: value.section):
+        parts.append(f"## {section}\n")
+        for single, group in groupby(together, key=lambda value: not value.children):
+            if single:
+                parts.append(_table(_rows(group)))
+                continue
+            for value in group:
+                parts += [f"### {value.name}\n", *([f"{value.text}\n"] if value.text else [])]
+                parts.append(_table(_rows(value.children)))
     return "\n".join(parts)
 
 

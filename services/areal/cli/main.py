@@ -199,6 +199,10 @@ def operator(
     workers: Annotated[int, typer.Option(min=1, help="Jobs that are worked on at once.")] = 4,
     qps: Annotated[float, typer.Option(min=0.1, help="Requests a second to the API server, on average.")] = 20.0,
     burst: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 40,
+    metrics_from: Annotated[
+        list[str] | None,
+        typer.Option(help="Label key=value of namespaces that may read jobs' metrics (again for more), or *."),
+    ] = None,
     log_format: Annotated[LogFormat, typer.Option(envvar="AREAL_OPERATOR_LOG_FORMAT", help="How to log.")] = "json",
 ) -> None:
     """Keep what a cluster runs for each RLJob as its spec asks, until SIGTERM."""
@@ -217,6 +221,7 @@ def operator(
         workers=workers,
         qps=qps,
         burst=burst,
+        metrics_from=tuple(metrics_from or ()),
         json_logs=log_format == "json",
     )
     raise typer.Exit(operate(options))

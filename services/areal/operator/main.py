@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +50,7 @@ class Options:
     workers: int = 4
     qps: float = 20.0
     burst: int = 40
+    metrics_from: tuple[str, ...] = ()  # labels `key=value` of namespaces that may scrape jobs; `*` is any namespace
     json_logs: bool = True
 
 
@@ -75,7 +77,11 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
         jobs = manager.caches[RLJOBS]
         manager.metrics.registry.register(JobCollector(jobs.all, lambda: manager.election.leads))
         poller = Poller(Asker(dialer, time.time), manager.queue.add)
-        told = WorldSettings(default_runtime=options.default_runtime, operator_namespace=settings.lease_namespace)
+        told = WorldSettings(
+            default_runtime=options.default_runtime,
+            operator_namespace=settings.lease_namespace,
+            metrics_from=namespace_labels(options.metrics_from),
+        )
         world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told)
         log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
         try:
@@ -101,6 +107,18 @@ def manager_settings(options: Options, times: Times) -> Settings:
         health_port=options.health_port,
         times=times,
     )
+
+
+def namespace_labels(told: Sequence[str]) -> Mapping[str, str] | None:
+    """`key=value` as labels; {} for `*`, None for nothing. Raises ConfigError for anything else."""
+    labels: dict[str, str] = {}
+    for text in told:
+        key, equals, value = text.partition("=")
+        if text != "*" and not (key and equals):
+            raise ConfigError(f"--metrics-from {text} is no label", fix="give key=value, or * for every namespace")
+        if equals:
+            labels[key] = value
+    return labels if told else None
 
 
 def own_namespace() -> str:

@@ -1,0 +1,120 @@
+"""Dashboards: readable, parseable, about metrics that exist, and committed as their code makes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from areal.observe.catalog import CATALOG, Scope
+from chart.chart_metrics import OF_PROCESSES, declared, emitted, grouped, labels_of, selectors
+from chart.chart_rendering import CHART
+
+BOARDS: dict[str, dict[str, Any]] = {
+    path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (CHART / "files" / "dashboards").glob("*.json")
+}
+UIDS = {"fleet": "areal-fleet", "rljob": "areal-rljob", "generation": "areal-generation", "operator": "areal-operator"}
+GRAFANAS_OWN = {"$__rate_interval": "5m", "$namespace": "team-a", "$rljob": "digits"}
+
+
+def panels(board: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The panels of a board, those in rows among them."""
+    for panel in board["panels"]:
+        if panel["type"] == "row":
+            yield from panel.get("panels") or ()
+        else:
+            yield panel
+
+
+def promql(expression: str) -> str:
+    """An expression with Grafana's variables filled in."""
+    for name, value in GRAFANAS_OWN.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+PANELS = [(name, panel) for name, board in BOARDS.items() for panel in panels(board)]
+
+
+def test_the_four_boards_keep_their_addresses() -> None:
+    assert {name: board["uid"] for name, board in BOARDS.items()} == UIDS
+
+
+@pytest.mark.parametrize("name", BOARDS)
+def test_a_board_asks_the_data_source_that_is_chosen_on_it(name: str) -> None:
+    board = BOARDS[name]
+    variables = {variable["name"]: variable for variable in board["templating"]["list"]}
+    assert variables["datasource"]["type"] == "datasource"
+    assert variables["datasource"]["query"] == "prometheus"
+    sources = re.findall(r'"datasource": (\{[^}]*\})', json.dumps([board["panels"], board["templating"]]))
+    assert {json.loads(source)["uid"] for source in sources} == {"$datasource"}
+    used = set(re.findall(r"\$(\w+)", json.dumps(board["panels"]))) - {"__rate_interval"}
+    assert used <= variables.keys()
+    assert board["tags"] == ["areal"]
+    assert board["description"]
+
+
+@pytest.mark.parametrize(("name", "panel"), PANELS, ids=[f"{name}: {panel['title']}" for name, panel in PANELS])
+def test_a_panel_says_what_it_shows_in_which_unit_and_asks_for_what_is_served(name: str, panel: dict[str, Any]) -> None:
+    assert panel["description"].endswith(".")
+    assert panel["fieldConfig"]["defaults"]["unit"]
+    assert panel["targets"]
+    for target in panel["targets"]:
+        expression = promql(target["expr"])
+        assert "$" not in expression
+        assert target["legendFormat"]
+        known: set[str] = set()
+        for metric_name, matched in selectors(expression):
+            if metric_name in OF_PROCESSES:
+                known |= {"pod", "namespace"}
+                continue
+            metric = declared(metric_name)
+            assert metric is not None, f"{metric_name} is not in the catalogue"
+            assert metric.name in emitted(), f"nobody serves {metric_name}"
+            assert matched <= labels_of(metric), metric_name
+            known |= labels_of(metric)
+            chosen_by_job = {"namespace", "rljob"} <= matched
+            assert chosen_by_job is (name != "operator" and metric.scope is not Scope.OPERATOR), metric_name
+        assert grouped(expression) <= known
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= known
+
+
+def test_titles_are_unique_on_a_board() -> None:
+    for board in BOARDS.values():
+        titles = [panel["title"] for panel in panels(board)]
+        assert len(titles) == len(set(titles))
+
+
+def test_panels_do_not_cover_each_other() -> None:
+    for board in BOARDS.values():
+        taken: set[tuple[int, int]] = set()
+        for panel in board["panels"]:
+            place = panel["gridPos"]
+            assert place["x"] + place["w"] <= 24
+            cells = {
+                (x, y)
+                for x in range(place["x"], place["x"] + place["w"])
+                for y in range(place["y"], place["y"] + place["h"])
+            }
+            assert not cells & taken, panel["title"]
+            taken |= cells
+
+
+def test_what_the_code_serves_is_shown_somewhere_or_left_out_on_purpose() -> None:
+    shown = {
+        metric.name
+        for _, panel in PANELS
+        for target in panel["targets"]
+        for name, _ in selectors(promql(target["expr"]))
+        if (metric := declared(name))
+    }
+    left_out = {
+        "areal_reward_inflight", "areal_reward_capacity", "areal_operator_events_dropped_total",
+        "areal_rljob_condition", "areal_rljob_oldest_served_version", "areal_rljob_groups_trained",
+        "areal_rljob_checkpoint_step", "areal_rljob_created_timestamp_seconds", "areal_rljob_start_timestamp_seconds",
+        "areal_rljob_completion_timestamp_seconds", "areal_rljob_last_report_timestamp_seconds",
+    }  # fmt: skip
+    assert emitted() - shown == left_out & emitted()
+    assert shown <= CATALOG.keys()

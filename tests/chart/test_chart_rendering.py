@@ -1,0 +1,326 @@
+"""The chart's objects: valid for every Kubernetes it claims, restricted, ready for server-side apply."""
+
+from __future__ import annotations
+
+import gzip
+import re
+
+import kubernetes_validate
+import pytest
+import yaml
+from areal.errors import ConfigError
+from areal.operator.main import namespace_labels
+from areal.plan.cluster_names import LABEL_JOB, LABEL_NAME, MANAGED_BY
+from areal.spec.runtime import Runtime
+from chart.chart_rendering import (
+    CHART,
+    EVERYTHING,
+    MATRIX,
+    Object,
+    containers,
+    hook,
+    named,
+    of_kind,
+    pod_specs,
+    render,
+    title,
+    walk,
+)
+from kube.harness import tools
+
+pytestmark = pytest.mark.kube_api
+
+VERSIONS = ["1.29", "1.31", "1.34", "1.37"]
+OWN_GROUPS = ("areal.dev/", "monitoring.coreos.com/")
+SELECTING = {"app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component"}
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_lint_finds_nothing(values: str) -> None:
+    said = tools.helm(None, "lint", "--strict", str(CHART), f"--values={CHART / 'ci' / values}").stdout
+    assert "0 chart(s) failed" in said
+    assert "[WARNING]" not in said
+
+
+@pytest.mark.parametrize(
+    ("values", "version"),
+    # Admission policies need 1.30; that 1.29 is told so is tested in test_chart_values.py.
+    [(name, version) for name in MATRIX for version in VERSIONS if (name, version) != ("gpu-values.yaml", "1.29")],
+)
+def test_every_object_is_valid_for_every_kubernetes(values: str, version: str) -> None:
+    checked = 0
+    for found in render(values, version=f"{version}.0"):
+        if not found["apiVersion"].startswith(OWN_GROUPS):
+            kubernetes_validate.validate(found, version, strict=True)
+            checked += 1
+    assert checked >= 10
+
+
+def test_a_kubernetes_that_is_too_old_is_refused() -> None:
+    with pytest.raises(tools.CommandFailed, match=re.escape("requires kubeVersion: >=1.29.0-0")):
+        render(version="1.28.9")
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_every_container_is_restricted(values: str) -> None:
+    pods = list(pod_specs(render(values)))
+    assert pods
+    for name, spec in pods:
+        assert spec["securityContext"]["runAsNonRoot"] is True, name
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, name
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys(), name
+        for container in containers(spec):
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False, name
+            assert security["readOnlyRootFilesystem"] is True, name
+            assert security["capabilities"] == {"drop": ["ALL"]}, name
+            assert container["resources"]["limits"]["memory"], name
+            assert container["resources"]["requests"], name
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_only_pods_that_ask_the_api_server_get_a_token(values: str) -> None:
+    for name, spec in pod_specs(render(values)):
+        assert spec["automountServiceAccountToken"] is ("-volume" not in name), name
+        assert spec["enableServiceLinks"] is False, name
+    for account in of_kind(render(values), "ServiceAccount"):
+        assert account["automountServiceAccountToken"] is False
+
+
+@pytest.mark.parametrize("values", [*MATRIX, None])
+def test_nothing_is_in_the_way_of_server_side_apply(values: str | None) -> None:
+    for found in render(values) if values else render(values=EVERYTHING):
+        for path, value in walk(found):
+            where = f"{title(found)} {path}"
+            assert value is not None, where
+            if path and path[-1] in ("ports", "env", "volumes", "volumeMounts") and isinstance(value, list):
+                assert all("protocol" in port for port in value if path[-1] == "ports"), where
+                key = "mountPath" if path[-1] == "volumeMounts" else "name"
+                names = [item[key] for item in value if isinstance(item, dict) and key in item]
+                assert len(names) == len(set(names)), where
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_no_object_comes_twice_except_to_be_deleted(values: str) -> None:
+    names = [title(found) for found in render(values) if hook(found) != "post-delete"]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_selectors_hold_what_never_changes_and_find_the_pods(values: str) -> None:
+    objects = render(values)
+    deployments = of_kind(objects, "Deployment")
+    assert [each["spec"]["selector"]["matchLabels"].keys() for each in deployments] == [SELECTING]
+    labels = deployments[0]["spec"]["template"]["metadata"]["labels"]
+    services = [each["spec"]["selector"] for each in of_kind(objects, "Service")]
+    budgets = [each["spec"]["selector"]["matchLabels"] for each in of_kind(objects, "PodDisruptionBudget")]
+    policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(objects, "NetworkPolicy")]
+    for selector in [*services, *budgets, *policies]:
+        assert selector.keys() == SELECTING
+        assert selector.items() <= labels.items()
+
+
+def test_selectors_of_two_releases_are_disjoint() -> None:
+    first, second = (
+        of_kind(render(release=release), "Deployment")[0]["spec"]["selector"]["matchLabels"] for release in ("a", "b")
+    )
+    assert first != second
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_objects_are_in_the_releases_namespace_or_in_one_that_a_value_names(values: str) -> None:
+    named_by_values = {"monitoring", "research-a", "research-b"}
+    for found in render(values):
+        assert found["metadata"].get("namespace", "system") in {"system", *named_by_values}, title(found)
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_common_labels_are_everywhere(values: str) -> None:
+    common = (yaml.safe_load((CHART / "ci" / values).read_text()) or {}).get("global", {}).get("commonLabels", {})
+    for found in render(values):
+        if "extraObjects" not in title(found) and found["metadata"]["name"] not in ("areal-extra", "text"):
+            assert common.items() <= found["metadata"]["labels"].items(), title(found)
+            assert found["metadata"]["labels"]["app.kubernetes.io/part-of"] == "areal", title(found)
+
+
+def images(objects: list[Object]) -> set[str]:
+    """Every image that an object of the chart names."""
+    return {value for found in objects for path, value in walk(found) if path and path[-1] == "image"}
+
+
+def test_images_have_the_charts_version_and_the_registry_of_all() -> None:
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    found = images(render(values={"global": {"imageRegistry": "registry.example.com/mirror/"}}))
+    assert len(found) >= 6
+    assert all(
+        re.fullmatch(rf"registry\.example\.com/mirror/areal/[a-z]+:{re.escape(version)}", each) for each in found
+    )
+
+
+def test_a_digest_wins_over_a_tag_and_a_registry_of_ones_own_over_that_of_all() -> None:
+    digest = "sha256:" + "0" * 64
+    own = {"registry": "own.example.com", "tag": "1.2", "digest": digest}
+    objects = render(values={"global": {"imageRegistry": "all.example.com"}, "images": {"operator": own}})
+    operator = named(objects, "Deployment", "areal-operator")["spec"]["template"]["spec"]["containers"][0]
+    assert operator["image"] == f"own.example.com/areal/operator@{digest}"
+
+
+def test_the_operator_is_told_what_the_values_say() -> None:
+    objects = render("namespaced-values.yaml")
+    main = named(objects, "Deployment", "areal-research-operator")["spec"]["template"]["spec"]["containers"][0]
+    told = [main["command"], *main["args"]]
+    assert told[:2] == [["areal"], "operator"]
+    for argument in ("--namespace=research-a", "--namespace=research-b", "--default-runtime=areal-cpu", "--qps=20"):
+        assert argument in told
+    assert "--lease-name=areal-research-operator" in told
+    assert main["image"].startswith("registry.example.com/areal/operator@sha256:")
+
+
+def test_prometheus_is_let_into_jobs_where_values_say_or_a_monitor_needs_it() -> None:
+    def told(*files: str, **values: object) -> list[str]:
+        [deployment] = of_kind(render(*files, values=values), "Deployment")
+        arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        return [each for each in arguments if each.startswith("--metrics-from")]
+
+    def understood(arguments: list[str]) -> object:
+        return namespace_labels([each.partition("=")[2] for each in arguments])
+
+    assert told() == []
+    assert understood(told("gpu-values.yaml")) == {"kubernetes.io/metadata.name": "monitoring"}
+    assert understood(told(monitoring={"podMonitor": {"enabled": True}})) == {}
+
+
+def test_a_namespace_label_without_a_value_is_refused() -> None:
+    with pytest.raises(ConfigError, match="monitoring is no label"):
+        namespace_labels(["monitoring"])
+
+
+def test_one_replica_gets_no_disruption_budget_for_it_could_never_be_drained() -> None:
+    assert of_kind(render(values={"operator": {"replicas": 1}}), "PodDisruptionBudget") == []
+    assert len(of_kind(render(), "PodDisruptionBudget")) == 1
+
+
+@pytest.mark.parametrize("values", MATRIX)
+def test_the_runtimes_are_what_the_operator_reads(values: str) -> None:
+    for found in of_kind(render(values), "ClusterRLRuntime"):
+        spec = Runtime.model_validate(found).spec
+        if hook(found) == "post-delete":
+            continue
+        assert spec.description
+        for role in ("controller", "worker", "generation", "trainer", "reward", "rewardCustom", "redis", "tools"):
+            [main] = spec.template_of(role)["spec"]["containers"]
+            assert main["name"] == "main"
+            assert main["image"]
+            assert main["resources"]["limits"]["memory"], role
+
+
+def test_a_runtime_takes_what_values_say_about_all_roles_and_about_one() -> None:
+    objects = render("gpu-values.yaml")
+    spec = named(objects, "ClusterRLRuntime", "areal-sglang")["spec"]
+    everybody = spec["template"]["spec"]
+    assert everybody == {"nodeSelector": {"pool": "training"}, "imagePullSecrets": [{"name": "registry"}]}
+    trainer = spec["roles"]["trainer"]["template"]["spec"]
+    assert trainer["containers"][0]["env"] == [{"name": "NCCL_DEBUG", "value": "WARN"}]
+    assert trainer["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
+    assert trainer["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert spec["roles"]["reward"]["template"]["spec"]["runtimeClassName"] == "gvisor"
+    assert spec["networkPolicy"] == {"mode": "Managed", "egress": {"tools": "Open", "worker": "Open"}}
+    assert spec["storage"] == {"storageClassName": "shared-nfs", "size": "2Ti", "accessMode": "ReadWriteMany"}
+
+
+def test_a_false_in_a_roles_pod_and_container_is_not_lost() -> None:
+    role = {"pod": {"enableServiceLinks": False, "hostUsers": False}, "container": {"tty": False}}
+    values = {
+        "runtimes": {
+            "definitions": {"areal-cpu": {"all": {"pod": {"shareProcessNamespace": False}}, "roles": {"reward": role}}}
+        }
+    }
+    spec = named(render(values=values), "ClusterRLRuntime", "areal-cpu")["spec"]
+    reward = spec["roles"]["reward"]["template"]["spec"]
+    assert reward["enableServiceLinks"] is False
+    assert reward["hostUsers"] is False
+    assert reward["containers"][0]["tty"] is False
+    assert spec["template"]["spec"] == {"shareProcessNamespace": False}
+
+
+def test_the_cpu_runtime_asks_for_no_gpu() -> None:
+    objects = render("cpu-values.yaml")
+    assert [each["metadata"]["name"] for each in of_kind(objects, "ClusterRLRuntime")] == ["areal-cpu"] * 2
+    assert "nvidia.com/gpu" not in str(objects)
+
+
+def test_crds_are_kept_unless_told_otherwise_and_hold_their_schema_unchanged() -> None:
+    committed = {path.stem: yaml.safe_load(path.read_text()) for path in (CHART / "files" / "crds").glob("*.yaml")}
+    assert committed.keys() == {f"{plural}.areal.dev" for plural in ("rljobs", "rlruntimes", "clusterrlruntimes")}
+    for keep in (True, False):
+        found = {each["metadata"]["name"]: each for each in of_kind(render(values={"crds": {"keep": keep}}), _CRD)}
+        assert found.keys() == committed.keys()
+        for name, definition in found.items():
+            assert definition["spec"] == committed[name]["spec"]
+            assert ("helm.sh/resource-policy" in definition["metadata"].get("annotations", {})) is keep
+    assert of_kind(render(values={"crds": {"enabled": False}}), _CRD) == []
+
+
+_CRD = "CustomResourceDefinition"
+
+
+def test_a_release_fits_the_secret_that_helm_keeps_it_in() -> None:
+    """Helm keeps chart and manifest, compressed and in base64, in one Secret: 1 MiB is the API server's limit."""
+    stored = [path.read_bytes() for path in CHART.rglob("*") if path.is_file() and "ci" not in path.parts]
+    manifest = yaml.safe_dump_all(render(values=EVERYTHING)).encode()
+    assert len(gzip.compress(b"".join(stored) + manifest)) * 4 / 3 < 700_000
+
+
+def test_the_guard_is_there_when_an_uninstall_would_lose_data() -> None:
+    for values, guarded in (
+        ({}, False),
+        ({"crds": {"keep": False}}, True),
+        ({"crds": {"keep": False}, "uninstallGuard": "Never"}, False),
+        ({"uninstallGuard": "Always"}, True),
+    ):
+        jobs = [each for each in of_kind(render(values=values), "Job") if hook(each) == "pre-delete"]
+        assert bool(jobs) is guarded, values
+
+
+def test_the_jobs_monitor_finds_the_pods_that_the_operator_makes_and_believes_the_cluster_about_their_names() -> None:
+    monitor = named(render(values=EVERYTHING), "PodMonitor", "areal-jobs")["spec"]
+    assert monitor["selector"]["matchLabels"] == {LABEL_NAME: "areal", "app.kubernetes.io/managed-by": MANAGED_BY}
+    assert monitor["selector"]["matchExpressions"] == [{"key": LABEL_JOB, "operator": "Exists"}]
+    [endpoint] = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] == "metrics"
+    assert endpoint["honorLabels"] is False
+    assert {each["targetLabel"] for each in endpoint["relabelings"]} == {"namespace", "rljob", "role", "pod"}
+
+
+def test_the_operators_monitor_lets_jobs_keep_their_names() -> None:
+    objects = render(values=EVERYTHING)
+    [endpoint] = named(objects, "PodMonitor", "areal-operator")["spec"]["podMetricsEndpoints"]
+    assert endpoint["honorLabels"] is True
+    watched = render("namespaced-values.yaml")
+    assert of_kind(watched, "ServiceMonitor")[0]["spec"]["endpoints"][0]["honorLabels"] is True
+
+
+def test_alerts_can_be_changed_switched_off_and_linked_to_ones_own_runbook() -> None:
+    groups = of_kind(render("gpu-values.yaml"), "PrometheusRule")[0]["spec"]["groups"]
+    alerts = {rule["alert"]: rule for group in groups for rule in group["rules"] if "alert" in rule}
+    assert "TrainerStarved" not in alerts
+    stalled = alerts["RLJobStalled"]
+    assert stalled["for"] == "15m"
+    assert stalled["labels"] == {"severity": "warning", "team": "research"}
+    assert stalled["annotations"]["runbook_url"] == "https://docs.example.com/areal/alerts.html#rljobstalled"
+    assert "{{ $labels.rljob }}" in stalled["annotations"]["summary"]
+
+
+def test_extra_objects_are_rendered_with_the_charts_values() -> None:
+    objects = render("namespaced-values.yaml")
+    assert named(objects, "ConfigMap", "areal-extra")["metadata"]["namespace"] == "system"
+    assert named(objects, "ConfigMap", "text")["metadata"]["namespace"] == "system"
+
+
+def test_tests_are_hooks_and_no_part_of_the_release() -> None:
+    tests = [each for each in render(values=EVERYTHING) if "-test" in each["metadata"]["name"]]
+    assert len(tests) == 8
+    for found in tests:
+        annotations = found["metadata"]["annotations"]
+        assert annotations["helm.sh/hook"] == "test"
+        assert annotations["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
