@@ -39,8 +39,8 @@ def median_rates(rounds: int, *measures: Callable[[], float]) -> list[float]:
     return [statistics.median(values) for values in seen]
 
 
-def report(name: str, figures: Sequence[Figure]) -> None:
-    """Print the table and write `bench/results/<name>.json`."""
+def report(name: str, figures: Sequence[Figure], **more: object) -> None:
+    """Print the table and write `bench/results/<name>.json`, with whatever else was measured."""
     print(f"\n{name}  (load {os.getloadavg()[0]:.1f})")
     for figure in figures:
         print(
@@ -49,4 +49,5 @@ def report(name: str, figures: Sequence[Figure]) -> None:
         )
     RESULTS.mkdir(exist_ok=True)
     rows = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
-    (RESULTS / f"{name}.json").write_text(json.dumps({"load": os.getloadavg()[0], "figures": rows}, indent=1) + "\n")
+    result = {"load": os.getloadavg()[0], "figures": rows, **more}
+    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
