@@ -1,17 +1,20 @@
 # Generation: the agent beside stock SGLang. DEVICE is cuda or cpu.
 ARG BASE=python:3.11-slim-bookworm
 
-FROM ${BASE} AS build
+FROM ${BASE} AS code
+COPY services/areal /opt/areal/app/areal
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app
+
+FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
 ARG DEVICE=cuda
 COPY docker/environment pyproject.toml constraints.txt requirements/sglang-cpu.txt /build/
 RUN /build/environment "$ENVIRONMENT" engine "sglang-$DEVICE"
-COPY services/areal /opt/areal/app/areal
-RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app
 
 FROM ${BASE}
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal
-COPY --from=build /opt/areal /opt/areal
+COPY --from=environment /opt/areal /opt/areal
+COPY --from=code /opt/areal/app /opt/areal/app
 ENV PATH=/opt/areal/bin:/opt/areal/env/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/tmp
 WORKDIR /tmp
 USER 65532:65532

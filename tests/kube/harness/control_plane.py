@@ -43,9 +43,11 @@ class ControlPlane:
 
     ours = True
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, port: int = 0) -> None:
+        """`port` of the API server; 0: a free one."""
         self.directory = directory
-        self._etcd_port, self._peer_port, self._port = free_ports(3)
+        self._etcd_port, self._peer_port, free = free_ports(3)
+        self._port = port or free
         self.url = f"https://127.0.0.1:{self._port}"
         self._pki = Pki(directory / "pki")
         for name, subject in (

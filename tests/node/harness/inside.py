@@ -24,6 +24,9 @@ from node.harness.configs import NODE, NODE_ADDRESS, Layout
 from node.harness.spec import NodeSpec
 
 
+API_PORT = 6443  # what NetworkPolicies of charts expect behind the Service
+
+
 class NodeControlPlane(ControlPlane):
     """The control plane with an address that pods can reach, and a way to kubelets."""
 
@@ -49,7 +52,7 @@ class Inside:
         self.spec = spec
         self.layout = Layout(spec.directory, spec.tools, spec.runc, spec.cni, spec.cgroup)
         os.environ["PATH"] = f"{spec.tools}:{os.environ['PATH']}"
-        self.control = NodeControlPlane(spec.directory / "control-plane")
+        self.control = NodeControlPlane(spec.directory / "control-plane", port=API_PORT)
 
     def start(self) -> None:
         """Returns when pods can run."""
