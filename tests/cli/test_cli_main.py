@@ -12,7 +12,7 @@ from areal.cli.main import app, guarded
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from typer.testing import CliRunner
 
-COMMANDS = ("run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "version")
+COMMANDS = ("run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "submit", "version")
 LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.errors"}
 HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")
 
@@ -39,7 +39,7 @@ def test_help_lists_every_command():
     assert all(f" {name} " in shown for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["run", "check", "prepare", "status", "audit", "report"])
+@pytest.mark.parametrize("name", ["run", "check", "prepare", "status", "audit", "report", "submit"])
 def test_each_command_shows_an_example(name):
     assert f"areal {name} " in CliRunner().invoke(app, [name, "--help"]).output.split("Options")[-1]
 

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from areal.errors import ConfigError
+from areal.operator.children import reserved
 from areal.spec import RLJob, check, for_clusters_only, job_from_object, load_job
 from areal.spec.conditions_page import render
 from areal.spec.document import read_document
@@ -136,6 +138,31 @@ def test_a_form_that_kubernetes_prescribes_is_said_in_words(override, says):
 def test_amounts_may_be_numbers():
     made = job("podTemplate.trainer.resources.limits={nvidia.com/gpu: 8, memory: 900Gi, cpu: '1.5'}")
     assert made.spec.pod_template.trainer.resources.limits == {"nvidia.com/gpu": "8", "memory": "900Gi", "cpu": "1.5"}
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        *(("env", name) for name in ("AREAL_INDEX", "AREAL_LOG_FORMAT", "PET_NNODES", "RANK", "RANKING", "NCCL_DEBUG")),
+        *(("labels", name) for name in ("areal.dev/role", "areal.development/x", "app.kubernetes.io/name", "team")),
+        *(("labels", name) for name in ("app.kubernetes.io/version", "pod-template-hash", "batch.kubernetes.io/x")),
+        *(("annotations", name) for name in ("areal.dev/x", "seccomp.security.alpha.kubernetes.io/pod", "note")),
+    ],
+)
+def test_what_is_reserved_here_is_what_the_operator_refuses(field, name):
+    value = [{"name": name, "value": "x"}] if field == "env" else {name: "x"}
+    made = job(f"podTemplate={yaml.safe_dump({'worker': {field: value}}, default_flow_style=True)}")
+    refuse = {
+        "env": reserved.refuse_env,
+        "labels": reserved.refuse_labels,
+        "annotations": reserved.refuse_annotations,
+    }[field]
+    try:
+        refuse([name], "field")
+        theirs = False
+    except ConfigError:
+        theirs = True
+    assert any(finding.field == "spec.podTemplate" for finding in check(made)) == theirs
 
 
 def test_a_volume_is_as_the_job_says_else_the_runtime_else_the_default():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from areal.spec.cluster import PodPatch
 from areal.spec.job import RLJob
@@ -15,6 +15,25 @@ from areal.spec.sources import on_volume
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
 _HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+$"
 _ROLES = ("trainer", "generation", "reward", "rewardCustom", "controller", "worker", "redis", "tools")
+
+
+RESERVED_ENV = (
+    "^(AREAL_.*|PET_.*|TORCHELASTIC_.*|RANK|LOCAL_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|GROUP_RANK|GROUP_WORLD_SIZE|"
+    "NODE_RANK|ROLE_RANK|ROLE_WORLD_SIZE|MASTER_ADDR|MASTER_PORT)$"
+)
+"""Variables that the operator, the launcher or torchrun sets."""
+OPEN_ENV = "AREAL_LOG_FORMAT"
+"""The one of ours that a job may set."""
+RESERVED_LABELS = (
+    "^((areal[.]dev|apps[.]kubernetes[.]io|statefulset[.]kubernetes[.]io|batch[.]kubernetes[.]io)/.*|"
+    "app[.]kubernetes[.]io/(name|managed-by|component)|pod-template-hash)$"
+)
+"""Labels by which pods are found."""
+RESERVED_ANNOTATIONS = (
+    "^(areal[.]dev|container[.]apparmor[.]security[.]beta[.]kubernetes[.]io|"
+    "container[.]seccomp[.]security[.]alpha[.]kubernetes[.]io|seccomp[.]security[.]alpha[.]kubernetes[.]io)/.*$"
+)
+"""Annotations that are the operator's, or would loosen a pod's confinement."""
 
 
 def _every_pod(field: str, holds: str) -> str:
@@ -157,14 +176,19 @@ def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "environment",
     "spec.podTemplate",
-    "podTemplate sets each variable of a role once, and none that begins with AREAL_.",
-    fix="Rename or remove the variable; what begins with AREAL_ is the operator's.",
-    cel=_every_pod("env", "given.all(e, !e.name.startsWith('AREAL_') && given.exists_one(f, f.name == e.name))"),
+    "podTemplate sets each variable of a role once, and none that the operator or torchrun sets (AREAL_…, RANK …).",
+    fix="Rename or remove the variable.",
+    cel=_every_pod(
+        "env",
+        f"given.all(e, (e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}')) && "
+        "given.exists_one(f, f.name == e.name))",
+    ),
 )
 def environment(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
-        taken = [variable.name for variable in patch.env if variable.name.startswith("AREAL_")]
-        return f"{taken[0]} is the operator's" if taken else _twice(variable.name for variable in patch.env)
+        names = [variable.name for variable in patch.env]
+        taken = [name for name in names if name != OPEN_ENV and re.match(RESERVED_ENV, name)]
+        return f"{taken[0]} is not for jobs to set" if taken else _twice(iter(names))
 
     return _in_pods(job, wrong)
 
@@ -172,16 +196,23 @@ def environment(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "reserved-labels",
     "spec.podTemplate",
-    "podTemplate's labels leave those below areal.dev/ to the operator.",
+    "podTemplate's labels are none by which pods are found (areal.dev/…, app.kubernetes.io/name …).",
     fix="Use a prefix of your own.",
-    cel=_every_pod("labels", "given.all(l, !l.startsWith('areal.dev/'))"),
+    cel=_every_pod("labels", f"given.all(l, !l.matches('{RESERVED_LABELS}'))"),
 )
 def reserved_labels(job: RLJob, facts: Facts) -> str | None:
-    def wrong(patch: PodPatch) -> str | None:
-        taken = [label for label in patch.labels if label.startswith("areal.dev/")]
-        return f"{taken[0]} is the operator's" if taken else None
+    return _in_pods(job, lambda patch: _reserved(patch.labels, RESERVED_LABELS))
 
-    return _in_pods(job, wrong)
+
+@rule(
+    "reserved-annotations",
+    "spec.podTemplate",
+    "podTemplate's annotations are not the operator's and loosen no confinement.",
+    fix="Use a prefix of your own; what concerns confinement is the runtime's.",
+    cel=_every_pod("annotations", f"given.all(l, !l.matches('{RESERVED_ANNOTATIONS}'))"),
+)
+def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
+    return _in_pods(job, lambda patch: _reserved(patch.annotations, RESERVED_ANNOTATIONS))
 
 
 @rule(
@@ -218,6 +249,11 @@ def _in_pods(job: RLJob, wrong: Callable[[PodPatch], str | None]) -> str | None:
     return None
 
 
+def _reserved(names: Iterable[str], pattern: str) -> str | None:
+    taken = next((name for name in names if re.match(pattern, name)), None)
+    return f"{taken} is the operator's" if taken else None
+
+
 def _twice(names: Iterator[str]) -> str | None:
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     return f"{name} is there {count} times" if count > 1 else None
@@ -240,5 +276,6 @@ RULES = (
     cleanup_twice,
     environment,
     reserved_labels,
+    reserved_annotations,
     tolerations,
 )

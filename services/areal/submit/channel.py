@@ -7,7 +7,7 @@ from typing import Any
 
 from areal.errors import InfraError
 
-_STDIN = 0
+_FRAME_BYTES = 128 << 10
 _AGAIN = "Submit again: what arrived is kept, only the rest is sent."
 
 
@@ -26,7 +26,8 @@ class PodChannel:
     def write(self, data: bytes) -> None:
         """Send to standard input; blocks while the other side is slower. Raises InfraError when it is gone."""
         try:
-            self._socket.write_stdin(data)
+            for start in range(0, len(data), _FRAME_BYTES):
+                self._socket.write_stdin(data[start : start + _FRAME_BYTES])
         except Exception as error:  # the websocket library and the sockets below it raise many kinds
             raise InfraError(f"the connection to the pod broke: {error}{self._last_words()}", fix=_AGAIN) from error
 

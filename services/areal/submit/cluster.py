@@ -143,9 +143,12 @@ class Cluster:
         with self._explained(f"watch {kind}", kind, namespace):
             answer = self._request("GET", kind, namespace, "", query, None, "application/json", stream=True)
             rest = b""
-            for chunk in answer.stream(decode_content=False):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from (json.loads(line) for line in lines if line)
+            try:
+                for chunk in answer.response.stream(decode_content=False):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from (json.loads(line) for line in lines if line)
+            finally:
+                answer.response.close()
 
     def _request(
         self,

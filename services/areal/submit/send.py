@@ -46,6 +46,22 @@ def send(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
     """Send the files that are missing; raises when one did not arrive as it was read."""
     if not missing:
         return
+    try:
+        _stream(missing, channel, sent)
+    except InfraError as broken:
+        try:
+            _answer(channel)  # the other side may have said why it stopped listening
+        except InfraError as why:
+            raise why from broken
+        raise
+    answer = _answer(channel)
+    if answer["wrong"]:
+        raise DataError(f"{', '.join(answer['wrong'])} did not arrive as digested: changed meanwhile?", fix=_AGAIN)
+    if answer["received"] != len(missing):
+        raise InfraError(f"{answer['received']} of {len(missing)} files arrived", fix=_AGAIN)
+
+
+def _stream(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
     writer = io.BufferedWriter(_Raw(channel), _WRITE_BYTES)
     with tarfile.open(fileobj=writer, mode="w|", format=tarfile.PAX_FORMAT) as stream:
         for path, file in missing.items():
@@ -57,11 +73,6 @@ def send(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
             except OSError as error:
                 raise DataError(f"{file.source} changed or vanished while it was sent: {error}", fix=_AGAIN) from error
     writer.flush()
-    answer = _answer(channel)
-    if answer["wrong"]:
-        raise DataError(f"{', '.join(answer['wrong'])} did not arrive as digested: changed meanwhile?", fix=_AGAIN)
-    if answer["received"] != len(missing):
-        raise InfraError(f"{answer['received']} of {len(missing)} files arrived", fix=_AGAIN)
 
 
 def _answer(channel: Channel) -> dict[str, Any]:

@@ -1,0 +1,166 @@
+"""Submitting to a real API server, whose pods are fake: what is there afterwards, and what is refused first."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from areal.errors import ConfigError, ExitCode
+from areal.spec.crd import definitions
+from areal.submit.cluster import Cluster, connect
+from areal.submit.follow import follow
+from areal.submit.submit import Request, submit
+from kube.harness.client import Client
+from kube.harness.control_plane import ControlPlane
+from kube.harness.processes import eventually
+from submit_parts import RECIPE, job_in, quietly, receiving
+
+pytestmark = pytest.mark.kube_api
+
+API = "areal.dev/v1alpha1"
+Object = dict[str, Any]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed(cluster: Any, kwok: Any) -> None:
+    admin = cluster.admin
+    for definition in definitions().values():
+        admin.apply(definition, manager="areal-crds")
+    for name in definitions():
+
+        def established(name: str = name) -> bool:
+            found = admin.get("apiextensions.k8s.io/v1", "CustomResourceDefinition", "", name)
+            conditions = {each["type"]: each["status"] for each in found.get("status", {}).get("conditions", [])}
+            return conditions.get("Established") == "True"
+
+        eventually(established, f"{name} served")
+
+
+@pytest.fixture
+def runtime(admin: Client, namespace: str) -> str:
+    """The name of a runtime in the namespace."""
+    main = {"name": "main", "image": "none.test/tools:1"}
+    template = {"spec": {"containers": [main]}}
+    made = {
+        "apiVersion": API,
+        "kind": "RLRuntime",
+        "metadata": {"name": "cpu", "namespace": namespace},
+        "spec": {"roles": {"tools": {"template": template}}, "storage": {"size": "1Gi"}},
+    }
+    admin.create(made)
+    return "cpu"
+
+
+@pytest.fixture
+def target(cluster: Any) -> Cluster:
+    return connect(cluster.kubeconfig, None)
+
+
+@pytest.fixture
+def send(target: Cluster, namespace: str, runtime: str, tmp_path: Path) -> Callable[..., Object]:
+    """Submits the job of `tmp_path`; what its pod gets is in tmp_path/volume."""
+
+    def sent(*overrides: str, to: Cluster | None = None, says: list[str] | None = None) -> Object:
+        job = job_in(tmp_path, f"runtimeRef={{kind: RLRuntime, name: {runtime}}}", *overrides)
+        request = Request(job, tmp_path, namespace, "custom")
+        said = [] if says is None else says
+
+        def local(namespace: str, pod: str, container: str) -> Any:
+            assert (pod, container) == ("digits-upload", "main")
+            return receiving(tmp_path / "volume")
+
+        return submit(request, to or target, quietly, said.append, local)
+
+    return sent
+
+
+def test_everything_is_there_owned_by_the_job_and_the_pod_is_gone(send, admin, namespace, tmp_path):
+    job = send()
+    claim = admin.get("v1", "PersistentVolumeClaim", namespace, "digits-run")
+    recipe = admin.get("v1", "ConfigMap", namespace, "digits-recipe")
+    assert recipe["data"] == {"recipe.py": RECIPE}
+    assert claim["spec"]["resources"]["requests"]["storage"] == "1Gi", "as the runtime says"
+    for owned in (claim, recipe):
+        assert [owner["uid"] for owner in owned["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert admin.get("v1", "Pod", namespace, "digits-upload") is None
+    place = job["spec"]["model"]["uri"].removeprefix("pvc://digits-run/")
+    assert (tmp_path / "volume" / place / "config.json").read_text() == "{}"
+
+
+def test_submitting_again_changes_nothing(send, admin, namespace):
+    first, says = send(), []
+    again = send(says=says)
+    assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+    assert "inputs: 3 files, 3 of them there already" in says
+
+
+def test_other_files_or_another_recipe_are_another_job_and_are_refused_before_anything_is_sent(send, admin, tmp_path):
+    send()
+    (tmp_path / "model" / "config.json").write_text('{"other": 1}')
+    with pytest.raises(ConfigError, match=r"model never changes\. Make a new job"):
+        send()
+    (tmp_path / "recipe.py").write_text(RECIPE + "\n")
+    with pytest.raises(ConfigError, match="was submitted with another recipe") as caught:
+        send()
+    assert "metadata.name=digits-2" in caught.value.fix
+    assert len(list((tmp_path / "volume" / "inputs").glob("model-*"))) == 1
+
+
+def test_a_hot_field_of_a_running_job_is_changed_by_submitting_it(send, admin, namespace):
+    send()
+    assert send("algorithm.maxSteps=200")["spec"]["algorithm"]["maxSteps"] == 200
+
+
+def test_a_runtime_that_is_not_there_is_named(target, namespace, tmp_path):
+    request = Request(job_in(tmp_path, "runtimeRef={kind: RLRuntime, name: absent}"), tmp_path, namespace)
+    with pytest.raises(ConfigError, match="there is no RLRuntime 'absent'") as caught:
+        submit(request, target, quietly, lambda text: None)
+    assert "kubectl get rlruntimes" in caught.value.fix
+
+
+def test_a_namespace_that_is_not_there_is_said(target, tmp_path, admin):
+    name = f"only-{tmp_path.name.replace('_', '-')[:20].strip('-')}"
+    main = {"containers": [{"name": "main", "image": "none.test/tools:1"}]}
+    runtime = {"apiVersion": API, "kind": "ClusterRLRuntime", "metadata": {"name": name}}
+    admin.create(runtime | {"spec": {"template": {"spec": main}}})
+    try:
+        request = Request(job_in(tmp_path, f"runtimeRef.name={name}"), tmp_path, "nowhere")
+        with pytest.raises(ConfigError, match="there is no namespace 'nowhere'"):
+            submit(request, target, quietly, lambda text: None)
+    finally:
+        admin.delete(runtime)
+
+
+def test_without_rights_the_server_s_words_and_the_rights_that_are_needed_are_said(
+    send, control_plane: ControlPlane
+) -> None:
+    with pytest.raises(ConfigError, match='User "nobody" cannot get resource "rlruntimes"') as caught:
+        send(to=connect(control_plane.as_user("nobody"), None))
+    assert "pods/exec" in caught.value.fix
+
+
+def test_waiting_shows_the_status_and_ends_with_the_job(send, target, admin, namespace):
+    job = send()
+    shown: list[str] = []
+    waited: list[tuple[ExitCode, str]] = []
+    waiting = threading.Thread(target=lambda: waited.append(follow(target, job, shown.append)))
+    waiting.start()
+    eventually(lambda: shown, "the first line")
+    for summary, step, complete in (("Running", 3, "False"), ("Complete", 160, "True")):
+        condition = {"type": "Complete", "status": complete, "reason": "R", "message": ""}
+        condition |= {"lastTransitionTime": "2026-11-21T02:00:00Z", "observedGeneration": 1}
+        status = {"summary": summary, "progress": {"step": step, "maxSteps": 160}, "conditions": [condition]}
+        admin.patch(job, {"status": status}, subresource="status")
+        eventually(lambda summary=summary: any(summary in line for line in shown), summary)
+    waiting.join(timeout=60)
+    assert waited == [(ExitCode.DONE, "digits is complete")]
+    assert "Running  step 3/160" in shown
+
+
+def test_a_job_that_is_deleted_meanwhile_ends_the_waiting(send, target, admin):
+    job = send()
+    admin.delete(job)
+    assert follow(target, job, lambda text: None) == (ExitCode.CONFIG, "digits was deleted")
