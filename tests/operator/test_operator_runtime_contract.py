@@ -65,7 +65,9 @@ class Server:
             await api.close()
 
 
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.kube_api)])
+@pytest.fixture(
+    params=[pytest.param("fake", marks=pytest.mark.component), pytest.param("real", marks=pytest.mark.kube_api)]
+)
 async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Server]:
     if request.param == "fake":
         fake = FakeKube(bookmark_s=1.0)
