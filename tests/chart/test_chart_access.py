@@ -113,6 +113,7 @@ def needed() -> set[Right]:
     for method, resource in calls():
         asked |= {(resource.group, resource.plural, verb) for verb in _VERBS[method]}
     asked.add(("areal.dev", "rljobs/status", "patch"))
+    asked.add(("", "persistentvolumeclaims", "delete"))  # to adopt what `areal submit` made: some servers ask for it
     asked.add(("areal.dev", "rljobs/finalizers", "update"))  # to own what blocks the job's deletion
     asked |= {("coordination.k8s.io", "leases", verb) for verb in ("create", "get", "update")}
     return asked
