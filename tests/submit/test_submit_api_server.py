@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.errors import ConfigError, ExitCode
+from areal.errors import ConfigError, ExitCode, InfraError
 from areal.spec.crd import definitions
 from areal.submit.cluster import Cluster, connect
 from areal.submit.follow import follow
@@ -140,6 +140,16 @@ def test_without_rights_the_server_s_words_and_the_rights_that_are_needed_are_sa
     with pytest.raises(ConfigError, match='User "nobody" cannot get resource "rlruntimes"') as caught:
         send(to=connect(control_plane.as_user("nobody"), None))
     assert "pods/exec" in caught.value.fix
+
+
+def test_a_node_that_can_t_be_reached_is_said_and_the_pod_goes_all_the_same(
+    target, admin, namespace, runtime, tmp_path
+):
+    request = Request(job_in(tmp_path, f"runtimeRef={{kind: RLRuntime, name: {runtime}}}"), tmp_path, namespace)
+    with pytest.raises(InfraError, match=r"exec/.*/digits-upload/main.*connection refused"):  # no kubelet is there
+        submit(request, target, quietly, lambda text: None)
+    assert admin.get("v1", "Pod", namespace, "digits-upload") is None
+    assert admin.get(API, "RLJob", namespace, "digits") is None
 
 
 def test_waiting_shows_the_status_and_ends_with_the_job(send, target, admin, namespace):

@@ -26,7 +26,8 @@ def explained(host: str, what: str, kind: str, namespace: str, *, absent_ok: boo
     try:
         yield
     except ApiException as refusal:
-        if (error := refused(refusal.status, refusal.body, what, kind, namespace, absent_ok=absent_ok)) is not None:
+        body = refusal.body or refusal.reason  # a websocket that isn't opened has a reason only
+        if (error := refused(refusal.status, body, what, kind, namespace, absent_ok=absent_ok)) is not None:
             raise error from None
     except (HTTPError, OSError) as error:
         raise InfraError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from types import TracebackType
 from typing import Any
 
 from areal.errors import InfraError
 
+_STDERR, _ERROR = 2, 3  # channels of the exec protocol
 _FRAME_BYTES = 128 << 10
+_LONGEST = 800
 _AGAIN = "Submit again: what arrived is kept, only the rest is sent."
 
 
@@ -43,8 +46,17 @@ class PodChannel:
         return line
 
     def _last_words(self) -> str:
-        """What the program wrote to standard error."""
+        """Why it ended: what the API server says, and what the program wrote to standard error."""
         if self._socket.is_open():
             return ""
-        said: bytes = self._socket.read_stderr(timeout=0)
-        return f": {said.decode(errors='replace').strip()[-500:]}" if said else ""
+        parts = (self._socket.read_channel(_ERROR), self._socket.read_channel(_STDERR))
+        said = [_message(part) for part in parts if part]
+        return "".join(f": {text}" for text in said if text)[-_LONGEST:]
+
+
+def _message(said: bytes) -> str:
+    """The message of a Status, or the text itself."""
+    try:
+        return str(json.loads(said).get("message", ""))
+    except ValueError:
+        return said.decode(errors="replace").strip()
