@@ -259,7 +259,8 @@ async def _objection(obj: Json, job: Json, world: World) -> str:
         return f"{name}: {error.message}"
     if known is None and answer["metadata"].get("resourceVersion") and cache is not None:
         return f"{name}: an object of that name exists already and is not this job's"
-    if known is not None and owner_of(known).get("uid") != job["metadata"]["uid"]:
+    owners = [owner["uid"] for owner in known["metadata"].get("ownerReferences", [])] if known is not None else []
+    if owners and job["metadata"]["uid"] not in owners:  # one without an owner is the claim that `areal submit` made
         return f"{name}: an object of that name is left from another job"
     return ""
 
