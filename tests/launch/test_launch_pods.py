@@ -1,4 +1,4 @@
-"""A whole small job as its pods run it: prepared, started in any order, hurt, changed, suspended, resumed, accounted for."""
+"""A whole small job as its pods run it: prepared, started in any order, hurt, changed, suspended, resumed, audited."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from areal.spec import RLJob
 from support.job_run import ROOT
 from support.pods import NOBODY, Pods
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 WORST_ORDER = ("trainer", "worker", "generation", "controller", "reward-custom", "redis")
 
@@ -48,9 +48,10 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
     assert pods.tool("prepare")[0] == 0, "prepared twice is prepared once"
 
     pods.start_all(WORST_ORDER)
-    pods.until("launcher of the trainer", lambda: pods.awaits("trainer-0"))
-    assert pods.phase("trainer-0") is Phase.IDLE, "no trainer starts before its epoch"
-    pods.restart(1, "trainer-0")
+    trainer = pods.pods["trainer-0"].launcher
+    pods.until("launcher of the trainer", trainer.awaits)
+    assert trainer.phase() is Phase.IDLE, "no trainer starts before its epoch"
+    assert trainer.restart(1)
     pods.until("step", lambda: pods.step() >= 3)
     assert pods.rollout().max_concurrent_rollouts == 48
     assert "generation" in pods.output("generation-0"), "the role's log is the container's"
@@ -60,33 +61,36 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
     pods.pods["worker-0"].process.wait(10)
     pods.start("worker")
     pods.pods["trainer-0"].below("areal_trainer.main")[0].send_signal(signal.SIGKILL)
-    pods.until("trainer that waits", lambda: pods.awaits("trainer-0"))
-    assert pods.child("trainer-0").last_exit_code == -signal.SIGKILL
+    pods.until("trainer that waits", trainer.awaits)
+    assert trainer.child().last_exit_code == -signal.SIGKILL
+    assert not trainer.restart(1), "its epoch is over"
     pods.set_hot(max_steps=22, max_concurrent_rollouts=40)
-    pods.restart(2, "trainer-0")
-    pods.restart(2, "trainer-0")
+    assert trainer.restart(2)
+    assert trainer.restart(2), "told twice is told once"
     pods.until("step after the trainer's death", lambda: pods.step() >= 8)
     assert pods.trainer().max_steps == 22
 
     # the controller dies in its pod: its launcher starts it again, and it keeps what was set
+    controller = pods.pods["controller-0"].launcher
     pods.pods["controller-0"].below("areal-role", "controller")[0].kill()
-    pods.until("another controller", lambda: pods.child("controller-0").restarts == 1)
-    pods.until("a controller that answers", lambda: pods.phase("controller-0") is Phase.READY)
+    pods.until("another controller", lambda: controller.child().restarts == 1)
+    pods.until("a controller that answers", lambda: controller.phase() is Phase.READY)
     assert (pods.rollout().max_steps, pods.rollout().max_concurrent_rollouts) == (22, 40)
     pods.set_hot(max_steps=22, max_concurrent_rollouts=40)
 
     # suspended: the trainer saves and stops, then all pods go
-    pods.drain("trainer-0")
-    pods.until("a stopped trainer", lambda: pods.phase("trainer-0") is Phase.STOPPED)
-    assert pods.child("trainer-0").last_exit_code == 143
+    trainer.drain()
+    pods.until("a stopped trainer", lambda: trainer.phase() is Phase.STOPPED)
+    assert trainer.child().last_exit_code == 143
     codes = pods.stop(*pods.pods)
     assert {name: code for name, code in codes.items() if code not in (0, 143)} == {}, pods.all_output()
 
     # resumed
     pods.start_all(reversed(WORST_ORDER))
-    pods.until("launcher of the trainer", lambda: pods.awaits("trainer-0"))
-    pods.restart(3, "trainer-0")
-    pods.until("the end", lambda: pods.phase("trainer-0") is Phase.COMPLETE, timeout_s=90)
+    trainer = pods.pods["trainer-0"].launcher
+    pods.until("launcher of the trainer", trainer.awaits)
+    assert trainer.restart(3)
+    pods.until("the end", lambda: trainer.phase() is Phase.COMPLETE)
     assert pods.pods["trainer-0"].process.poll() is None, "its launcher stays, to be read"
     pods.stop(*pods.pods)
 

@@ -14,15 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc
 import psutil
-from areal.launch.core import Phase
-from areal.launch.service import phase_from_wire
 from areal.net.channel import connect_sync
 from areal.plan import Endpoints, ResolvedJob
 from areal.plan.cluster import redis_files, resolve_for_pods, roles_of
@@ -35,6 +33,7 @@ from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from support.launchers import Launcher
 
 TOKEN = "token-of-the-pods"
 NOBODY = 65532
@@ -48,7 +47,7 @@ class Pod:
 
     name: str
     process: subprocess.Popen[bytes]
-    launcher: int  # port
+    launcher: Launcher
     last_words: Path
 
     def below(self, *words: str) -> list[psutil.Process]:
@@ -133,8 +132,8 @@ class Pods:
         name = f"{role}-{index}"
         assert name not in self.pods or self.pods[name].process.poll() is not None, f"{name} runs"
         job = ["--job", str(self.mounts["job"] / "resolved.json")]
-        launcher = free_ports(1)[0]
-        command = [sys.executable, "-m", "areal.launch.main", *job, "--role", role, "--port", str(launcher)]
+        launcher = Launcher(free_ports(1)[0], TOKEN)
+        command = [sys.executable, "-m", "areal.launch.main", *job, "--role", role, "--port", str(launcher.port)]
         if role == "redis":
             command = [str(shutil.which("redis-server")), str(self.mounts["job"] / "redis.conf")]
         pod = Pod(name, self._container(name, command, index), launcher, self.mounts["ended"] / name)
@@ -148,7 +147,7 @@ class Pods:
             for index in range(pods[role]):
                 self.start(role, index)
 
-    def tool(self, role: str, timeout_s: float = 60.0) -> tuple[int, str]:
+    def tool(self, role: str, timeout_s: float = 120.0) -> tuple[int, str]:
         """Run `prepare` or `finish`; answers its exit code and its last words."""
         (self.mounts["ended"] / f"{role}-0").unlink(missing_ok=True)
         job = ["--job", str(self.mounts["job"] / "resolved.json")]
@@ -172,7 +171,7 @@ class Pods:
                 start_new_session=True,
             )
 
-    def stop(self, *names: str, timeout_s: float = 40.0) -> dict[str, int]:
+    def stop(self, *names: str, timeout_s: float = 90.0) -> dict[str, int]:
         """SIGTERM to pods, all at once; answers their exit codes."""
         for name in names:
             self.pods[name].process.send_signal(signal.SIGTERM)
@@ -201,40 +200,9 @@ class Pods:
 
     # ---- the operator
 
-    @contextlib.contextmanager
-    def _launcher(self, name: str) -> Iterator[Any]:
-        with connect_sync(f"127.0.0.1:{self.pods[name].launcher}", TOKEN) as channel:
-            yield operations_grpc.LauncherStub(channel)
-
-    def child(self, name: str) -> operations.GetChildStatusResponse:
-        """How a pod's child is."""
-        with self._launcher(name) as stub:
-            return stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=5)
-
-    def phase(self, name: str) -> Phase:
-        """The phase of a pod's child; IDLE while its launcher isn't up."""
-        try:
-            return phase_from_wire(self.child(name).phase)
-        except grpc.RpcError:
-            return Phase.IDLE
-
-    def awaits(self, name: str) -> bool:
-        """Whether a pod's child waits for an epoch."""
-        try:
-            return self.child(name).awaits_epoch
-        except grpc.RpcError:
-            return False
-
-    def restart(self, epoch: int, *names: str) -> None:
-        """Tell a gang its epoch."""
-        for name in names:
-            with self._launcher(name) as stub:
-                assert stub.RestartChild(operations.RestartChildRequest(epoch=epoch), timeout=5).accepted
-
-    def drain(self, name: str) -> None:
-        """Ask a pod's child to stop for good."""
-        with self._launcher(name) as stub:
-            assert stub.DrainChild(operations.DrainChildRequest(), timeout=5).accepted
+    def trainers(self) -> list[Launcher]:
+        """The launchers of the gang."""
+        return [pod.launcher for name, pod in self.pods.items() if name.startswith("trainer-")]
 
     def rollout(self) -> rollout.GetRolloutStatusResponse:
         """The controller's status."""
@@ -259,7 +227,7 @@ class Pods:
         except grpc.RpcError:
             return 0
 
-    def until(self, what: str, ready: Callable[[], bool], timeout_s: float = 60.0) -> None:
+    def until(self, what: str, ready: Callable[[], bool], timeout_s: float = 150.0) -> None:
         """Wait for `ready()`, asked ten times a second."""
         deadline = time.monotonic() + timeout_s
         while not ready():

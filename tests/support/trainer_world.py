@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from areal.net.server import GrpcServer
 from areal.net.thread import LoopThread
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.plan.ports import free_ports
 from areal.plan.resolved import Endpoints, ResolvedJob
 from areal.spec.job import RLJob
 from areal.v1 import rollout_pb2 as rollout
@@ -103,6 +105,7 @@ class World:
     recipe: Path | None = None
     controller: ScriptedController = field(default_factory=ScriptedController)
     port: int = 0
+    ports: list[int] = field(default_factory=list)  # of trainers in pods, and where they meet
 
     def start(self) -> World:
         self.port = self.port or free_port()
@@ -186,6 +189,26 @@ class World:
         with (self.root / "trainer.log").open("ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
+    def pod(self, index: int, launcher: int) -> subprocess.Popen[bytes]:
+        """Start one trainer of several as its pod does; `launcher` is its launcher's port."""
+        resolved = ResolvedJob.load(self.resolve())
+        self.ports = self.ports or free_ports(3)
+        ports = {f"trainer-{at}": {"grpc": self.ports[at], "metrics": 0, "rendezvous": 0} for at in range(2)}
+        meeting = resolved.endpoints.model_copy(update={"rendezvous": f"127.0.0.1:{self.ports[2]}"})
+        resolved.model_copy(update={"namespace": "team", "ports": ports, "endpoints": meeting}).save()
+        command = [
+            sys.executable,
+            "-m",
+            "areal.launch.main",
+            "--job",
+            str(resolved.layout.resolved),
+            "--role",
+            "trainer",
+        ]
+        environment = {**os.environ, "AREAL_INDEX": str(index), "AREAL_POD_IP": "127.0.0.1", "OMP_NUM_THREADS": "1"}
+        with (self.root / f"trainer-{index}.log").open("ab") as log:
+            return subprocess.Popen([*command, "--port", str(launcher)], stdout=log, stderr=log, env=environment)
+
     def train(self, stopping: threading.Event | None = None) -> int:
         """Run one trainer to its end, in this process."""
         return int(run(self.settings(), Ports(), stopping or threading.Event()))
@@ -229,3 +252,12 @@ def until(ready: Callable[[], bool], timeout_s: float = 20.0) -> None:
     while not ready():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)
+
+
+def losses(world: World, field: str = "loss") -> list[float]:
+    """By step, the newest of each."""
+    by_step = {}
+    for line in (world.root / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        by_step[row["step"]] = row[field]
+    return [by_step[step] for step in sorted(by_step)]

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import signal
 
 import pytest
 from areal.errors import ExitCode
 from areal.ledger import evidence, fences
-from support.trainer_world import World, until
+from support.trainer_world import World, losses, until
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]  # a loaded machine imports torch for a minute
-
-
-def losses(world: World, field: str = "loss") -> list[float]:
-    """By step, the newest of each."""
-    by_step = {}
-    for line in (world.root / "metrics.jsonl").read_text().splitlines():
-        row = json.loads(line)
-        by_step[row["step"]] = row[field]
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def finish(gang, world: World, timeout_s: float = 150.0) -> int:

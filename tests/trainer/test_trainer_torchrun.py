@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from areal.errors import InfraError
-from areal_trainer.torchrun import EPOCH_PORTS, await_name, of_epoch, parse
+from areal.plan.ports import free_ports
+from areal_trainer.torchrun import EPOCH_PORTS, await_name, of_epoch, parse, rank_environment
 
 RANK = ["-m", "areal_trainer.main", "--job", "x"]
 
@@ -36,6 +42,16 @@ def test_epochs_next_to_each_other_share_neither_id_nor_port():
     assert {int(port) for port in ports} == set(range(29500, 29500 + EPOCH_PORTS))
     assert first[first.index("--node-rank") + 1] == "1"
     assert first[first.index("--max-restarts") + 1] == "0"
+
+
+def test_the_only_rank_of_a_node_needs_no_agent():
+    alone = parse(["--nnodes", "1", "--nproc-per-node", "1", *RANK])
+    assert "MASTER_ADDR" not in rank_environment(alone, 3)
+    one_of_two = parse(["--nnodes", "2", "--node-rank", "1", "--master-addr", "t-0", "--master-port", "29500", *RANK])
+    assert rank_environment(one_of_two, 3) == {
+        "RANK": "1", "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "t-0",
+        "MASTER_PORT": "29503",
+    }  # fmt: skip
 
 
 class Clock:
@@ -69,3 +85,39 @@ def test_a_name_that_never_comes_is_the_worlds_fault():
 
     with pytest.raises(InfraError, match="nobody has no address after 30 s"):
         await_name("nobody", patience_s=30.0, resolve=resolve, clock=lambda: clock.now, sleep=clock.sleep)
+
+
+@pytest.mark.component
+def test_two_nodes_of_two_ranks_are_one_gang_of_four(start_node):
+    nodes = [start_node(node, code=0) for node in range(2)]
+    said = "".join(node.communicate(timeout=150)[0] for node in nodes)
+    assert sorted(said.splitlines()) == ["0 4 0 uid-3", "1 4 1 uid-3", "2 4 0 uid-3", "3 4 1 uid-3"]
+    assert [node.returncode for node in nodes] == [0, 0]
+
+
+@pytest.mark.component
+def test_a_node_ends_with_the_code_of_its_rank_that_failed(start_node):
+    start_node(0, code=65)
+    assert start_node(1, code=65).wait(150) == 65
+
+
+@pytest.fixture
+def start_node() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts one of two nodes of two ranks each; rank 3 exits with `code`."""
+    nodes: list[subprocess.Popen[str]] = []
+    gang = ["--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "0", "--rdzv-id", "uid"]
+    gang += ["--master-addr", "127.0.0.1", "--master-port", str(free_ports(1)[0])]
+    environment = {**os.environ, "AREAL_EPOCH": "3", "PYTHONPATH": str(Path(__file__).parents[1])}
+
+    def start(node: int, *, code: int) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "areal_trainer.torchrun", *gang, "--node-rank", str(node)]
+        command += ["-m", "support.show_rank", str(code)]
+        nodes.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        return nodes[-1]
+
+    yield start
+    for node in nodes:
+        node.kill()
+        node.wait(10)
+        assert node.stdout is not None
+        node.stdout.close()

@@ -1,8 +1,8 @@
 """torchrun with this project's exit codes, and with what a gang of several pods needs.
 
 `python -m areal_trainer.torchrun` takes torch.distributed.run's arguments and behaves like it, but exits with the code
-of the rank that failed first, and with 143 after a SIGTERM: torchrun itself exits 1 for everything. A gang of one
-process needs no rendezvous and no agent: this process becomes the rank, which halves the time of a restart.
+of the rank that failed first, and with 143 after a SIGTERM: torchrun itself exits 1 for everything. A node with one
+process needs no agent: this process becomes the rank, which halves the time of a restart.
 
 Several nodes meet at a fixed address, once an epoch: `AREAL_EPOCH` decides the rendezvous' id and port, so that a
 member that is late in an old epoch is never taken for one of the new. The address is a name that may not exist yet.
@@ -43,6 +43,7 @@ class Gang:
     address: str = ""
     port: int = 0
     run_id: str = ""
+    node: int = 0  # which of the nodes this is
 
 
 def parse(arguments: Sequence[str]) -> Gang | None:
@@ -53,6 +54,7 @@ def parse(arguments: Sequence[str]) -> Gang | None:
     parser.add_argument("--master-addr", "--master_addr", default="127.0.0.1")
     parser.add_argument("--master-port", "--master_port", type=int, default=29500)
     parser.add_argument("--rdzv-id", "--rdzv_id", default="none")
+    parser.add_argument("--node-rank", "--node_rank", type=int, default=0)
     if "-m" not in arguments:
         return None
     place = list(arguments).index("-m")
@@ -67,6 +69,7 @@ def parse(arguments: Sequence[str]) -> Gang | None:
         address=known.master_addr,
         port=known.master_port,
         run_id=known.rdzv_id,
+        node=known.node_rank,
     )
 
 
@@ -78,9 +81,23 @@ def of_epoch(gang: Gang, epoch: int) -> list[str]:
         "--master-addr", gang.address,
         "--master-port", str(gang.port + epoch % EPOCH_PORTS),
         "--rdzv-id", f"{gang.run_id}-{epoch}",
+        "--node-rank", str(gang.node),
         *gang.rest,
         *gang.command,
     ]  # fmt: skip
+
+
+def rank_environment(gang: Gang, epoch: int) -> dict[str, str]:
+    """What torch.distributed reads in the only rank of a node. A gang of one meets nobody."""
+    rank = {
+        "RANK": str(gang.node),
+        "LOCAL_RANK": "0",
+        "WORLD_SIZE": str(gang.nodes),
+        "LOCAL_WORLD_SIZE": "1",
+    }
+    if gang.nodes == 1:
+        return rank
+    return {**rank, "MASTER_ADDR": gang.address, "MASTER_PORT": str(gang.port + epoch % EPOCH_PORTS)}
 
 
 def await_name(
@@ -112,10 +129,7 @@ def await_name(
 def main(arguments: Sequence[str]) -> int:
     """Run the gang; returns the exit code."""
     gang = parse(arguments)
-    if gang is not None and (gang.nodes, gang.processes) == (1, 1):
-        rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
-        os.execve(sys.executable, [sys.executable, *gang.command], {**os.environ, **rank})
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVE_S))
+    epoch = int(os.environ.get("AREAL_EPOCH", "0"))
     if gang is not None and gang.nodes > 1:
         logs.setup("trainer", "?", json=os.environ.get("AREAL_LOG_FORMAT", "human") == "json")
         try:
@@ -123,7 +137,10 @@ def main(arguments: Sequence[str]) -> int:
         except InfraError as error:
             _log.error("%s", error)
             return int(error.exit_code)
-        arguments = of_epoch(gang, int(os.environ.get("AREAL_EPOCH", "0")))
+        arguments = of_epoch(gang, epoch)
+    if gang is not None and gang.processes == 1:
+        os.execve(sys.executable, [sys.executable, *gang.command], {**os.environ, **rank_environment(gang, epoch)})
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(_SAVE_S))
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import parse_args, run
