@@ -12,7 +12,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart test check format proto crd docs bench chaos clean
+.PHONY: help setup k8s-tools quickstart test check format proto crd chart docs bench chaos clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ format:  ## Format the code and fix what lint can fix
 
 proto:  ## Regenerate the gRPC code from protos/
 	tools/proto
+
+chart:  ## Regenerate the chart's schema, pages of values and dashboards
+	tools/chart
 
 crd:  ## Regenerate the custom resource definitions from the job file's models
 	$(PY) -m areal.spec.crd

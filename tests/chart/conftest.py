@@ -3,8 +3,49 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+import yaml
+from chart.chart_release import CRDS, HOME, Helm, crds, definition, everything, namespace_object
+from kube.harness import tools
+from kube.harness.control_plane import ControlPlane
+from kube.harness.processes import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))  # `deploy` is no part of the installed package
+
+
+@pytest.fixture(scope="package")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of these tests' own: the chart's CRDs belong to one release, and are deleted here."""
+    own = ControlPlane(tmp_path_factory.mktemp("chart-plane"))
+    try:
+        own.start()
+        own.admin.create(namespace_object(HOME))
+        yield own
+    finally:
+        own.stop()
+
+
+@pytest.fixture
+def helm(plane: ControlPlane) -> Helm:
+    """Helm in the chart's namespace."""
+    return lambda *arguments, **options: tools.helm(plane.kubeconfig, *arguments, namespace=HOME, **options)
+
+
+@pytest.fixture
+def clean(plane: ControlPlane) -> Iterator[set[str]]:
+    """What is in the cluster before; releases and CRDs are taken away after, whatever the test left."""
+    before = everything(plane.admin)
+    yield before
+    for release in yaml.safe_load(tools.helm(plane.kubeconfig, "list", "-A", "--output=json").stdout) or []:
+        arguments = ["uninstall", release["name"], "--no-hooks"]
+        tools.helm(plane.kubeconfig, *arguments, namespace=release["namespace"])
+    for name in CRDS:
+        plane.admin.delete(definition(name))
+    eventually(lambda: not CRDS & crds(plane.admin).keys(), "the CRDs to be gone")
+    for pod in plane.admin.list("v1", "Pod", HOME):  # of tests that failed, which helm leaves for people to look at
+        plane.admin.delete(pod, grace_s=0)

@@ -1,0 +1,133 @@
+"""What tests of installed releases share: questions to the cluster, and objects for it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+from chart.chart_rendering import CHART
+from kube.harness.client import Client
+from kube.harness.processes import eventually
+
+Object = dict[str, Any]
+Helm = Callable[..., "subprocess.CompletedProcess[str]"]
+
+HOME = "areal-system"
+CRDS = {f"{plural}.areal.dev" for plural in ("rljobs", "rlruntimes", "clusterrlruntimes")}
+_FLEETING = {"events", "leases", "endpointslices", "endpoints", "componentstatuses"}
+"""Resources that Kubernetes itself writes as time goes by."""
+
+
+def namespace_object(name: str) -> Object:
+    """A namespace in which pods must be restricted."""
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def definition(name: str) -> Object:
+    """A CRD by name."""
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": name}}
+
+
+def crds(admin: Client) -> dict[str, Object]:
+    """The CRDs there are."""
+    found = admin.list("apiextensions.k8s.io/v1", "CustomResourceDefinition")
+    return {each["metadata"]["name"]: each for each in found}
+
+
+def api_resources(admin: Client) -> Iterator[tuple[str, Object]]:
+    """Group version and description of every resource and subresource that the server has."""
+    versions = [("/api/v1", "v1")]
+    for group in admin.raw("GET", "/apis")["groups"]:
+        version = group["preferredVersion"]["groupVersion"]
+        versions.append((f"/apis/{version}", version))
+    for path, version in versions:
+        for resource in admin.raw("GET", path)["resources"]:
+            yield version, {**resource, "path": f"{path}/{resource['name']}"}
+
+
+def everything(admin: Client) -> set[str]:
+    """Every object in the cluster that can be listed."""
+    return {
+        f"{resource['name']}.{version} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        for version, resource in api_resources(admin)
+        if "list" in resource["verbs"] and resource["name"] not in _FLEETING
+        for item in admin.raw("GET", resource["path"])["items"]
+    }
+
+
+def left_behind(admin: Client, before: set[str]) -> set[str]:
+    """What is there now and wasn't, once what was deleted with its owner has gone."""
+    own = f" {HOME}/areal"
+    eventually(lambda: not any(own in found for found in everything(admin) - before), "the pods to go", every_s=0.5)
+    return everything(admin) - before
+
+
+def job(name: str, **spec: Any) -> Object:
+    """A job that the API server takes."""
+    return {
+        "apiVersion": "areal.dev/v1alpha1",
+        "kind": "RLJob",
+        "metadata": {"name": name, "namespace": HOME},
+        "spec": {
+            "model": {"path": "/models/start"},
+            "recipe": {"file": "/recipes/recipe.py"},
+            "dataset": {"train": {"jsonl": "/data/train.jsonl"}},
+            "rollout": {"maxSampleTokens": 64, "sampling": {"maxNewTokens": 8}},
+            "algorithm": {"name": "GRPO", "groupSize": 8, "batchSize": 64, "maxSteps": 10},
+            **spec,
+        },
+    }
+
+
+def newer_chart(directory: Path) -> Path:
+    """The chart as its next version could be: another version, and a field more in RLJob's status."""
+    copy = directory / "areal"
+    shutil.copytree(CHART, copy)
+    path = copy / "files" / "crds" / "rljobs.areal.dev.yaml"
+    made = yaml.safe_load(path.read_text())
+    status = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    status["properties"]["mood"] = {"type": "string", "maxLength": 16}
+    path.write_text(yaml.safe_dump(made, sort_keys=False))
+    description = yaml.safe_load((copy / "Chart.yaml").read_text())
+    description |= {"version": "0.2.0", "appVersion": "0.2.0"}
+    (copy / "Chart.yaml").write_text(yaml.safe_dump(description))
+    return copy
+
+
+def has_mood(admin: Client) -> bool:
+    """Whether the CRD has the newer chart's field."""
+    schema = crds(admin)["rljobs.areal.dev"]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    return "mood" in schema["properties"]["status"]["properties"]
+
+
+def operator_image(admin: Client) -> str:
+    """Which operator the release runs."""
+    found = admin.get("apps/v1", "Deployment", HOME, "areal-operator")
+    assert found is not None
+    return str(found["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def runtimes(admin: Client) -> dict[str, Object]:
+    """The ClusterRLRuntimes by name."""
+    return {each["metadata"]["name"]: each for each in admin.list("areal.dev/v1alpha1", "ClusterRLRuntime")}
+
+
+def may(
+    admin: Client, user: str, verb: str, group: str, resource: str, namespace: str = "", name: str = "", of: str = ""
+) -> bool:
+    """What the API server's authorizer says; `of` is a group of the user's."""
+    plural, _, subresource = resource.partition("/")
+    asked = {"verb": verb, "group": group, "resource": plural, "subresource": subresource, "namespace": namespace}
+    groups = ["system:authenticated", *([of] if of else [])]
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "metadata": {"name": ""},
+        "spec": {"user": user, "groups": groups, "resourceAttributes": {**asked, "name": name}},
+    }
+    return bool(admin.create(review)["status"]["allowed"])
