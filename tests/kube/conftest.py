@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from kube.harness.control_plane import Cluster
@@ -40,11 +41,10 @@ from support.scripted_pods import ScriptedPods
 
 
 @pytest.fixture(scope="session")
-def ground(cluster: Cluster, crds: None, kwok: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+def ground(cluster: Cluster, crds: None, kwok: Fleet, workplace: Path) -> Iterator[Ground]:
     """The chart's rights and runtime are installed, and fake pods answer: `Operator(ground, "name", …)`."""
-    directory = tmp_path_factory.mktemp("operators")
-    with ScriptedPods(cluster.kubeconfig, directory) as pods:
-        yield prepare_ground(cluster, pods, directory)
+    with ScriptedPods(cluster.kubeconfig, workplace) as pods:
+        yield prepare_ground(cluster, pods, workplace / "log")
 
 
 @pytest.fixture(scope="session")

@@ -76,8 +76,8 @@ class History:
         while not self._stop.is_set():
             try:
                 for event in client.watch(path, version, timeout_s=2):
-                    if event["type"] == "ERROR":
-                        raise Refused(event["object"].get("code", 500), event["object"])
+                    if event.get("type", "ERROR") == "ERROR":  # a Status: the server begins or ends
+                        raise Refused(500, event)
                     version = event["object"]["metadata"]["resourceVersion"]
                     self.events.append((event["type"], event["object"]))
             except (httpx.HTTPError, Refused):

@@ -1,8 +1,8 @@
 """An operator in a process of its own, as `areal operator` runs it, that finds fake pods through an address book.
 
-`--die-after N` makes it die like a killed process right after its Nth write reached the API server, before it could
-learn the answer; the parent then forks the next one, until one is asked to stop. Each death is told as a line of JSON:
-what was written. With QUICK=no in its environment it waits as long as in production.
+`--mortal FILE` makes it die like a killed process right after a write reached the API server, before it could learn the
+answer: once for each thing it ever writes. FILE remembers which; the parent forks the next operator, until one is asked
+to stop. With QUICK=no in its environment it waits as long as in production.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from areal.operator import times
 
 if os.environ.get("QUICK", "yes") == "yes":  # tests would mostly wait; before the others, which import the numbers
-    times.POLL_S, times.FLUSH_S, times.RETRY_MISSING_S = 0.3, 1.0, 1.0  # type: ignore[misc]
+    times.POLL_S, times.FRESH_S, times.FLUSH_S, times.RETRY_MISSING_S = 0.3, 3.0, 1.0, 1.0  # type: ignore[misc]
 
 from areal.observe import logs
 from areal.operator import main as operator
@@ -53,20 +53,20 @@ class AddressBook:
 
 
 class Mortal:
-    """A transport whose process dies after so many writes."""
+    """A transport whose process dies after each new kind of write."""
 
-    def __init__(self, real: Transport, writes_left: int) -> None:
+    def __init__(self, real: Transport, died: Path) -> None:
         self._real = real
-        self._left = writes_left
+        self._died = died
+        self._known = set(died.read_text().splitlines()) if died.exists() else set()
 
     async def request(self, request: Request, *, deadline_s: float) -> Response:
         answer = await self._real.request(request, deadline_s=deadline_s)
-        dry = request.query.get("dryRun")
-        if request.method != "GET" and not dry and not any(part in request.path for part in UNCOUNTED):
-            self._left -= 1
-            if self._left == 0:
-                told = {"died_after": f"{request.method} {request.path}", "status": answer.status}
-                os.write(1, json.dumps(told).encode() + b"\n")
+        if request.method != "GET" and "dryRun" not in request.query:
+            written = f"{request.method} {request.path}{_gist(request.body or {})}"
+            if written not in self._known and not any(part in request.path for part in UNCOUNTED):
+                with self._died.open("a") as file:
+                    file.write(written + "\n")
                 os._exit(KILLED)
         return answer
 
@@ -74,14 +74,22 @@ class Mortal:
         return getattr(self._real, name)
 
 
+def _gist(body: Any) -> str:
+    """What tells one write of a status from another; figures, times and words don't."""
+    status = body.get("status") or {}
+    conditions = [f"{item['type']}={item['reason']}" for item in status.get("conditions", [])]
+    attempts = status.get("attempts", {})
+    return " ".join(["", *conditions, f"{attempts.get('epoch')}/{attempts.get('restarts')}"]) if status else ""
+
+
 def live(arguments: argparse.Namespace) -> None:
     """One operator, to its end."""
     logs.setup("operator", "", json=False)
-    if arguments.die_after:
+    if arguments.mortal:
         connect = operator.connect
 
         async def connect_mortal(kubeconfig: Path | None) -> Transport:
-            return Mortal(await connect(kubeconfig), arguments.die_after)
+            return Mortal(await connect(kubeconfig), arguments.mortal)
 
         operator.connect = connect_mortal  # type: ignore[assignment]
     options = operator.Options(
@@ -149,9 +157,9 @@ def main() -> None:
     parser.add_argument("--health-port", type=int, default=0)
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--qps", type=float, default=20.0)
-    parser.add_argument("--die-after", type=int, default=0)
+    parser.add_argument("--mortal", type=Path)
     arguments = parser.parse_args()
-    (live_again_and_again if arguments.die_after else live)(arguments)
+    (live_again_and_again if arguments.mortal else live)(arguments)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import dataclass
@@ -102,11 +101,6 @@ class Operator:
             ):
                 total += float(value)
         return total
-
-    def deaths(self) -> list[str]:
-        """After which writes its processes died, in order."""
-        lines = [line for line in self.process.log.read_text().splitlines() if line.startswith('{"died_after"')]
-        return [json.loads(line)["died_after"] for line in lines]
 
     def stop(self) -> None:
         """Ends it in peace: it gives the lease back."""

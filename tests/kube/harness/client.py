@@ -10,6 +10,7 @@ import base64
 import json
 import ssl
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import httpx
 import yaml
 
 Object = dict[str, Any]
+_PATIENCE_S = 20.0  # the storage of a custom resource that has just been changed takes a second to come back
 
 
 class Refused(AssertionError):
@@ -60,8 +62,12 @@ class Client:
         return path
 
     def raw(self, method: str, path: str, **options: Any) -> Any:
-        """One request; the decoded answer (text when it is not JSON)."""
-        answer = self._http.request(method, path, **options)
+        """One request; the decoded answer (text when it is not JSON). A busy server is asked again, as it wishes."""
+        deadline = time.monotonic() + _PATIENCE_S
+        while (answer := self._http.request(method, path, **options)).status_code == 429:
+            if time.monotonic() > deadline:
+                break
+            time.sleep(min(1.0, float(answer.headers.get("retry-after", 1))))
         is_json = "json" in answer.headers.get("content-type", "")
         body = answer.json() if is_json else answer.text
         if answer.status_code >= 400:

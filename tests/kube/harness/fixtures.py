@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -26,17 +28,24 @@ DIRECTORY = pytest.StashKey[Path]()
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def workplace(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The session's folder for logs, certificates and data; it stays when a test failed."""
+    directory = request.config.stash[DIRECTORY] = Path(tempfile.mkdtemp(prefix="areal-kube-"))
+    yield directory
+    if not request.session.testsfailed:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cluster(workplace: Path) -> Iterator[Cluster]:
     """The cluster of KUBECONFIG, else a control plane of the tests' own."""
-    directory = tmp_path_factory.mktemp("control-plane")
-    request.config.stash[DIRECTORY] = directory
     named = os.environ.get("KUBECONFIG")
     if named:
-        external = ExternalCluster(Path(named).absolute(), directory)
+        external = ExternalCluster(Path(named).absolute(), workplace)
         yield external
         external.stop()
         return
-    own = ControlPlane(directory)
+    own = ControlPlane(workplace)
     try:
         own.start()
         yield own
@@ -75,16 +84,15 @@ def _is_established(admin: Client, name: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def volumes(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def volumes(cluster: Cluster, workplace: Path) -> Iterator[None]:
     """Pending claims get volumes: by our provisioner, or by what another cluster has."""
     if not cluster.ours:
         yield
         return
-    directory = tmp_path_factory.mktemp("volumes")
     command = [sys.executable, "-m", "kube.harness.volumes", "--kubeconfig", str(cluster.kubeconfig)]
     environment = {**os.environ, "PYTHONPATH": str(tools.ROOT / "tests")}
     process = Process(
-        "volumes", [*command, "--root", str(directory / "data")], directory / "volumes.log", env=environment
+        "volumes", [*command, "--root", str(workplace / "volumes")], workplace / "log" / "volumes.log", env=environment
     )
     storage = "/apis/storage.k8s.io/v1/storageclasses"
     process.wait_until(lambda: bool(cluster.admin.raw("GET", storage)["items"]), "storage class")
@@ -93,13 +101,13 @@ def volumes(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
-def kwok(cluster: Cluster, volumes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def kwok(cluster: Cluster, volumes: None, workplace: Path) -> Iterator[Fleet]:
     """Ten fake nodes: pods get scheduled, become Ready, end as their annotations say."""
     if not cluster.ours and not os.environ.get("KUBE_FAKE_NODES"):
         pytest.skip(
             "fake nodes would attract this cluster's own pods; KUBE_FAKE_NODES=1 says that it is for tests only"
         )
-    fleet = Fleet(cluster.admin, tmp_path_factory.mktemp("kwok"))
+    fleet = Fleet(cluster.admin, workplace)
     try:
         fleet.start(nodes=10)
         yield fleet
