@@ -197,8 +197,8 @@ def operator(
     metrics_port: Annotated[int, typer.Option(help="For /metrics; 0 picks one.")] = 8080,
     health_port: Annotated[int, typer.Option(help="For /healthz and /readyz; 0 picks one.")] = 8081,
     workers: Annotated[int, typer.Option(min=1, help="Jobs that are worked on at once.")] = 4,
-    qps: Annotated[float, typer.Option(min=0.1, help="Requests a second to the API server, on average.")] = 20.0,
-    burst: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 40,
+    qps: Annotated[float, typer.Option(min=0.1, help="Requests a second to the API server, on average.")] = 50.0,
+    burst: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 100,
     metrics_from: Annotated[
         list[str] | None,
         typer.Option(help="Label key=value of namespaces that may read jobs' metrics (again for more), or *."),

@@ -48,8 +48,8 @@ class Options:
     metrics_port: int = 8080
     health_port: int = 8081
     workers: int = 4
-    qps: float = 20.0
-    burst: int = 40
+    qps: float = 50.0
+    burst: int = 100
     metrics_from: tuple[str, ...] = ()  # labels `key=value` of namespaces that may scrape jobs; `*` is any namespace
     json_logs: bool = True
 

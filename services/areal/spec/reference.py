@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
@@ -198,7 +198,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(render(), encoding="utf-8")
-    else:
-        print(render())
+    parser = argparse.ArgumentParser(description="Write the page on the job file.")
+    parser.add_argument("target", type=Path, help="the Markdown file to write")
+    parser.parse_args().target.write_text(render(), encoding="utf-8")

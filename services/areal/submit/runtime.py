@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from areal.errors import ConfigError
 from areal.spec import RLJob
 from areal.spec.runtime import RuntimeSpec, runtime_from_object
 from areal.submit.cluster import Cluster
 
+DEFAULT = "areal.dev/default-runtime"
+"""Annotation `"true"` of the ClusterRLRuntime that jobs get which name none."""
+
 
 def runtime_of(job: RLJob, namespace: str, cluster: Cluster) -> RuntimeSpec:
-    """The runtime that the job names; of a job that names none, the only one that there is.
+    """The runtime that the job names; of a job that names none, the cluster's default, or the only one that there is.
 
-    Only the operator knows its default, so with several the author has to choose.
+    Only the operator knows for sure which one it takes; the chart marks the one that it told the operator.
     """
     named = job.spec.runtime_ref
     if named is not None:
@@ -23,8 +29,8 @@ def runtime_of(job: RLJob, namespace: str, cluster: Cluster) -> RuntimeSpec:
             )
         return runtime_from_object(found).spec
     there = cluster.all_of("ClusterRLRuntime")
-    if len(there) == 1:
-        return runtime_from_object({"apiVersion": "areal.dev/v1alpha1", "kind": "ClusterRLRuntime", **there[0]}).spec
+    if (chosen := chosen_among(there)) is not None:
+        return runtime_from_object({"apiVersion": "areal.dev/v1alpha1", "kind": "ClusterRLRuntime", **chosen}).spec
     if not there:
         raise ConfigError(
             "the cluster has no ClusterRLRuntime, so no image for any pod is known",
@@ -35,3 +41,10 @@ def runtime_of(job: RLJob, namespace: str, cluster: Cluster) -> RuntimeSpec:
         f"the job names no runtime, and the cluster has several: {names}",
         fix=f"Choose one: runtimeRef.name={there[0]['metadata']['name']}.",
     )
+
+
+def chosen_among(runtimes: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """The runtime marked as default, or the only one; None when that leaves a choice."""
+    marked = [each for each in runtimes if (each["metadata"].get("annotations") or {}).get(DEFAULT) == "true"]
+    candidates = marked or list(runtimes)
+    return candidates[0] if len(candidates) == 1 else None
