@@ -63,7 +63,8 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
     pods.pods["trainer-0"].below("areal_trainer.main")[0].send_signal(signal.SIGKILL)
     pods.until("trainer that waits", trainer.awaits)
     assert trainer.child().last_exit_code == -signal.SIGKILL
-    assert not trainer.restart(1), "its epoch is over"
+    assert trainer.restart(1)
+    assert trainer.awaits(), "an epoch begins once"
     pods.set_hot(max_steps=22, max_concurrent_rollouts=40)
     assert trainer.restart(2)
     assert trainer.restart(2), "told twice is told once"
