@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from areal.launch.budget import BudgetPolicy
 from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase, RestartBy
@@ -15,6 +17,7 @@ POLICY = LifePolicy(
     budget=BudgetPolicy(max_restarts=2, window_s=100.0, first_wait_s=1.0),
 )
 GANG = LifePolicy(restart=RestartBy.EPOCH, start_deadline_s=10.0, drain_s=3.0)
+HELD = replace(GANG, first_start=RestartBy.EPOCH)
 
 
 def running(policy: LifePolicy = POLICY) -> ChildCore:
@@ -106,6 +109,46 @@ def test_a_gang_starts_again_only_in_a_new_epoch():
     assert core.restart(0, 1000.0) == (True, [])
     assert core.restart(1, 1000.0) == (True, [Action.START])
     assert (core.epoch, core.phase, core.awaits_epoch) == (1, Phase.STARTING, False)
+
+
+def test_a_member_of_a_gang_of_pods_begins_with_its_epoch():
+    core = ChildCore(HELD)
+    assert core.start(0.0) == []
+    assert (core.phase, core.awaits_epoch, core.wake_at) == (Phase.IDLE, True, None)
+    assert core.restart(0, 1.0) == (False, [])
+    assert core.restart(4, 2.0) == (True, [Action.START])
+    assert (core.phase, core.epoch, core.awaits_epoch, core.restarts) == (Phase.STARTING, 4, False, 0)
+
+
+def test_a_member_that_waits_for_its_epoch_can_be_drained():
+    core = ChildCore(HELD)
+    core.start(0.0)
+    assert core.drain(None, 1.0) == []
+    assert (core.phase, core.awaits_epoch) == (Phase.STOPPED, False)
+    assert core.restart(1, 2.0) == (False, [])
+
+
+@pytest.mark.parametrize("code", [0, 65])
+def test_a_member_that_ended_lives_again_in_a_new_epoch(code):
+    core = ChildCore(HELD)
+    core.start(0.0)
+    core.restart(1, 0.0)
+    core.exited(code, [], 1.0)
+    assert core.phase in TERMINAL
+    assert core.restart(2, 2.0) == (True, [Action.START])
+    assert core.phase is Phase.STARTING
+
+
+def test_a_gang_that_regroups_is_not_given_the_time_of_a_checkpoint():
+    core = ChildCore(replace(HELD, drain_s=600.0, regroup_s=30.0))
+    core.start(0.0)
+    core.restart(1, 0.0)
+    assert core.restart(2, 10.0) == (True, [Action.TERMINATE])
+    assert core.tick(39.9) == []
+    assert core.tick(40.0) == [Action.KILL]
+    assert core.exited(-9, [], 41.0) == [Action.START]
+    assert core.drain(None, 50.0) == [Action.TERMINATE]
+    assert core.wake_at == 650.0
 
 
 def test_a_running_gang_is_stopped_before_its_new_epoch():

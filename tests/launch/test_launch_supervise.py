@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -15,7 +16,7 @@ from areal.launch.budget import BudgetPolicy
 from areal.launch.child import Command
 from areal.launch.core import LifePolicy, Phase, RestartBy
 from areal.launch.probe import Probe, ProbeKind
-from areal.launch.service import SERVICE_NAME, LauncherService, phase_from_wire
+from areal.launch.service import SERVICE_NAME, LauncherService, phase_from_wire, to_wire
 from areal.launch.supervise import ChildSpec, Supervised
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
@@ -162,6 +163,36 @@ async def test_the_launcher_service_restarts_a_gang_in_a_new_epoch(tmp_path):
         await stub.DrainChild(operations.DrainChildRequest(grace_s=2), timeout=5)
         assert (await asyncio.wait_for(life, 20)).phase is Phase.STOPPED
     await server.stop(0)
+
+
+async def test_a_member_of_a_gang_waits_for_its_epoch_and_lives_again_after_its_end(tmp_path):
+    policy = LifePolicy(restart=RestartBy.EPOCH, first_start=RestartBy.EPOCH, budget=QUICK, drain_s=5.0)
+    supervised = child(
+        tmp_path, "import os, sys\nsys.exit(65 if os.environ['AREAL_EPOCH'] == '1' else 0)", policy=policy
+    )
+    life = asyncio.create_task(supervised.run())
+    async with asyncio.timeout(20):
+        while not to_wire(supervised.status).awaits_epoch:
+            await supervised.changed()
+    assert supervised.restart(1)
+    assert (await asyncio.wait_for(life, 20)).phase is Phase.FAILED
+    assert supervised.restart(2)
+    assert (await asyncio.wait_for(supervised.run(), 20)).phase is Phase.COMPLETE
+
+
+async def test_a_role_may_speak_in_two_places(tmp_path):
+    container = tmp_path / "container.log"
+    descriptor = os.open(container, os.O_WRONLY | os.O_CREAT)
+    supervised = child(
+        tmp_path, "import os\nprint('a' * 200_000)\nprint('start', os.environ['AREAL_START'])\nos._exit(75)"
+    )
+    supervised.spec = replace(supervised.spec, mirror=descriptor)
+    status = await asyncio.wait_for(supervised.run(), 20)
+    os.close(descriptor)
+    assert status.phase is Phase.FAILED
+    said = container.read_text().splitlines()
+    assert [len(line) for line in said] == [200_000, 7] * 3
+    assert [line for line in supervised.spec.log.read_text().splitlines() if not line.startswith("═")] == said
 
 
 async def test_a_role_is_ready_when_its_health_says_so(tmp_path):

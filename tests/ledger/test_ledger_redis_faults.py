@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 from areal.errors import ConfigError, FencedError, InfraError
-from areal.ledger import calls
+from areal.ledger import calls, connection
 from areal.ledger.acl import acl_file
 from areal.ledger.client import AsyncLedger, SyncLedger
 from areal.ledger.connection import no_retry
@@ -215,6 +215,38 @@ async def test_every_login_can_do_its_own_work(guarded: RedisServer) -> None:
         assert trainer.wait_ready(0, 1.0)
         assert trainer.take(1, 0, 1)[0].complete
         assert trainer.commit(1, 1) == 1
+
+
+async def test_a_url_is_a_login_of_its_own(guarded: RedisServer) -> None:
+    def url(user: str) -> str:
+        return f"redis://{user}:{PASSWORDS[user]}@{guarded.address}/0"
+
+    controller = AsyncLedger(url("controller"), "job", retry_for_s=2.0)
+    worker = AsyncLedger(url("worker"), "job", retry_for_s=2.0)
+    async with controller, worker:
+        await controller.claim(1)
+        await worker.add_samples(samples(0))
+        assert (await controller.close(1, 0, COMPLETE, SIZE)).status is CloseStatus.CLOSED
+        with pytest.raises(ConfigError, match=f"the replay store at {guarded.address}/0 refuses this login"):
+            await worker.close(1, 0, COMPLETE, SIZE)
+    with SyncLedger(url("trainer"), "job") as trainer:
+        trainer.reach(2.0)
+        trainer.recover(1, 0)
+        assert trainer.take(1, 0, 1)[0].complete
+
+
+@pytest.mark.parametrize("url", ["http://redis:6379", "redis://", "redis://host:port"])
+def test_what_is_no_url_of_a_redis_is_refused_with_the_form(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SyncLedger(url, "job")
+    assert "redis://user:password@host:port" in caught.value.fix
+
+
+def test_a_url_with_tls_and_a_database_is_understood_and_its_password_is_shown_nowhere() -> None:
+    kept = connection.settings("rediss://me:pass%40word@redis.example:6380/3", None, None, None)
+    assert (kept["host"], kept["port"], kept["db"], kept["ssl"]) == ("redis.example", 6380, 3, True)
+    assert (kept["username"], kept["password"]) == ("me", "pass@word")
+    assert connection.shown("rediss://me:secret@redis.example:6380/3?x=y") == "redis.example:6380/3"
 
 
 async def test_a_workers_login_can_neither_close_nor_publish_nor_free(guarded: RedisServer) -> None:

@@ -11,6 +11,7 @@ from areal.rollout.controller.decisions import (
     FloorChanged,
     GrantLease,
     JournalTombstone,
+    KeepHot,
     Revoke,
 )
 from areal.rollout.controller.reports import (
@@ -20,6 +21,7 @@ from areal.rollout.controller.reports import (
     TrainerReport,
 )
 from areal.rollout.controller.status import idle_reason
+from areal.rollout.controller.summary import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 
 # ---- admission
@@ -211,6 +213,25 @@ def test_a_hot_eta_that_can_never_be_met_is_refused() -> None:
     assert answer is not None
     assert isinstance(answer.error, ConfigError)
     assert bench.core.settings.max_staleness == 2
+
+
+def test_hot_fields_that_hold_already_are_no_change_even_when_the_run_is_over() -> None:
+    bench = started()
+    bench.ask("set_hot", max_staleness=2, max_concurrent=5)
+    kept = len(bench.all(KeepHot))
+    answer = bench.ask("set_hot", max_staleness=2, max_concurrent=5, max_steps=SETTINGS.max_steps)
+    assert answer is not None
+    assert answer.error is None
+    assert len(bench.all(KeepHot)) == kept
+    status = rollout_status("job", bench.core, [])
+    assert (status.max_staleness, status.max_concurrent_rollouts) == (2, 5)
+    bench.core.desk.finished = True
+    again = bench.ask("set_hot", max_concurrent=5)
+    assert again is not None
+    assert again.error is None
+    changed = bench.ask("set_hot", max_concurrent=6)
+    assert changed is not None
+    assert isinstance(changed.error, ConfigError)
 
 
 def test_lowering_max_steps_ends_what_lies_beyond() -> None:

@@ -1,0 +1,100 @@
+"""What the first process of a container owes it: environment, strangers' ends, last words, both outputs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from areal.errors import ConfigError
+from areal.launch import ending, role
+from areal.launch.main import _environment, parse
+from areal.launch.mirror import Mirror
+from areal.plan import RoleRow
+
+STRANGERS = """
+import asyncio, json, os, subprocess, sys
+from areal.launch import orphans, reaper
+
+async def main():
+    keepers = set()
+    orphans.adopt()
+    reaper.install(keepers)
+    mine = subprocess.Popen(["sh", "-c", "exit 7"])
+    keepers.add(mine.pid)
+    told = subprocess.run(["sh", "-c", "sh -c 'exit 3' & echo $!; sleep 0.2 & echo $!"], capture_output=True, text=True)
+    strangers = [int(word) for word in told.stdout.split()]
+    async with asyncio.timeout(20):
+        while any(os.path.exists(f"/proc/{pid}") for pid in strangers):
+            await asyncio.sleep(0.02)
+    print(json.dumps({"strangers": len(strangers), "mine": mine.wait()}))
+
+asyncio.run(main())
+"""
+
+
+def row(**env: str) -> RoleRow:
+    return RoleRow("trainer-0", "trainer", 0, [], env, {}, [], "none", 1.0, 1.0, "epoch", 1)
+
+
+@pytest.mark.component
+def test_strangers_are_collected_and_ones_own_children_are_not():
+    done = subprocess.run([sys.executable, "-c", STRANGERS], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"strangers": 2, "mine": 7}
+
+
+def test_the_container_chooses_all_but_who_the_role_is(tmp_path):
+    defaults = row(OMP_NUM_THREADS="1", AREAL_ROLE="trainer", AREAL_RUN_DIR="/areal/run", HOME="/tmp")
+    chosen = _environment(defaults, {"OMP_NUM_THREADS": "8", "AREAL_ROLE": "worker", "NCCL_DEBUG": "WARN", "HOME": "/"})
+    assert chosen == {
+        "OMP_NUM_THREADS": "8", "AREAL_ROLE": "trainer", "AREAL_RUN_DIR": "/areal/run", "NCCL_DEBUG": "WARN",
+        "HOME": "/tmp",
+    }  # fmt: skip
+    assert _environment(defaults, {"HOME": str(tmp_path)})["HOME"] == str(tmp_path)
+    assert _environment(defaults, {"HOME": "/nonexistent"})["HOME"] == "/tmp"
+
+
+def test_a_pod_says_which_of_its_role_it_is(monkeypatch):
+    monkeypatch.setenv("AREAL_INDEX", "3")
+    asked = parse(["--job", "/areal/job/resolved.json", "--role", "worker", "--port", "9001"])
+    assert (asked.role, asked.index, asked.port) == ("worker", 3, 9001)
+    assert parse(["--job", "j", "--role", "worker", "--index", "0"]).index == 0
+    monkeypatch.delenv("AREAL_INDEX")
+    assert parse(["--job", "j", "--role", "controller"]).index == 0
+
+
+def test_last_words_are_cut_where_kubernetes_cuts_them(tmp_path, monkeypatch):
+    assert ending.leave("x" * 5000, tmp_path / "log")
+    assert (tmp_path / "log").stat().st_size == ending.LIMIT_BYTES
+    assert not ending.leave("x", tmp_path / "no" / "log")
+    monkeypatch.setenv("AREAL_TERMINATION_LOG", str(tmp_path / "named"))
+    assert ending.leave("said")
+    assert (tmp_path / "named").read_text() == "said"
+
+
+def test_a_tool_leaves_its_result_or_its_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("AREAL_TERMINATION_LOG", str(tmp_path / "log"))
+    assert role.use(lambda job: "all is well", None) == 0
+    assert (tmp_path / "log").read_text() == "all is well"
+
+    def refuse(job: object) -> str:
+        raise ConfigError("no model", fix="name one")
+
+    with pytest.raises(ConfigError):
+        role.use(refuse, None)
+    assert (tmp_path / "log").read_text() == "no model\n  fix: name one"
+
+
+def test_a_volume_that_is_full_silences_one_place_only(tmp_path: Path):
+    good = os.open(tmp_path / "good", os.O_WRONLY | os.O_CREAT)
+    mirror = Mirror([os.open("/dev/full", os.O_WRONLY), good])
+    with os.fdopen(mirror.write_end, "wb") as output:
+        for _ in range(3):
+            output.write(b"line\n")
+            output.flush()
+    mirror.finish()
+    assert (tmp_path / "good").read_bytes() == b"line\n" * 3
