@@ -8,6 +8,7 @@
   containerd, kubelet, kube-proxy, CoreDNS, gVisor, volumes, and an enforcer of NetworkPolicies. `.kubectl`, `.helm`,
   `.admin` (a `Client`), `.kubeconfig`, `.inside("ip", "addr")`, `.mount_environment(namespace)`.
 - `builder`: which images are on it: all of docker/, as `builder.reference("trainer")`; and `BUSYBOX_IMAGE`.
+- `installed`: the chart is installed on it, with its values for CPUs.
 - `room`: a fresh namespace, `restricted` enforced, in which pods may mount the Python environment.
 
 They need root, the programs of `make k8s-tools` and, the first time, a Debian mirror for the base of the images.
@@ -23,6 +24,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kube.harness.tools import ROOT
+from node.harness import platform
 from node.harness.basics import basic_images
 from node.harness.builds import Builder
 from node.harness.node import Node
@@ -59,6 +61,12 @@ def node(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
     finally:
         running.stop()
+
+
+@pytest.fixture(scope="session")
+def installed(node: Node, builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The chart, installed."""
+    platform.install(node, builder, tmp_path_factory.mktemp("values"))
 
 
 @pytest.fixture

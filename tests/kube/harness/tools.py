@@ -53,9 +53,10 @@ def run(
     check: bool = True,
     timeout_s: float = 60.0,
     env: dict[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command to its end and returns what it said; raises CommandFailed for a code other than 0 if `check`."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, env=env)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, env=env, cwd=cwd)
     if check and done.returncode != 0:
         raise CommandFailed(f"{' '.join(command)} ended with {done.returncode}\n{done.stdout}{done.stderr}")
     return done

@@ -23,7 +23,6 @@ from node.harness import configs, manifests, mounts, network
 from node.harness.configs import NODE, NODE_ADDRESS, Layout
 from node.harness.spec import NodeSpec
 
-
 API_PORT = 6443  # what NetworkPolicies of charts expect behind the Service
 
 

@@ -1,0 +1,116 @@
+"""Jobs on a real node, as users run them: restricted pods, the chart's own values, this checkout's images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from kube.harness.processes import eventually
+from kube.harness.tools import ROOT
+from node.harness.jobs import INFRASTRUCTURE, Job, applied
+from node.harness.node import Node
+from node.harness.platform import NAMESPACE, RELEASE, SGLANG_RUNTIME
+
+pytestmark = pytest.mark.kube_node
+
+QUICKSTART = ROOT / "examples" / "quickstart.yaml"
+ROLES = ("worker", "generation", "reward-custom", "controller", "redis", "trainer")
+SHORT = (
+    "algorithm.batchSize=16",
+    "rollout.maxConcurrentRollouts=48",
+    "evaluation.rows=50",
+    "checkpoint.intervalSteps=4",
+)
+
+
+def clean(status: dict[str, Any]) -> bool:
+    """Whether the audit found every group once, and none given up for the infrastructure's sake."""
+    audit = status["audit"]
+    lost = audit["lost"] + audit["duplicated"]
+    return audit["ok"] is True and lost == 0 and not INFRASTRUCTURE & audit["tombstones"].keys()
+
+
+def test_the_quickstart_trains_to_its_bar_while_every_role_loses_its_pod(
+    node: Node, installed: None, room: str, digits: Path
+) -> None:
+    job = Job.submit(node, room, QUICKSTART)
+    reached = job.await_step(5, timeout_s=240)
+    assert_closed(job)
+    for role in ROLES:
+        uid = job.delete_pod(role)
+        job.await_replaced(role, uid)
+        reached = job.await_step(reached + 5, timeout_s=180)
+    status = job.await_end(timeout_s=480)
+    summary = job.summary()
+    assert clean(status), status["audit"]
+    assert status["progress"]["step"] == 160
+    assert status["attempts"]["epoch"] == 2, "the trainer's gang was restarted for its own pod alone"
+    assert summary["groups"] == {"trained": 160 * 64, "tombstoned": {}, "lost": 0, "duplicated": 0}
+    assert summary["heldOut"]["first"] <= 0.7
+    assert summary["heldOut"]["last"] >= 0.9
+
+
+def assert_closed(job: Job) -> None:
+    """Of a running job's pods, those talk that have to, and no others."""
+    reward, redis = job.address("reward-custom"), job.address("redis")
+    assert job.connects("worker", reward, 9000)
+    assert not job.connects("trainer", reward, 9000)
+    assert not job.connects("generation", redis, 6379)
+    assert not job.connects("reward-custom", "10.96.0.1", 443)
+
+
+def test_local_paths_applied_as_they_are_get_an_answer_that_names_areal_submit(
+    node: Node, installed: None, room: str
+) -> None:
+    applied(node, room, QUICKSTART)
+    job = Job(node, room, "digits")
+    refused = eventually(lambda: job.condition("Accepted"), "an answer", timeout_s=30)
+    assert (refused["status"], refused["reason"]) == ("False", "LocalPath")
+    assert "areal submit" in refused["message"]
+    assert job.status["summary"] == "Rejected"
+    assert node.admin.list("v1", "Pod", room) == []
+
+
+def test_a_short_run_with_stock_sglang_in_the_generation_pods(
+    node: Node, installed: None, room: str, digits: Path
+) -> None:
+    engine = ("generation.engine.type=sglang", f"runtimeRef.name={SGLANG_RUNTIME}")
+    job = Job.submit(node, room, QUICKSTART, *SHORT, *engine, "algorithm.maxSteps=4", "evaluation.intervalSteps=4")
+    status = job.await_end(timeout_s=400)
+    assert clean(status), status["audit"]
+    assert status["progress"]["step"] == 4
+
+
+def test_a_short_run_with_the_reward_pods_in_gvisor(
+    node: Node, installed: None, room: str, digits: Path, tmp_path: Path
+) -> None:
+    told = yaml.safe_load(QUICKSTART.read_text())
+    told["metadata"]["name"] = "digits-in-cells"
+    told["spec"].pop("recipe")
+    told["spec"]["reward"] = {"verifier": "exact"}
+    told["spec"]["podTemplate"] = {"reward": {"runtimeClassName": "gvisor"}}
+    file = tmp_path / "cells.yaml"
+    file.write_text(yaml.safe_dump(told))
+    job = Job.submit(node, room, file, *SHORT, "algorithm.maxSteps=4", "evaluation.intervalSteps=4")
+    job.await_step(1, timeout_s=240)
+    where = node.kubectl("exec", job.pods("reward")[0]["metadata"]["name"], "--", "uname", "-r", namespace=room)
+    status = job.await_end(timeout_s=240)
+    assert "gvisor" in where.stdout
+    assert clean(status), status["audit"]
+    assert status["progress"]["step"] == 4
+
+
+def test_uninstalling_leaves_jobs_to_their_owner_and_nothing_else(node: Node, installed: None) -> None:
+    node.helm("uninstall", RELEASE, "--wait", namespace=NAMESPACE, timeout_s=120)
+    kinds = "deployments,pods,services,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,jobs,leases"
+    cluster = "clusterroles,clusterrolebindings,validatingadmissionpolicies,clusterrlruntimes,priorityclasses"
+    mine = f"app.kubernetes.io/instance={RELEASE}"
+
+    def left() -> str:
+        named = node.kubectl("get", kinds, "-l", mine, "-o", "name", "--all-namespaces").stdout
+        return named + node.kubectl("get", cluster, "-l", mine, "-o", "name").stdout
+
+    eventually(lambda: left() == "", "nothing of the release is left", timeout_s=60)
+    assert "rljobs.areal.dev" in node.kubectl("get", "crds", "-o", "name").stdout
