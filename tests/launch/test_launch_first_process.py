@@ -89,12 +89,28 @@ def test_a_tool_leaves_its_result_or_its_error(tmp_path, monkeypatch):
     assert (tmp_path / "log").read_text() == "no model\n  fix: name one"
 
 
-def test_a_volume_that_is_full_silences_one_place_only(tmp_path: Path):
-    good = os.open(tmp_path / "good", os.O_WRONLY | os.O_CREAT)
-    mirror = Mirror([os.open("/dev/full", os.O_WRONLY), good])
-    with os.fdopen(mirror.write_end, "wb") as output:
-        for _ in range(3):
-            output.write(b"line\n")
-            output.flush()
+def written(path: Path, log: int, chunks: list[bytes], limit_bytes: int = 1000) -> bytes:
+    """What a container's log gets of `chunks`."""
+    container = path.with_name("container")
+    mirror = Mirror(path, log, os.open(container, os.O_WRONLY | os.O_CREAT), limit_bytes)
+    with os.fdopen(mirror.write_end, "wb", buffering=0) as output:
+        for chunk in chunks:
+            output.write(chunk)
+            while not container.read_bytes().endswith(chunk):
+                os.sched_yield()
     mirror.finish()
-    assert (tmp_path / "good").read_bytes() == b"line\n" * 3
+    return container.read_bytes()
+
+
+def test_a_volume_that_is_full_silences_the_log_file_only(tmp_path: Path):
+    lines = [b"one\n", b"two\n", b"three\n"]
+    assert written(tmp_path / "log", os.open("/dev/full", os.O_WRONLY), lines) == b"one\ntwo\nthree\n"
+
+
+def test_a_log_file_never_grows_beyond_its_limit_twice(tmp_path: Path):
+    log = tmp_path / "log"
+    lines = [b"%03d" % number * 100 for number in range(10)]
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    assert written(log, descriptor, lines) == b"".join(lines)
+    assert log.read_bytes() == b"".join(lines[9:])
+    assert (tmp_path / "log.1").read_bytes() == b"".join(lines[6:9])

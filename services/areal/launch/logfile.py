@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -15,7 +16,8 @@ def open_with_header(path: Path, text: str) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
     clock = time.strftime("%Y-%m-%d %H:%M:%S")
-    os.write(descriptor, f"{_HEADER} {clock} {text} {_HEADER}\n".encode())
+    with contextlib.suppress(OSError):  # a full volume silences a log, it stops no role
+        os.write(descriptor, f"{_HEADER} {clock} {text} {_HEADER}\n".encode())
     return descriptor
 
 

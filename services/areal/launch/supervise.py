@@ -157,7 +157,7 @@ class Supervised:
             self._watchers.clear()
             self._family = None
             if self._mirror is not None:
-                self._mirror.finish()
+                await asyncio.to_thread(self._mirror.finish)
             return self._core.exited(event.code, logfile.tail(self.spec.log, _TAIL_FOR_REPORT), self._clock())
         if isinstance(event, _Heard):
             return self._core.probed(event.answer, self._clock())
@@ -196,7 +196,7 @@ class Supervised:
         output = logfile.open_with_header(self.spec.log, header)
         if self.spec.mirror is None:
             return output
-        self._mirror = Mirror([output, os.dup(self.spec.mirror)])
+        self._mirror = Mirror(self.spec.log, output, os.dup(self.spec.mirror))
         return self._mirror.write_end
 
     async def _watch_exit(self, family: Family) -> None:

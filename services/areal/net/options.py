@@ -38,6 +38,7 @@ CLIENT = [
     ("grpc.service_config_disable_resolution", 1),
     ("grpc.service_config", _SERVICE_CONFIG),
     ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),  # a channel is a connection: several to one address reach several pods
 ]
 
 SERVER = [

@@ -29,6 +29,7 @@ from areal.workflow.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
 
+_CONNECTIONS = 8  # to pods behind one address: each connection reaches one of them
 BLOCKED_LOOP_S = 30.0  # no workflow may hold the event loop longer: all its neighbours wait meanwhile
 
 
@@ -112,7 +113,9 @@ def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient |
     address = job.endpoints.reward_custom if job.verifier == "custom" else job.endpoints.reward
     if job.verifier is None or address is None:
         return None
-    return RewardClient([address], token, waits=waits, deadline_s=job.job.spec.reward.deadline_seconds)
+    reward = job.job.spec.reward
+    connections = min(reward.replicas, _CONNECTIONS) if job.in_pods else 1  # here one process serves, whatever is asked
+    return RewardClient([address] * connections, token, waits=waits, deadline_s=reward.deadline_seconds)
 
 
 def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> common.Digests:
