@@ -187,6 +187,29 @@ def test_a_restarted_redis_costs_nothing(make_world, tmp_path):
         server.stop()
 
 
+def test_a_trainer_waits_for_a_redis_that_starts_later_and_can_be_stopped_meanwhile(make_world, tmp_path):
+    server = RedisServer.start(tmp_path / "redis")
+    try:
+        world = make_world(redis=server, algorithm={"maxSteps": 1})
+        world.fill(range(3))
+        server.stop()
+        stopping, result = threading.Event(), []
+        waiting = threading.Thread(target=lambda: result.append(world.train(stopping)))
+        waiting.start()
+        until(lambda: fences.newest(world.root / "fences", "trainer") == 1)
+        stopping.set()
+        waiting.join(60)
+        assert (result, world.controller.attached) == ([ExitCode.DRAINED], [])
+        again = threading.Thread(target=lambda: result.append(world.train()))
+        again.start()
+        until(lambda: fences.newest(world.root / "fences", "trainer") == 2)
+        server.restart()
+        again.join(60)
+        assert result[1:] == [ExitCode.DONE]
+    finally:
+        server.stop()
+
+
 def test_an_update_that_is_not_finite_is_skipped_and_the_batch_counts(make_world, tmp_path):
     recipe = tmp_path / "recipe.py"
     recipe.write_text(

@@ -1,0 +1,124 @@
+"""The tools of a cluster: a run directory is prepared once, and accounted for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from areal.errors import ConfigError, DataError, ExitCode
+from areal.ledger.evidence import EvidenceLog, TrainedGroup
+from areal.ledger.journal import Journal
+from areal.plan import ResolvedJob
+from areal.plan.cluster import resolve_for_pods
+from areal.spec import load_job
+from areal.stage import finish, prepare
+from support.tiny_job import RECIPE, make_tiny_job, write_job
+
+
+def in_pods(folder: Path, recipe: str = RECIPE, **blocks: object) -> ResolvedJob:
+    """The tiny job, resolved for pods whose mounts are folders of the test."""
+    if not (folder / "model").exists():
+        make_tiny_job(folder)
+    (folder / "recipe.py").write_text(recipe)
+    sources = {
+        "model": {"path": str(folder / "model")},
+        "recipe": {"file": str(folder / "recipe.py")},
+        "dataset": {
+            "train": {"jsonl": str(folder / "train.jsonl")},
+            "evaluation": {"jsonl": str(folder / "heldout.jsonl")},
+        },
+    }
+    job = load_job(write_job(folder, **{**sources, **blocks}))
+    run_dir = folder / "run"
+    run_dir.mkdir(exist_ok=True)
+    resolved = resolve_for_pods(job, namespace="team", uid="u-1", recipe_source=None)
+    return resolved.model_copy(update={"run_dir": run_dir, "recipe_path": run_dir / "recipe" / "recipe.py"})
+
+
+def test_a_prepared_run_has_all_that_roles_expect_and_stays_as_it_is(tmp_path):
+    resolved = in_pods(tmp_path)
+    assert prepare.run(resolved) == "dataset train: 64 rows; dataset evaluation: 64 rows"
+    layout = resolved.layout
+    assert ResolvedJob.load(layout.root) == resolved
+    assert resolved.recipe_path is not None
+    for folder in (layout.fences, layout.journal.parent, layout.trajectories, layout.weights, layout.logs):
+        assert folder.is_dir(), folder
+    assert not layout.token.exists(), "secrets are not a volume's business"
+    before = resolved.recipe_path.read_text()
+    (tmp_path / "recipe.py").write_text("raise SystemExit\n")
+    assert "prepared already" in prepare.run(resolved)
+    assert resolved.recipe_path.read_text() == before
+    with pytest.raises(ConfigError, match="holds the run u-1, this is u-2"):
+        prepare.run(resolved.model_copy(update={"uid": "u-2"}))
+
+
+def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_path):
+    resolved = in_pods(tmp_path, recipe="import a_module_of_nobody\n\ndef reward(**row):\n    return 1.0\n")
+    with pytest.raises(DataError, match="a_module_of_nobody"):
+        prepare.run(resolved)
+    assert list(resolved.run_dir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [
+        ({"dataset": {"train": {"jsonl": "/nowhere.jsonl"}}}, "spec.dataset.train.jsonl: there is no /nowhere.jsonl"),
+        ({"model": {"uri": "pvc://models/none"}}, "spec.model: there is no /areal/claims/models/none"),
+        ({"trainer": {"hooks": "/no/hooks.py"}}, "spec.trainer.hooks: there is no /no/hooks.py"),
+        ({"reward": {"verifier": "exact", "answerField": "solution"}}, "needs the column 'solution'"),
+    ],
+)
+def test_what_is_not_there_is_the_users_to_correct(tmp_path, blocks, words):
+    resolved = in_pods(tmp_path, recipe="x = 1\n" if "reward" in blocks else RECIPE, **blocks)
+    with pytest.raises(ConfigError, match=words) as caught:
+        prepare.run(resolved)
+    assert caught.value.exit_code is ExitCode.CONFIG
+    assert not resolved.layout.resolved.exists()
+
+
+def train(run_dir: Path, *steps: list[int]) -> None:
+    """The traces of a trainer that took these groups, two a step."""
+    Journal(run_dir / "journal" / "controller.jsonl").start(1)
+    log = EvidenceLog(run_dir / "evidence", 1)
+    log.start(0, batch_groups=2, group_size=2)
+    for step, groups in enumerate(steps):
+        log.trained(step, [TrainedGroup(group, ((0, group * 10), (1, group * 10 + 1))) for group in groups])
+    log.finished(len(steps))
+    lines = [{"step": step, "tokens": 50, "wall_s": 1.0, "at": 100.0 + step} for step in range(len(steps))]
+    (run_dir / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.component
+def test_a_finished_run_is_accounted_for(tmp_path, capsys):
+    resolved = in_pods(tmp_path)
+    train(resolved.run_dir, [0, 1], [2, 3])
+    said = finish.run(resolved)
+    assert json.loads(said) == {
+        "lost": 0, "duplicated": 0, "tombstones": {}, "ok": True,
+        "message": "4 groups trained in 2 steps, each exactly once",
+    }  # fmt: skip
+    assert said in capsys.readouterr().out
+    summary = json.loads(resolved.layout.summary.read_text())
+    assert (summary["status"], summary["steps"], summary["wallSeconds"]) == ("Complete", 2, 2.0)
+    assert summary["tokensPerSecond"]["generation"] == 50.0
+    assert "<h1>tiny</h1>" in resolved.layout.report.read_text()
+
+
+@pytest.mark.component
+def test_a_broken_promise_is_our_bug_and_says_which(tmp_path):
+    resolved = in_pods(tmp_path)
+    train(resolved.run_dir, [0, 1], [1, 3])
+    with pytest.raises(finish.AuditFailed) as caught:
+        finish.run(resolved)
+    assert caught.value.exit_code == 70
+    told = json.loads(str(caught.value))
+    assert (told["ok"], told["lost"], told["duplicated"]) == (False, 1, 1)
+    assert "group 1 is trained in steps 0, 1" in told["message"]
+    assert resolved.layout.summary.exists(), "a run that went wrong is accounted for, too"
+
+
+@pytest.mark.component
+def test_a_run_that_trained_nothing_can_be_accounted_for(tmp_path):
+    resolved = in_pods(tmp_path)
+    assert json.loads(finish.run(resolved))["ok"] is True
