@@ -66,6 +66,7 @@ class Operator:
             "identity": identity,
             "lease-namespace": namespace or HOME,
             "default-runtime": RUNTIME,
+            "qps": 200,
             "metrics-port": self.metrics_port,
             "health-port": self.health_port,
             **{name.replace("_", "-"): value for name, value in flags.items()},

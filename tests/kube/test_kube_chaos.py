@@ -49,7 +49,7 @@ def test_an_operator_that_dies_at_every_write_makes_nothing_twice_and_gets_there
     run, died = pods.run(namespace, "tiny"), tmp_path / "died"
     with History(admin, namespace, (API, "RLJob"), *KINDS) as history:
         job = admin.create(rljob(namespace, trainer={"replicas": 2}))
-        crew.append(Operator(ground, f"mortal-{namespace}", namespace=namespace, mortal=died, qps=200))
+        crew.append(Operator(ground, f"mortal-{namespace}", namespace=namespace, mortal=died))
         wait_for(admin, namespace, TrainerReady="True", Progressing="True", timeout_s=150)
         pods.end_trainer(namespace, "tiny", 1, rank=1)
         eventually(lambda: run.epochs == [1, 2] and run.whole, "a gang of epoch 2", timeout_s=60)

@@ -126,7 +126,9 @@ def test_a_disruption_is_not_counted_when_a_rule_says_so(
     }
     run = train(admin, pods, namespace, failurePolicy={"maxRestarts": 0, "rules": [rule]})
     kwok.set_condition(namespace, "tiny-trainer-0", "DisruptionTarget", reason="PreemptionByScheduler")
-    delete_pod(admin, namespace, "tiny-trainer-0")
+    with kwok.lingering(namespace, "tiny-trainer-0"):  # a kubelet takes its time
+        delete_pod(admin, namespace, "tiny-trainer-0")
+        eventually(lambda: read(admin, namespace)["status"].get("failures"), "the failure is in the record")
     eventually(lambda: run.epochs == [1, 2] and run.whole, "a gang of the next epoch")
     job = wait_for(admin, namespace, TrainerReady="True")
     attempts = job["status"]["attempts"]

@@ -129,9 +129,10 @@ class ControlPlane:
         """A kubeconfig for the holder of a token (of a service account)."""
         return self._pki.kubeconfig(name, self.url, {"token": token})
 
-    def memory_mb(self) -> dict[str, float]:
-        """Resident memory of each process."""
-        return {name: process.memory_mb() for name, process in self._running.items()}
+    @property
+    def processes(self) -> dict[str, Process]:
+        """What runs, by name."""
+        return dict(self._running)
 
     def _start_etcd(self) -> None:
         client, peer = f"http://127.0.0.1:{self._etcd_port}", f"http://127.0.0.1:{self._peer_port}"

@@ -6,6 +6,8 @@ ends with a code, a disruption, a node that goes) is a write of that pod's statu
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,14 @@ class Fleet:
         condition = {"type": kind, "status": value, "reason": reason, "lastTransitionTime": _now()}
         others = [other for other in self._pod(namespace, pod)["status"]["conditions"] if other["type"] != kind]
         self._write(namespace, pod, {"conditions": [*others, condition]})
+
+    @contextlib.contextmanager
+    def lingering(self, namespace: str, pod: str) -> Iterator[None]:
+        """A pod that is deleted inside of this stays, terminating, until its end."""
+        obj = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": pod}}
+        self._client.patch(obj, {"metadata": {"finalizers": ["test.areal.dev/lingers"]}})
+        yield
+        self._client.patch(obj, {"metadata": {"finalizers": None}})
 
     def _write(self, namespace: str, pod: str, status: dict[str, Any]) -> None:
         obj = {"apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": namespace, "name": pod}}

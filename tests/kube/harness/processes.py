@@ -85,6 +85,11 @@ class Process:
                 return int(line.split()[1]) / 1024
         return 0.0
 
+    def cpu_s(self) -> float:
+        """Processor time so far, of all its threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def tail(self, lines: int = 30) -> str:
         """The end of its log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
