@@ -28,6 +28,7 @@ class FakeApi:
         self, stamp: Callable[[], str], on_change: Callable[[str, Json], None] = lambda kind, obj: None
     ) -> None:
         self.objects: dict[Place, Json] = {}
+        self._kinds: dict[str, dict[Place, Json]] = {}
         self.on_change = on_change
         self._stamp = stamp
         self._applied: dict[tuple[Place, str], Json] = {}  # what each manager owns
@@ -57,7 +58,10 @@ class FakeApi:
             owned = {key: value for key, value in obj.items() if key != "status" or place[0] not in _HAS_STATUS}
             owned["metadata"] = {key: asked[key] for key in asked if key not in ("uid", "resourceVersion")}
         before = self._applied.get((place, manager), {})
-        new = _merge(_prune(old, before, owned) if old is not None else {}, owned)
+        if old is not None and subresource and old.get(subresource) == before.get(subresource):
+            new = {**old, **owned}  # nobody else has a word in it
+        else:
+            new = _merge(_prune(old, before, owned) if old is not None else {}, owned)
         if dry_run:
             metadata = {**new["metadata"], "uid": old["metadata"]["uid"] if old else "dry-run"}
             return {**new, "metadata": metadata}
@@ -106,7 +110,7 @@ class FakeApi:
                 changed = obj.get("spec") != old.get("spec")
                 metadata["generation"] = old["metadata"]["generation"] + changed
         stored = {**obj, "metadata": metadata}
-        self.objects[place] = stored
+        self.objects[place] = self._kinds.setdefault(place[0], {})[place] = stored
         self.on_change("MODIFIED" if old is not None else "ADDED", stored)
         return stored
 
@@ -115,14 +119,15 @@ class FakeApi:
         old = self.objects.pop(place, None)
         if old is None:
             return
+        del self._kinds[place[0]][place]
         for key in [key for key in self._applied if key[0] == place]:
             del self._applied[key]
         self._version += 1
         self.on_change("DELETED", {**old, "metadata": {**old["metadata"], "resourceVersion": str(self._version)}})
 
     def all(self, kind: str) -> list[Json]:
-        """Every object of a kind, by name."""
-        return [obj for place, obj in sorted(self.objects.items(), key=lambda item: item[0]) if place[0] == kind]
+        """Every object of a kind, in the order in which they were made."""
+        return list(self._kinds.get(kind, {}).values())
 
     def owned_by(self, owner: Json) -> Iterator[Json]:
         """Objects with an ownerReference to this one."""

@@ -11,6 +11,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 
 from areal.operator.decision import Eviction
 from areal.operator.drift import differs, inputs_hash, settled
@@ -45,6 +46,11 @@ class Acting:
         self._uid = seen.raw["metadata"]["uid"]
         self._notes = world.notes(seen.key, self._uid)
 
+    @cached_property
+    def _inputs(self) -> str:
+        assert self._seen.admitted is not None
+        return inputs_hash(self._seen.admitted)
+
     # Children
 
     async def lay_foundation(self) -> None:
@@ -59,14 +65,17 @@ class Acting:
             await access(self._seen.key, self._uid, self._world)
 
     async def run_prepare(self) -> None:
-        """The Job that prepares, unless there is one, or one that is not gone yet."""
-        if self._seen.prepare.stage is Stage.ABSENT:
+        """The Job that prepares, unless there is one, or a pod of one: never two at once on one directory."""
+        if self._seen.prepare.stage is Stage.ABSENT and self._is_free(Role.PREPARE):
             await self._apply([self._world.build.prepare_job(wanted(self._seen, self._world))])
 
     async def run_finish(self) -> None:
         """The Job that finishes, likewise."""
-        if self._seen.finish.stage is Stage.ABSENT:
+        if self._seen.finish.stage is Stage.ABSENT and self._is_free(Role.FINISH):
             await self._apply([self._world.build.finish_job(wanted(self._seen, self._world))])
+
+    def _is_free(self, role: Role) -> bool:
+        return all(pod.over for pod in self._seen.of(role))
 
     async def run_workloads(self, replicas: Mapping[Role, int]) -> None:
         """Services, budgets, and so many pods of each role."""
@@ -75,8 +84,7 @@ class Acting:
 
     async def _apply(self, objects: Sequence[Json]) -> None:
         """Apply, in order, what is not as it should be."""
-        assert self._seen.admitted is not None
-        inputs = inputs_hash(self._seen.admitted)
+        inputs = self._inputs
         for desired in objects:
             resource = resource_of(desired)
             cache = self._world.cached(resource)
@@ -84,12 +92,13 @@ class Acting:
             if observed is not None and owner_of(observed).get("uid") not in (self._uid, None):
                 continue  # an earlier job's, which is being deleted
             desired = settled(desired, observed, inputs)
+            if observed is not None and not differs(desired, observed):
+                continue
             digest = hashlib.sha256(json.dumps(desired, sort_keys=True).encode()).hexdigest()
             place = (desired["kind"], desired["metadata"]["name"])
-            if observed is not None:
-                if self._notes.applied.get(place) == (digest, _mark(observed)) or not differs(desired, observed):
-                    continue
-            elif cache is None and self._notes.applied.get(place, ("", ""))[0] == digest:
+            if observed is not None and self._notes.applied.get(place) == (digest, _mark(observed)):
+                continue  # the server keeps it in other words than ours
+            if cache is None and self._notes.applied.get(place, ("", ""))[0] == digest:
                 continue
             answer = await self._world.api.apply(desired, manager=MANAGER)
             self._notes.applied[place] = (digest, _mark(answer))

@@ -14,7 +14,7 @@ from areal.operator.decision import CleanUp, Converge, Decision, End, Finish, Pr
 from areal.operator.failure import STALLED
 from areal.operator.gang import Gang, gang_of
 from areal.operator.memory import Condition, Memory, Outcome, Rest, reason_of
-from areal.operator.observed import Observed, Pod, Stage
+from areal.operator.observed import Node, Observed, Pod, Stage
 from areal.operator.times import FRESH_S
 from areal.operator.timestamps import words
 from areal.plan.cluster_names import BATCH_JOBS, LONG_RUNNING, Role
@@ -139,7 +139,19 @@ def _suspended(view: _View) -> Said:
         case Rest.ASLEEP:
             return Said(SuspendedReason.SUSPENDED, "all pods are gone; set spec.suspend to false to go on")
         case _:
-            return Said(SuspendedReason.PODS_TERMINATING, f"{len(pods)} pods are ending")
+            return Said(SuspendedReason.PODS_TERMINATING, f"{len(pods)} pods are ending{_held(view, pods)}")
+
+
+def _held(view: _View, pods: list[Pod]) -> str:
+    """Which pods a silent machine holds, and what to do."""
+    nodes = view.seen.nodes
+    held = [pod for pod in pods if nodes is not None and pod.terminating and not nodes.get(pod.node, Node()).ready]
+    if not held:
+        return ""
+    return (
+        f"; {held[0].name} waits for its machine {held[0].node}, which does not answer: once it is off, taint it "
+        "node.kubernetes.io/out-of-service"
+    )
 
 
 def _scheduled(view: _View) -> Said:

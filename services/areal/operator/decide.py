@@ -29,7 +29,7 @@ from areal.operator.gang import Gang, gang_of
 from areal.operator.incidents import of_batch, of_roles
 from areal.operator.memory import Memory, Outcome, Rest
 from areal.operator.observed import HotFields, Observed, Stage
-from areal.operator.progress import stepped
+from areal.operator.progress import stepped, trained_out
 from areal.operator.results import audit_of
 from areal.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RETRY_REFUSED_S, SOON_S, STEADY_S
 from areal.operator.timestamps import words
@@ -72,7 +72,9 @@ def _suspend(seen: Observed, admitted: Admitted, now: float) -> Suspend:
     """First the trainers save, then the pods go, then the job rests. What has begun is not taken back half-way."""
     memory, stuck = seen.memory, evictions.stuck(seen, now)
     gang = gang_of(seen, admitted.replicas[Role.TRAINER], now)
-    memory = replace(memory, members=(), finishing=memory.finishing or gang.complete)
+    if gang.complete and not memory.finishing:
+        memory = replace(trained_out(memory, seen.reports, admitted.hot.max_steps), finishing=True)
+    memory = replace(memory, members=())
     first = memory.rest is Rest.AWAKE
     saving = first or memory.rest is Rest.SAVING
     in_time = first or now < memory.saving_since + DRAIN_S
@@ -91,13 +93,12 @@ def _clean_up(seen: Observed, now: float) -> CleanUp:
     memory, policy = seen.memory, _policy_of(seen)
     ended = memory.ended_at if memory.ended_at is not None else now
     due: list[float] = []
-    remove = seen.workloads
     cleanup = next((entry for entry in policy.cleanup if entry.when == memory.outcome), None)
-    if cleanup is None or cleanup.policy == "KeepPods":
-        remove = ()
-    elif now < ended + cleanup.after_seconds:
-        remove = ()
+    kept = cleanup is None or cleanup.policy == "KeepPods"
+    if cleanup is not None and not kept and now < ended + cleanup.after_seconds:
+        kept = True
         due.append(ended + cleanup.after_seconds)
+    remove = () if kept else seen.workloads
     expired = False
     if policy.ttl_seconds_after_finished is not None:
         expired = now >= ended + policy.ttl_seconds_after_finished
@@ -106,7 +107,7 @@ def _clean_up(seen: Observed, now: float) -> CleanUp:
     if remove or any(pod.terminating for pod in seen.pods):
         due.append(now + STEADY_S)
     again_s = max(SOON_S, min(due) - now) if due else None
-    return CleanUp(memory, remove, stuck, delete_job=expired, again_s=again_s)
+    return CleanUp(memory, kept, remove, stuck, delete_job=expired, again_s=again_s)
 
 
 def _policy_of(seen: Observed) -> RunPolicy:
@@ -125,9 +126,9 @@ class _Run:
     stalled: bool = False  # found just now
 
     def decide(self) -> Decision:
-        self.memory = stepped(self.memory, self.seen.reports, self.now)
         if self.memory.finishing or self.gang.complete:
             return self._finish()
+        self.memory = stepped(self.memory, self.seen.reports, self.now)
         questions: tuple[Callable[[], Decision | None], ...] = (
             self._deadline,
             self._roles_failures,
@@ -223,7 +224,9 @@ class _Run:
 
     def _finish(self) -> Decision:
         """The last step is trained: whatever fails now can't take that away, but the audit must say so."""
-        self.memory = replace(self.memory, finishing=True)
+        if not self.memory.finishing:
+            self.memory = trained_out(self.memory, self.seen.reports, self.admitted.hot.max_steps)
+            self.memory = replace(self.memory, finishing=True)
         batch = self.seen.finish
         audit = audit_of(self.seen)
         if batch.stage is Stage.COMPLETE or (audit is not None and not audit.ok):
@@ -239,16 +242,16 @@ class _Run:
         return self._retry(incident) or Finish(self.memory, retire=(batch,), evict=self._stuck, again_s=SOON_S)
 
     def _trainers_failures(self) -> End | None:
-        gang = self.gang
-        incidents = gang.incidents()
+        gang, policy = self.gang, self.admitted.job.spec.failure_policy
+        hopeless = [one for one in gang.ended_launchers() if failure.judge(one, policy).action is Action.FAIL_JOB]
+        incidents = [*gang.incidents(), *hopeless]
         if incidents:
-            policy = self.admitted.job.spec.failure_policy
             incident, ruling = failure.worst(incidents, policy)
             if ruling.action is Action.RESTART_POD:  # of a gang, one pod can't restart alone
                 ruling = replace(ruling, action=Action.RESTART_TRAINER)
             if (end := self._charge(incident, ruling)) is not None:
                 return end
-        if incidents or gang.overtaken:
+        if incidents or gang.broken or gang.overtaken:
             self.memory = replace(self.memory, members=())
         return None
 

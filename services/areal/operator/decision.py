@@ -100,6 +100,7 @@ class CleanUp:
     """What is left of a job that ended goes when its time has come; nothing is made any more."""
 
     memory: Memory
+    kept: bool = False  # pods stay for now, or for good
     remove: tuple[Workload, ...] = ()
     evict: tuple[Eviction, ...] = ()
     delete_job: bool = False

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from areal.operator.failure import Incident, shell_code
 from areal.operator.memory import Memory
 from areal.operator.observed import ChildPhase, LauncherReport, Node, Observed, Pod
-from areal.operator.times import FRESH_S
+from areal.operator.times import FRESH_S, POLL_S
 from areal.plan.cluster_names import Role
+from areal.spec.status import ConditionType
 
-_RUNS = (ChildPhase.STARTING, ChildPhase.READY)
+_OVER = (ChildPhase.STOPPED, ChildPhase.COMPLETE, ChildPhase.FAILED)
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class Gang:
         found = self.seen.reports.launchers.get(pod.uid)
         return found if found is not None and self.now - found.at <= FRESH_S else None
 
+    def _answers(self, pod: Pod) -> bool:
+        """Whether its launcher answered in the newest round. One that died since the round before it did not."""
+        newest = max((r.at for other in self.pods if (r := self.report(other))), default=0.0)
+        report = self.report(pod)
+        return report is not None and newest - report.at < POLL_S
+
     def node(self, pod: Pod) -> Node:
         """The machine under a pod; one that is not known is taken to be fine."""
         return (self.seen.nodes or {}).get(pod.node, Node())
@@ -56,7 +63,7 @@ class Gang:
             return "is terminating"
         if not pod.running:
             return f"does not run{f' ({pod.waiting})' if pod.waiting else ''}"
-        if report is None:
+        if report is None or not self._answers(pod):
             return "has a launcher that does not answer"
         if report.phase is ChildPhase.STOPPED:
             return "was drained and is replaced"
@@ -65,7 +72,7 @@ class Gang:
     @property
     def members(self) -> tuple[str, ...]:
         """Who forms the next epoch."""
-        return tuple(pod.incarnation for pod in self.pods)
+        return tuple(pod.uid for pod in self.pods)
 
     @property
     def next_epoch(self) -> int:
@@ -90,45 +97,76 @@ class Gang:
         first = self.report(self.pods[0]) if self.pods and self.pods[0].index == 0 else None
         return first is not None and first.phase is ChildPhase.COMPLETE and first.epoch == self.memory.epoch > 0
 
+    @property
+    def proven(self) -> bool:
+        """Whether the epoch's rendezvous has been seen complete. Before that, pods come and go: nothing was running."""
+        ready = self.memory.conditions.get(ConditionType.TRAINER_READY)
+        return ready is not None and ready.status == "True"
+
     def incidents(self) -> list[Incident]:
-        """What happened to the gang of this epoch; nothing while it forms."""
+        """What happened to the gang of this epoch; nothing while it forms.
+
+        The end of a child in this epoch always counts. A pod that went or started anew counts only when the gang once
+        worked together; before, it just forms again.
+        """
         if not self.formed:
             return []
-        here = {pod.incarnation: pod for pod in self.pods}
-        found = [incident for pod in self.pods if (incident := self._incident(pod)) is not None]
-        gone = [member for member in self.memory.members if member not in here]
-        uids = {pod.uid for pod in self.pods}
-        lost = [member for member in gone if member.partition("/")[0] not in uids]  # of others `_incident` speaks
-        at = float(int(self.now))
-        return found + [Incident(Role.TRAINER, "", at, "PodGone", "a trainer pod is gone") for _ in lost]
+        found = [incident for pod in self.pods if (incident := self._child_ended(pod)) is not None]
+        return found + self._members_lost() if self.proven else found
 
-    def _incident(self, pod: Pod) -> Incident | None:
-        member = pod.incarnation in self.memory.members
-        was_member = any(name.partition("/")[0] == pod.uid for name in self.memory.members)
+    @property
+    def broken(self) -> bool:
+        """Whether the members aren't who they were when the epoch was written down."""
+        return self.formed and bool(self._members_lost())
+
+    def ended_launchers(self) -> list[Incident]:
+        """Launchers that ended by themselves, whatever the epoch: their exit code may say that no restart helps."""
+        since = max((f.at for f in self.memory.failures if f.role == Role.TRAINER), default=0.0)
+        ended = [pod for pod in self.pods if pod.ending is not None and pod.ending.at > since and not pod.terminating]
+        return [self._incident(pod, e.reason or "Error", e.message, e.code) for pod in ended if (e := pod.ending)]
+
+    def _child_ended(self, pod: Pod) -> Incident | None:
         report = self.report(pod)
-        conditions = {name: condition.status for name, condition in pod.conditions.items()}
-
-        def incident(reason: str, message: str, code: int | None = None) -> Incident:
-            return Incident(Role.TRAINER, pod.name, float(int(self.now)), reason, message, code, conditions)
-
-        ending = pod.ending
-        if was_member and (not member or not pod.running) and ending is not None:
-            return incident(ending.reason or "Error", ending.message or "its launcher ended", ending.code)
-        if not was_member:
-            return None  # its predecessor is gone, which is said once
-        if pod.terminating:
-            disruption = pod.conditions.get("DisruptionTarget")
-            why = disruption.message if disruption and disruption.status == "True" else "the pod is being deleted"
-            return incident(disruption.reason if disruption and disruption.reason else "PodDeleted", why)
-        if pod.over:
-            return incident(pod.phase, "the pod has ended")
-        if report is None or report.epoch != self.memory.epoch:
+        if pod.uid not in self.memory.members or report is None or report.epoch != self.memory.epoch:
             return None
         if report.phase in (ChildPhase.BACKING_OFF, ChildPhase.FAILED):
-            return incident("Error", report.exit_reason, shell_code(report.exit_code))
-        if report.phase is ChildPhase.STOPPED:
-            return incident("Drained", "its launcher was told to stop")
+            return self._incident(pod, "Error", report.exit_reason, shell_code(report.exit_code))
+        if report.phase is ChildPhase.STOPPED and not pod.terminating:
+            return self._incident(pod, "Drained", "its launcher was told to stop")
         return None
+
+    def _members_lost(self) -> list[Incident]:
+        """Members that are gone, going, or have forgotten their epoch."""
+        pods = {pod.uid: pod for pod in self.pods}
+        found = []
+        for uid in self.memory.members:
+            pod = pods.get(uid)
+            if pod is None:
+                found.append(Incident(Role.TRAINER, "", float(int(self.now)), "PodGone", "a trainer pod is gone"))
+            elif (incident := self._lost(pod)) is not None:
+                found.append(incident)
+        return found
+
+    def _lost(self, pod: Pod) -> Incident | None:
+        """What became of a member. Its launcher's word is newer than the pod's status, so it goes first."""
+        if pod.terminating or pod.over:
+            disruption = pod.conditions.get("DisruptionTarget")
+            reason = disruption.reason if disruption and disruption.reason else "PodDeleted"
+            return self._incident(pod, reason, disruption.message if disruption else "the pod is going")
+        report = self.report(pod)
+        answers = report is not None and self._answers(pod)
+        if answers and report is not None and report.epoch >= self.memory.epoch:
+            return None
+        if pod.running and not (answers and self.proven):
+            return None  # not told yet, or slow; a dead one shows in the pod's status
+        ending = pod.ending
+        if ending is not None:
+            return self._incident(pod, ending.reason or "Error", ending.message, ending.code)
+        return self._incident(pod, "LauncherGone", "its launcher started anew")
+
+    def _incident(self, pod: Pod, reason: str, message: str, code: int | None = None) -> Incident:
+        conditions = {name: condition.status for name, condition in pod.conditions.items()}
+        return Incident(Role.TRAINER, pod.name, float(int(self.now)), reason, message, code, conditions)
 
     def to_tell(self) -> tuple[Pod, ...]:
         """Members whose launcher has not confirmed the epoch. Telling twice is telling once."""
@@ -137,7 +175,7 @@ class Gang:
         behind = []
         for pod in self.pods:
             report = self.report(pod)
-            if pod.incarnation in self.memory.members and (report is None or report.epoch < self.memory.epoch):
+            if pod.uid in self.memory.members and (report is None or report.epoch < self.memory.epoch):
                 behind.append(pod)
         return tuple(behind)
 
@@ -165,13 +203,14 @@ class Gang:
         return tuple(pod for pod in self.pods if not pod.terminating and pod.revision not in ("", workload.revision))
 
     def to_drain(self) -> tuple[Pod, ...]:
-        """Pods whose child should save and stop before they go."""
-        return tuple(pod for pod in self.pods if pod.running and (r := self.report(pod)) and r.phase in _RUNS)
+        """Pods whose child should save and stop, or never start, before they go."""
+        at_rest = (*_OVER, ChildPhase.DRAINING)
+        return tuple(pod for pod in self.pods if pod.running and (r := self.report(pod)) and r.phase not in at_rest)
 
     def unsaved(self) -> bool:
         """Whether a child may have something to save still. One whose launcher is silent may."""
-        phases = [report.phase if (report := self.report(pod)) else None for pod in self.pods if pod.running]
-        return any(phase in (None, ChildPhase.DRAINING, *_RUNS) for phase in phases)
+        reports = [self.report(pod) for pod in self.pods if pod.running]
+        return any(report is None or report.phase not in _OVER for report in reports)
 
     @property
     def heard(self) -> bool:

@@ -69,7 +69,7 @@ class Memory:
     rest: Rest = Rest.AWAKE
     saving_since: float = 0.0  # when the suspension took the trainers away, or when they were lost before it
     epoch: int = 0
-    members: tuple[str, ...] = ()  # incarnations of the gang that runs in `epoch`; none: it has to form
+    members: tuple[str, ...] = ()  # uids of the pods that run in `epoch`; none: the gang has to form
     restarts: int = 0
     counted: int = 0
     failures: tuple[Failure, ...] = ()  # oldest first

@@ -1,7 +1,7 @@
 """How far a run is, by what its roles report.
 
-Owns which report speaks: the trainer's own, else the controller's. A step is reported when the number changes, also
-downwards: after a restart the trainers go on from their checkpoint. Pure.
+Owns which report speaks: the trainer's own, and the controller's once the trainer has stopped to answer. A step is
+reported when the number changes, also downwards: after a restart the trainers go on from their checkpoint. Pure.
 """
 
 from __future__ import annotations
@@ -10,15 +10,24 @@ from dataclasses import replace
 
 from areal.operator.memory import Memory
 from areal.operator.observed import Reports
-from areal.operator.times import FRESH_S
+from areal.operator.times import FRESH_S, POLL_S
 
 
 def reported_step(reports: Reports, now: float) -> int | None:
     """The step that the run is at; None when nobody says."""
-    for report in (reports.trainer, reports.controller):
-        if report is not None and now - report.at <= FRESH_S:
-            return report.step
-    return None
+    trainer, controller = reports.trainer, reports.controller
+    if trainer is not None and (now - trainer.at > FRESH_S or (controller and controller.at - trainer.at > POLL_S)):
+        trainer = None
+    if controller is not None and now - controller.at > FRESH_S:
+        controller = None
+    report = trainer or controller
+    return report.step if report is not None else None
+
+
+def trained_out(memory: Memory, reports: Reports, max_steps: int) -> Memory:
+    """The memory of a job whose trainer says that it is done: its last step may have been reported by nobody."""
+    in_force = reports.controller.hot.max_steps if reports.controller is not None else max_steps
+    return replace(memory, step=max(memory.step, in_force))
 
 
 def stepped(memory: Memory, reports: Reports, now: float) -> Memory:

@@ -11,17 +11,17 @@ from typing import Any
 
 from areal.operator import timestamps
 from areal.operator.conditions import conditions
-from areal.operator.decision import Decision, End, HandsOff
-from areal.operator.memory import Condition, Failure, Memory
+from areal.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
+from areal.operator.memory import Condition, Failure, Memory, Rest
 from areal.operator.observed import Observed
 from areal.operator.runtime.resources import Json
 from areal.operator.times import FRESH_S
 from areal.plan.cluster_names import Role, runtime_config_map, selector
-from areal.spec.status import CompleteReason, ConditionType, JobStatus, ProgressingReason, Summary, SuspendedReason
+from areal.spec.status import CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
 
 
 def summarize(seen: Observed, decision: Decision, now: float) -> Json:
-    """The status to write, as the API server stores it."""
+    """The status to write: a `spec.status.JobStatus` as the API server stores it."""
     assert not isinstance(decision, HandsOff), "another controller's status is its own"
     memory, before = decision.memory, seen.raw.get("status", {})
     found = conditions(seen, decision, memory, now)
@@ -44,7 +44,7 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
             "hash": admitted.runtime_hash,
         }
         status["generation"] = _fleet(seen)
-        status["roles"] = _roles(seen, admitted.replicas)
+        status["roles"] = _roles(seen, _desired(decision, admitted.replicas))
     status["checkpoint"] = _checkpoint(seen, now)
     status["audit"] = decision.audit.model_dump(mode="json") if isinstance(decision, End) and decision.audit else None
     for kept in ("runtimeSnapshot", "generation", "roles", "checkpoint", "audit", "startTime"):
@@ -52,7 +52,7 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
             status.pop(kept, None)
             if kept in before:
                 status[kept] = before[kept]
-    return JobStatus.model_validate(status, by_alias=True, by_name=False).to_object()
+    return status
 
 
 def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
@@ -178,6 +178,14 @@ def _fleet(seen: Observed) -> Json:
         "readyReplicas": sum(pod.ready for pod in pods),
         "selector": ",".join(f"{label}={value}" for label, value in chosen.items()),
     }
+
+
+def _desired(decision: Decision, replicas: Mapping[Role, int]) -> Mapping[Role, int]:
+    """How many pods of each role there should be now."""
+    if isinstance(decision, Suspend) and decision.memory.rest is not Rest.SAVING:
+        return dict.fromkeys(replicas, 0)
+    gone = isinstance(decision, Reject | Prepare) or (isinstance(decision, CleanUp) and not decision.kept)
+    return dict.fromkeys(replicas, 0) if gone else replicas
 
 
 def _roles(seen: Observed, replicas: Mapping[Role, int]) -> list[Json]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 
 
+@lru_cache(maxsize=4096)  # the same few times are read at every look
 def parse(text: str | None) -> float | None:
     """Seconds since 1970 of an RFC 3339 time; None for none, or for what is no time."""
     if not text:
@@ -17,7 +19,12 @@ def parse(text: str | None) -> float | None:
 
 def render(seconds: float) -> str:
     """RFC 3339, rounded down to the second."""
-    return datetime.fromtimestamp(int(seconds), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _render(int(seconds))
+
+
+@lru_cache(maxsize=4096)
+def _render(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def words(seconds: float) -> str:

@@ -306,7 +306,7 @@ class Attempts(StatusBlock):
     epoch: int = seen(0, what="Number of the trainers' gang that runs now.", ge=0)
     restarts: int = seen(0, what="Restarts of the trainers.", ge=0)
     restarts_count_towards_max: int = seen(0, what="Those that count towards failurePolicy.maxRestarts.", ge=0)
-    members: list[Argument] = seen(list, what="Its pods: uid/restarts of the container.", max_length=1024)
+    members: list[Argument] = seen(list, what="The uids of its pods; none while it forms.", max_length=1024)
 
 
 class Failure(StatusBlock):

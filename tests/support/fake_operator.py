@@ -1,0 +1,124 @@
+"""One operator process on a fake cluster: the real reconcile, whose requests may be lost, refused, or its last."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from areal.operator.reconcile import reconcile
+from areal.operator.runtime.errors import ApiError, UnreachableError
+from areal.operator.runtime.resources import Json, Key, Resource
+from areal.operator.world import Settings, World
+from support.fake_cluster import FakeCluster
+from support.fake_roles import FakeRoles
+from support.small_children import SmallChildren
+
+Trouble = Literal["", "unsent", "unanswered", "dies before", "dies after"]
+
+
+class ProcessDiedError(Exception):
+    """The operator is no more, in the middle of whatever it did."""
+
+
+@dataclass(frozen=True)
+class Write:
+    """One request that changes something."""
+
+    verb: Literal["create", "apply", "delete"]
+    kind: str
+    name: str
+    uid: str | None = None
+    force: bool = False
+    obj: Json | None = None
+
+
+class FakeOperator:
+    """A process, until it dies. `trouble` is asked before each request what goes wrong with it."""
+
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        trouble: Callable[[], Trouble] = lambda: "",
+        *,
+        settings: Settings | None = None,
+        build: Any = None,
+    ) -> None:
+        self.cluster = cluster
+        self.writes: list[Write] = []
+        self.events: list[tuple[str, str, str]] = []
+        self.refusals: dict[str, ApiError] = {}  # kind → what the server says to it
+        self.only_status = False  # a process that has lost its lease: its last request may be a status
+        self._trouble = trouble
+        cluster.forget_caches()
+        self.roles = FakeRoles(cluster)
+        self.world = World(
+            self, cluster.caches, self, self.roles, lambda: cluster.now, settings or Settings("cpu"),
+            build=build or SmallChildren(),
+        )  # fmt: skip
+
+    async def reconcile(self, key: Key) -> float | None:
+        """One look."""
+        return await reconcile(key, self.world)
+
+    # The server, as this process sees it.
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        self._before()
+        return await self.cluster.api.get(resource, namespace, name)
+
+    async def create(self, resource: Resource, obj: Json) -> Json:
+        after = self._before()
+        if self.only_status:
+            raise ProcessDiedError
+        self.writes.append(Write("create", resource.kind, obj["metadata"]["name"], obj=obj))
+        return self._after(after, await self.cluster.api.create(resource, obj))
+
+    async def apply(self, obj: Json, *, manager: str, dry_run: bool = False, subresource: str = "") -> Json:
+        after = self._before()
+        if self.only_status and not subresource:
+            raise ProcessDiedError
+        if not subresource and obj["kind"] in self.refusals:
+            raise self.refusals[obj["kind"]]
+        if not dry_run:
+            self.writes.append(Write("apply", obj["kind"], obj["metadata"]["name"], obj=obj))
+        made = await self.cluster.api.apply(obj, manager=manager, dry_run=dry_run, subresource=subresource)
+        return made if dry_run else self._after(after, made)
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_s: int | None = None,
+        background: bool = True,
+    ) -> bool:
+        after = self._before()
+        if self.only_status:
+            raise ProcessDiedError
+        self.writes.append(Write("delete", resource.kind, name, uid, grace_s == 0))
+        done = await self.cluster.api.delete(resource, namespace, name, uid=uid, grace_s=grace_s, background=background)
+        self._after(after, None)
+        return done
+
+    async def event(self, about: Json, *, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:
+        self.events.append((type, reason, message))
+
+    def _before(self) -> Trouble:
+        trouble = self._trouble()
+        if trouble == "unsent":
+            raise UnreachableError("the request was lost")
+        if trouble == "dies before":
+            raise ProcessDiedError
+        return trouble
+
+    def _after(self, trouble: Trouble, made: Json | None) -> Any:
+        if trouble == "unanswered":
+            raise UnreachableError("the answer was lost")
+        if trouble == "dies after":
+            raise ProcessDiedError
+        if made is not None:
+            self.cluster.wrote(made)
+        return made

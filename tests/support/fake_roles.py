@@ -1,0 +1,109 @@
+"""The roles of a fake cluster's jobs, as an operator reaches them: asked in rounds, told one by one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from areal.operator.observed import (
+    ChildPhase,
+    ControllerReport,
+    HotFields,
+    LauncherReport,
+    Pod,
+    Reports,
+    TrainerReport,
+)
+from areal.operator.reports import Targets
+from areal.operator.runtime.resources import Json, Key
+from support.fake_cluster import FakeCluster, incarnation
+from support.fake_trainers import WORKS, Training
+
+
+@dataclass(frozen=True)
+class Told:
+    """An order that a launcher got, and the epoch that the status had by then."""
+
+    pod: str
+    epoch: int
+    written: int
+
+
+class FakeRoles:
+    """What `reports.Poller` is to an operator process. `cut`: nobody can be reached."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.cut = False
+        self.stalled = ""  # what controllers say they can't go on without
+        self.told: list[Told] = []
+        self.reports: dict[Key, Reports] = {}
+        self.followed: dict[Key, Targets] = {}
+
+    def latest(self, key: Key) -> Reports:
+        return self.reports.get(key, Reports())
+
+    def follow(self, key: Key, targets: Targets) -> None:
+        self.followed[key] = targets
+
+    def forget(self, key: Key) -> None:
+        self.followed.pop(key, None)
+        self.reports.pop(key, None)
+
+    def poll(self) -> None:
+        """One round of questions."""
+        for key, targets in self.followed.items():
+            old = self.latest(key)
+            heard = {pod.uid: report for pod in targets.trainers if (report := self._launcher_report(pod)) is not None}
+            kept = {pod.uid: old.launchers[pod.uid] for pod in targets.trainers if pod.uid in old.launchers}
+            training = self._cluster.training.get(key)
+            controller, trainer = old.controller, old.trainer
+            if training is not None and targets.controller is not None and self._pod_of(targets.controller) is not None:
+                controller = self._controller_report(training)
+            if training is not None and any(report.phase in WORKS for report in heard.values()):
+                trainer = TrainerReport(training.step, training.checkpoint, self._cluster.now, self._cluster.now)
+            self.reports[key] = Reports(controller, trainer, {**kept, **heard})
+
+    def _controller_report(self, training: Training) -> ControllerReport:
+        assert training.hot is not None
+        step = training.step
+        return ControllerReport(training.hot, step, step, max(0, step - 1), 0.5, 0.5, self.stalled, self._cluster.now)
+
+    def _launcher_report(self, pod: Pod) -> LauncherReport | None:
+        found = self._pod_of(pod)
+        if found is None:
+            return None
+        launcher = self._cluster.launchers[incarnation(found)]
+        awaits = launcher.phase in (ChildPhase.IDLE, ChildPhase.BACKING_OFF)
+        return LauncherReport(launcher.phase, launcher.epoch, awaits, launcher.code, "", self._cluster.now)
+
+    async def restart(self, key: Key, pod: Pod, epoch: int) -> bool:
+        found = self._pod_of(pod)
+        if found is None:
+            return False
+        job = self._cluster.api.objects.get(("RLJob", *key))
+        written = (job or {}).get("status", {}).get("attempts", {}).get("epoch", 0)
+        self.told.append(Told(pod.name, epoch, written))
+        return self._cluster.launchers[incarnation(found)].restart(epoch)
+
+    async def drain(self, key: Key, pod: Pod) -> bool:
+        found = self._pod_of(pod)
+        if found is None:
+            return False
+        launcher = self._cluster.launchers[incarnation(found)]
+        if launcher.phase in WORKS:
+            self._cluster.save(key)
+        if launcher.phase not in (ChildPhase.COMPLETE, ChildPhase.FAILED):
+            launcher.phase = ChildPhase.STOPPED
+        return True
+
+    async def set_hot(self, key: Key, hot: HotFields) -> bool:
+        if self.cut:
+            return False
+        training = self._cluster.training[key]
+        training.hot, training.max_steps = hot, hot.max_steps
+        return True
+
+    def _pod_of(self, pod: Pod) -> Json | None:
+        """The pod that is dialled: an address of a pod that is gone answers nothing."""
+        found = [obj for obj in self._cluster.pods() if obj["metadata"]["uid"] == pod.uid]
+        return found[0] if found and not self.cut and self._cluster.answers(found[0]) else None

@@ -1,0 +1,63 @@
+"""Builders of children that have names, owners and a template, and nothing else; and a runtime for them."""
+
+from __future__ import annotations
+
+from areal.operator.children import Wanted
+from areal.operator.children.snapshot import runtime_snapshot
+from areal.operator.runtime.resources import Json
+from areal.plan.cluster_names import DEPLOYMENTS, LABEL_JOB, Role, role_labels, workload
+
+
+class SmallChildren:
+    """Builders of children that have names, owners and a template, and nothing else."""
+
+    def __init__(self) -> None:
+        self._snapshots: dict[tuple[int, str], Json] = {}
+
+    def foundation(self, w: Wanted) -> list[Json]:
+        config = {**self._child(w, "v1", "ConfigMap", f"{w.name}-job"), "data": {"name": w.name}}
+        known = (id(w.runtime), w.uid)
+        if known not in self._snapshots:
+            self._snapshots[known] = runtime_snapshot(w)
+        return [config, self._snapshots[known]]
+
+    def access_secret(self, w: Wanted) -> Json:
+        return {**self._child(w, "v1", "Secret", f"{w.name}-access"), "data": {"token": "c2VjcmV0"}}
+
+    def prepare_job(self, w: Wanted) -> Json:
+        return self._batch(w, Role.PREPARE)
+
+    def finish_job(self, w: Wanted) -> Json:
+        return self._batch(w, Role.FINISH)
+
+    def workloads(self, w: Wanted) -> list[Json]:
+        return [self._workload(w, role) for role in w.roles]
+
+    def _workload(self, w: Wanted, role: Role) -> Json:
+        patch = w.job.spec.pod_template.generation if role is Role.GENERATION else w.job.spec.pod_template.trainer
+        template = {
+            "marks": [variable.value for variable in patch.env] if role in (Role.GENERATION, Role.TRAINER) else []
+        }
+        kind = "Deployment" if role in DEPLOYMENTS else "StatefulSet"
+        made = self._child(w, "apps/v1", kind, workload(w.name, role), role)
+        return {**made, "spec": {"replicas": w.replicas[role.value], "template": template}}
+
+    def _batch(self, w: Wanted, role: Role) -> Json:
+        return {**self._child(w, "batch/v1", "Job", workload(w.name, role), role), "spec": {"template": {}}}
+
+    def _child(self, w: Wanted, version: str, kind: str, name: str, role: Role | None = None) -> Json:
+        labels = role_labels(w.name, role) if role else {LABEL_JOB: w.name}
+        metadata = {
+            "name": name, "namespace": w.namespace, "labels": labels, "ownerReferences": [w.owner()],
+            "annotations": {"areal.dev/operator-version": "1"},
+        }  # fmt: skip
+        return {"apiVersion": version, "kind": kind, "metadata": metadata}
+
+
+def runtime_object(name: str = "cpu", image: str = "registry.test/areal:1") -> Json:
+    """A ClusterRLRuntime."""
+    template = {"spec": {"containers": [{"name": "main", "image": image}]}}
+    return {
+        "apiVersion": "areal.dev/v1alpha1", "kind": "ClusterRLRuntime", "metadata": {"name": name},
+        "spec": {"template": template},
+    }  # fmt: skip
