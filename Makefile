@@ -38,6 +38,7 @@ static:
 	.venv/bin/ruff check .
 	tools/proto --check
 	$(PY) -m areal.spec.crd --check
+	tools/chart --check
 	.venv/bin/lint-imports
 	.venv/bin/mypy services trainer
 

@@ -122,7 +122,9 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     metadata = {"name": f"t-{secrets.token_hex(4)}", "labels": labels}
     made: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     cluster.admin.create(made)
-    yield str(metadata["name"])
+    name = str(metadata["name"])
+    eventually(lambda: cluster.admin.get("v1", "ServiceAccount", name, "default"), "pods can be made")
+    yield name
     cluster.admin.delete(made)
 
 
