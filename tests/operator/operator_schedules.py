@@ -21,7 +21,7 @@ from support.operator_jobs import job_object
 from support.small_children import runtime_object
 
 KEY: Key = ("team", "digits")
-STORM = 26
+STORM = 22
 """Looks while things go wrong."""
 CALM = 110
 """Looks within which a job must end when nothing goes wrong any more."""
@@ -85,7 +85,6 @@ class Schedule:
         self.note("a ghost looks")
         with contextlib.suppress(ProcessDiedError, ApiError):
             await self.ghost.reconcile(KEY)
-        self.ghost = None
 
     def trouble(self) -> Trouble:
         if self.calm or self.draw.random() >= self.flaky:
@@ -99,7 +98,7 @@ class Schedule:
     async def run(self) -> None:
         """The whole life. Raises BrokenPromiseError."""
         for step in range(STORM):
-            if self.draw.random() < 0.35:
+            if self.draw.random() < 0.4:
                 self.strike()
             await self.step(step)
         self.settle()
@@ -135,7 +134,7 @@ class Schedule:
         if not self.calm and self.draw.random() < 0.15:
             return  # nobody looks
         self.operator.writes.clear()
-        if self.ghost is not None and not self.calm and self.draw.random() < 0.2:
+        if self.ghost is not None and not self.calm and self.draw.random() < 0.3:
             await self.haunt()
         try:
             await self.operator.reconcile(KEY)
@@ -160,7 +159,7 @@ class Schedule:
             self.child_ends, self.child_ends, self.container_ends, self.pod_deleted, self.pod_evicted, self.hang,
             self.machine_lost, self.machine_back, self.server_crashes, self.rest, self.rest, self.scale, self.hotter,
             self.new_template, self.child_object_lost, self.child_object_lost, self.cut_off, self.operator_replaced,
-            self.runtime_edited, self.tool_fails, self.job_deleted,
+            self.operator_replaced, self.runtime_edited, self.tool_fails, self.job_deleted,
         ))  # fmt: skip
         happening()
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 
 from areal.operator.decision import Eviction
 from areal.operator.drift import differs, inputs_hash, settled
@@ -46,10 +45,13 @@ class Acting:
         self._uid = seen.raw["metadata"]["uid"]
         self._notes = world.notes(seen.key, self._uid)
 
-    @cached_property
+    @property
     def _inputs(self) -> str:
         assert self._seen.admitted is not None
-        return inputs_hash(self._seen.admitted)
+        known = self._notes.inputs
+        if known is None or known[0] is not self._seen.admitted:
+            known = self._notes.inputs = (self._seen.admitted, inputs_hash(self._seen.admitted))
+        return known[1]
 
     # Children
 

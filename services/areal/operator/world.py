@@ -95,6 +95,7 @@ class Notes:
     uid: str
     admitted: dict[object, Admitted | Refusal] = field(default_factory=dict)  # newest look-up only
     tried: dict[object, Refusal | None] = field(default_factory=dict)  # newest dry run only
+    inputs: tuple[Admitted, str] | None = None  # hash of what pod templates are made from
     secret: Mapping[str, str] | None = None
     secret_at: float = 0.0
     recipe: str | None = None
