@@ -293,9 +293,15 @@ class FakeCluster:
                 self.launchers[incarnation(started)] = Launcher()
             elif _role(pod) is Role.CONTROLLER:
                 training = self.training.setdefault(_key(pod), Training())
-                training.hot = training.hot or HotFields(training.max_steps, 1, 8)
+                training.hot = training.hot or self._hot_of(_key(pod))
+                training.max_steps = training.hot.max_steps
         elif _role(pod) in (Role.PREPARE, Role.FINISH) and pod["status"]["phase"] == "Running":
             self._end_tool(pod)
+
+    def _hot_of(self, key: Key) -> HotFields:
+        spec = self.api.objects["RLJob", *key]["spec"]
+        algorithm, rollout = spec["algorithm"], spec["rollout"]
+        return HotFields(algorithm["maxSteps"], algorithm["maxStaleness"], rollout["maxConcurrentRollouts"])
 
     def _end_tool(self, pod: Json) -> None:
         role = _role(pod)

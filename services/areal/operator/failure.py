@@ -96,14 +96,18 @@ def worst(incidents: Sequence[Incident], policy: FailurePolicy) -> tuple[Inciden
     """The incident that speaks for a gang, whose members fall together, and its ruling.
 
     What fails the job goes first. Then an incident on which one of the job's rules spoke, in the order of the rules: a
-    disrupted pod's peers die of its absence, and it is the disruption that the rule is about. Then the earliest.
+    disrupted pod's peers die of its absence, and it is the disruption that the rule is about. Then one that is not the
+    plain 1 of a process whose peers are gone. Then the earliest.
     """
     order = {rule.name: place for place, rule in enumerate(policy.rules)}
     judged = [(incident, judge(incident, policy)) for incident in incidents]
-    return min(
-        judged,
-        key=lambda pair: (pair[1].action is not Action.FAIL_JOB, order.get(pair[1].rule, len(order)), pair[0].at),
-    )
+
+    def weight(pair: tuple[Incident, Ruling]) -> tuple[bool, int, bool, float]:
+        incident, ruling = pair
+        harmless = ruling.action is not Action.FAIL_JOB
+        return harmless, order.get(ruling.rule, len(order)), incident.exit_code == 1, incident.at
+
+    return min(judged, key=weight)
 
 
 @dataclass(frozen=True)
