@@ -29,7 +29,7 @@ quickstart: setup  ## Set up everything, make the small model, train it to a ris
 	@.venv/bin/areal run examples/quickstart.yaml --fresh
 
 check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
-	@tools/tier static 1.5 $(MAKE) --no-print-directory static
+	@tools/tier static 2 $(MAKE) --no-print-directory static
 	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" --ignore=tests/sim
 
 .PHONY: static
