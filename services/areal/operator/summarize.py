@@ -52,6 +52,7 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
             status.pop(kept, None)
             if kept in before:
                 status[kept] = before[kept]
+    status.setdefault("roles", [])
     return status
 
 
