@@ -6,10 +6,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from areal.operator.decide import decide
+from areal.operator.decision import Converge
 from areal.operator.runtime.api import MANAGER, STATUS_MANAGER, Api
-from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError
+from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
 from areal.operator.runtime.resources import CONFIGMAPS, RLJOBS, STATEFULSETS, Json
 from areal.operator.runtime.transport import connect
+from areal.operator.summarize import summarize
+from operator_values import NOW, a_failure, remembered, seen
 from support.fake_api import FakeApi
 from support.operator_jobs import job_object
 
@@ -96,7 +100,7 @@ async def test_an_object_of_another_uid_is_not_applied_over(server: tuple[Server
     await api.create(CONFIGMAPS, config(namespace))
     foreign = config(namespace, a="1")
     foreign["metadata"]["uid"] = "another"
-    with pytest.raises(InvalidError):
+    with pytest.raises(ConflictError):
         await api.apply(foreign, manager=MANAGER)
 
 
@@ -159,6 +163,20 @@ async def test_a_status_meant_for_an_earlier_job_of_the_name_is_refused(server: 
     await _job(api, namespace)
     with pytest.raises(ConflictError):
         await api.apply(_status(old, summary="Running"), manager=STATUS_MANAGER, subresource="status")
+
+
+async def test_a_status_comes_back_as_it_was_written(server: tuple[Server, str]) -> None:
+    """So an unchanged job is recognised, and not written again."""
+    api, namespace = server
+    job = await _job(api, namespace)
+    base = seen(remembered(failures=(a_failure(NOW - 5), a_failure(NOW - 9, "trainer", "t", exit_code=None))))
+    decision = decide(base, NOW)
+    assert isinstance(decision, Converge)
+    status = summarize(base, decision, NOW)
+    written = await api.apply(_status(job, **status), manager=STATUS_MANAGER, subresource="status")
+    assert written["status"] == status
+    again = await api.apply(_status(written, **status), manager=STATUS_MANAGER, subresource="status")
+    assert again["metadata"]["resourceVersion"] == written["metadata"]["resourceVersion"]
 
 
 async def test_a_status_field_that_is_not_said_any_more_goes(server: tuple[Server, str]) -> None:

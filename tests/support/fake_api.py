@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, InvalidError, NotFoundError, error_of
+from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError, error_of
 from areal.operator.runtime.resources import Json, Resource, resource_of
 
 Place = tuple[str, str, str]  # kind, namespace, name
@@ -146,7 +146,7 @@ class FakeApi:
         if old is not None and version and version != old["metadata"]["resourceVersion"]:
             raise ConflictError(409, "Conflict", f"{asked['name']} is not of version {version}")
         if old is not None and asked.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-            raise InvalidError(422, "Invalid", "metadata.uid: field is immutable")
+            raise ConflictError(422, "Conflict", "metadata.uid: field is immutable")
 
     def refuse(self, code: int, reason: str, message: str) -> Exception:
         """An error as the operator gets it."""

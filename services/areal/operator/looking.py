@@ -141,7 +141,7 @@ async def _admission(job: Json, memory: Memory, world: World) -> Admitted | Refu
     about = (metadata.get("generation"), version, notes.recipe)
     if about in notes.admitted:
         return notes.admitted[about]
-    parsed = parse(job)
+    parsed = parse(job, running=memory.prepared)
     if isinstance(parsed, Refusal):
         found: Admitted | Refusal = parsed
     else:

@@ -72,7 +72,8 @@ def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
         return Summary.SUSPENDED
     if suspended.reason != SuspendedReason.NOT_SUSPENDED:
         return Summary.SUSPENDING
-    if not true(ConditionType.ACCEPTED) and not true(ConditionType.PREPARED):
+    idle = not true(ConditionType.PREPARED) or progressing.reason == ProgressingReason.NOT_STARTED
+    if not true(ConditionType.ACCEPTED) and idle:
         return Summary.REJECTED
     if found[ConditionType.COMPLETE].reason == CompleteReason.AUDITING:
         return Summary.COMPLETING
