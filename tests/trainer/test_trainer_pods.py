@@ -14,7 +14,7 @@ from areal.plan.ports import free_ports
 from support.launchers import Launcher
 from support.trainer_world import TOKEN, World, losses, until
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 STEPS, BATCH = 6, 3
 
@@ -38,7 +38,7 @@ def start(make_world: Callable[..., World]) -> Iterator[Callable[[World], list[T
             port = free_ports(1)[0]
             made.append(TrainerPod(world.pod(index, port), Launcher(port, TOKEN)))
         pods.extend(made)
-        until(lambda: all(pod.launcher.awaits() for pod in made), 60.0)
+        until(lambda: all(pod.launcher.awaits() for pod in made), 150.0)
         return made
 
     yield begin
@@ -65,20 +65,20 @@ def test_two_pods_train_what_one_does_through_deaths_and_a_suspension(make_world
     gang = start(world)
     assert not world.controller.attached, "no rank starts before its epoch"
     assert all(pod.launcher.restart(1) for pod in gang)
-    until(lambda: len(world.controller.published) == 4, 120.0)
+    until(lambda: len(world.controller.published) == 4, 150.0)
 
     gang[1].process.kill()  # a whole pod; the other one notices by itself
     gang[1].process.wait(10)
-    until(gang[0].launcher.awaits, 60.0)
+    until(gang[0].launcher.awaits, 150.0)
     assert gang[0].launcher.child().last_exit_code == ExitCode.INFRA
     gang[1] = start(world, (1,))[0]
     world.fill(range(3 * BATCH, 5 * BATCH), staleness=9)
     assert all(pod.launcher.restart(2) for pod in reversed(gang))
-    until(lambda: world.controller.committed >= 4 * BATCH, 120.0)
+    until(lambda: world.controller.committed >= 4 * BATCH, 150.0)
 
     for pod in gang:  # a suspension: both save, then stop
         pod.launcher.drain()
-    until(lambda: all(pod.launcher.phase() is Phase.STOPPED for pod in gang), 60.0)
+    until(lambda: all(pod.launcher.phase() is Phase.STOPPED for pod in gang), 150.0)
     assert [pod.launcher.child().last_exit_code for pod in gang] == [ExitCode.DRAINED, ExitCode.DRAINED]
     for pod in gang:
         pod.process.terminate()
@@ -87,7 +87,7 @@ def test_two_pods_train_what_one_does_through_deaths_and_a_suspension(make_world
     world.fill(range(5 * BATCH, STEPS * BATCH), staleness=9)
     gang = start(world)
     assert all(pod.launcher.restart(3) for pod in gang)
-    until(lambda: all(pod.launcher.phase() is Phase.COMPLETE for pod in gang), 120.0)
+    until(lambda: all(pod.launcher.phase() is Phase.COMPLETE for pod in gang), 150.0)
     assert [fence for fence, _, _ in world.controller.attached] == [1, 2, 3]
     trained = {entry.step: entry.groups for entry in evidence.read(world.root / "evidence").entries}
     expected = {entry.step: entry.groups for entry in evidence.read(whole.root / "evidence").entries}
