@@ -72,7 +72,7 @@ def parse(raw: Json, *, running: bool = False) -> RLJob | Refusal:
         if not running:
             refuse(check(job), "the job")
     except ConfigError as error:
-        return Refusal(AcceptedReason.INVALID_SPEC, _text(error))
+        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
     return job
 
 
@@ -84,13 +84,14 @@ def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
             job, namespace=metadata["namespace"], uid=metadata["uid"], recipe_source=material.recipe
         )
     except ClusterRefusal as error:
-        return Refusal(reason_of(AcceptedReason, error.reason), _text(error))
+        return Refusal(reason_of(AcceptedReason, error.reason), words_of(error))
     except ConfigError as error:
-        return Refusal(AcceptedReason.INVALID_SPEC, _text(error))
+        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
     if material.runtime is None:
         return Refusal(AcceptedReason.RUNTIME_NOT_FOUND, material.runtime_problem)
     return Admitted(job, resolved, material.runtime, snapshot_hash(material.runtime), roles_of(resolved))
 
 
-def _text(error: ConfigError) -> str:
-    return f"{error.message} {error.fix}".strip()
+def words_of(error: ConfigError) -> str:
+    """What is wrong and what to do, as two sentences."""
+    return f"{error.message.rstrip('.')}. {error.fix}".strip() if error.fix else error.message

@@ -11,7 +11,7 @@ import base64
 from collections.abc import Iterable
 
 from areal.errors import ConfigError
-from areal.operator.admission import Admitted, Material, Refusal, admit, parse
+from areal.operator.admission import Admitted, Material, Refusal, admit, parse, words_of
 from areal.operator.children import Wanted, read_snapshot
 from areal.operator.memory import Memory, recall
 from areal.operator.observed import (
@@ -189,7 +189,7 @@ def _runtime_spec(runtime: Json | None, job: Json, world: World) -> tuple[Runtim
             return read_snapshot(runtime), ""
         return runtime_from_object(runtime).spec, ""
     except ConfigError as error:
-        return None, f"{kind} {name} can't be used: {error.message} {error.fix}".strip()
+        return None, f"{kind} {name} can't be used: {words_of(error)}"
 
 
 async def _recipe(job: Json, parsed: RLJob, memory: Memory, world: World) -> str | None:
@@ -243,7 +243,7 @@ async def _dry_run(job: Json, admitted: Admitted, world: World) -> Refusal | Non
         objects = [*world.build.foundation(w), *world.build.workloads(w)]
         batches = [world.build.prepare_job(w), world.build.finish_job(w)]
     except ConfigError as error:
-        return Refusal(AcceptedReason.INVALID_SPEC, f"{error.message} {error.fix}".strip())
+        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
     objects += [batch for batch in batches if world.caches[JOBS].get(*key_of(batch)) is None]
     answers = await asyncio.gather(*(_objection(obj, job, world) for obj in objects))
     words = [answer for answer in answers if answer]
