@@ -11,9 +11,9 @@ from kube.harness.processes import eventually
 from kube.harness.tools import ROOT
 from node.harness.jobs import INFRASTRUCTURE, Job, applied
 from node.harness.node import Node
-from node.harness.platform import NAMESPACE, RELEASE, SGLANG_RUNTIME
+from node.harness.platform import NAMESPACE, RELEASE, SGLANG_RUNTIME, await_ownership
 
-pytestmark = pytest.mark.kube_node
+pytestmark = [pytest.mark.kube_node, pytest.mark.timeout(1800)]
 
 QUICKSTART = ROOT / "examples" / "quickstart.yaml"
 ROLES = ("worker", "generation", "reward-custom", "controller", "redis", "trainer")
@@ -32,6 +32,24 @@ def clean(status: dict[str, Any]) -> bool:
     return audit["ok"] is True and lost == 0 and not INFRASTRUCTURE & audit["tombstones"].keys()
 
 
+def test_local_paths_applied_as_they_are_get_an_answer_that_names_areal_submit(
+    node: Node, installed: None, room: str
+) -> None:
+    applied(node, room, QUICKSTART)
+    job = Job(node, room, "digits")
+    refused = eventually(lambda: job.condition("Accepted"), "an answer", timeout_s=30)
+    assert (refused["status"], refused["reason"]) == ("False", "LocalPath")
+    assert "areal submit" in refused["message"]
+    assert job.status["summary"] == "Rejected"
+    assert node.admin.list("v1", "Pod", room) == []
+
+
+def test_the_chart_proves_itself(node: Node, installed: None) -> None:
+    said = node.helm("test", RELEASE, "--timeout=180s", namespace=NAMESPACE, timeout_s=200).stdout
+    assert said.count("Phase:          Succeeded") + said.count("Phase: Succeeded") >= 3, said
+    await_ownership(node)
+
+
 def test_the_quickstart_trains_to_its_bar_while_every_role_loses_its_pod(
     node: Node, installed: None, room: str, digits: Path
 ) -> None:
@@ -42,7 +60,7 @@ def test_the_quickstart_trains_to_its_bar_while_every_role_loses_its_pod(
         uid = job.delete_pod(role)
         job.await_replaced(role, uid)
         reached = job.await_step(reached + 5, timeout_s=180)
-    status = job.await_end(timeout_s=480)
+    status = job.await_end(timeout_s=1200)
     summary = job.summary()
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == 160
@@ -59,18 +77,6 @@ def assert_closed(job: Job) -> None:
     assert not job.connects("trainer", reward, 9000)
     assert not job.connects("generation", redis, 6379)
     assert not job.connects("reward-custom", "10.96.0.1", 443)
-
-
-def test_local_paths_applied_as_they_are_get_an_answer_that_names_areal_submit(
-    node: Node, installed: None, room: str
-) -> None:
-    applied(node, room, QUICKSTART)
-    job = Job(node, room, "digits")
-    refused = eventually(lambda: job.condition("Accepted"), "an answer", timeout_s=30)
-    assert (refused["status"], refused["reason"]) == ("False", "LocalPath")
-    assert "areal submit" in refused["message"]
-    assert job.status["summary"] == "Rejected"
-    assert node.admin.list("v1", "Pod", room) == []
 
 
 def test_a_short_run_with_stock_sglang_in_the_generation_pods(

@@ -5,12 +5,14 @@ What differs from a user's installation is said in `values`: images of this chec
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 from kube.harness.client import Object
+from kube.harness.processes import eventually
 from kube.harness.tools import ROOT
 from node.harness.builds import Builder
 from node.harness.environment import MOUNT
@@ -38,6 +40,7 @@ def values(builder: Builder) -> Object:
     sglang = {"image": "sglang", "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "6Gi"}}}
     return {
         "global": {"imageRegistry": builder.registry},
+        "tests": {"volume": {"enabled": True}},
         "operator": {"extraVolumes": volumes, "extraVolumeMounts": places},
         "runtimes": {
             "definitions": {
@@ -62,3 +65,21 @@ def install(node: Node, builder: Builder, directory: Path) -> None:
     ours.write_text(yaml.safe_dump(values(builder)))
     files = [f"--values={CPU_VALUES}", f"--values={ours}"]
     node.helm("install", RELEASE, str(CHART), *files, "--wait", "--timeout=120s", namespace=NAMESPACE, timeout_s=150)
+
+
+def await_ownership(node: Node) -> None:
+    """Returns when the API server has noticed that RLJobs can own things: it looks for new kinds every half minute.
+
+    Asked as the operator: who may do everything is not asked what an owner is.
+    """
+    owner = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "name": "owner", "uid": "0", "controller": True}
+    metadata = {"namespace": NAMESPACE, "name": "owned", "ownerReferences": [{**owner, "blockOwnerDeletion": True}]}
+    owned = json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata})
+    operator = f"--as=system:serviceaccount:{NAMESPACE}:{RELEASE}-operator"
+
+    def noticed() -> bool:
+        said = node.kubectl("create", "--dry-run=server", operator, "-f", "-", stdin=owned, check=False)
+        assert said.returncode == 0, said.stderr
+        return True
+
+    eventually(noticed, "the API server knows the kind RLJob", timeout_s=60, every_s=0.5)
