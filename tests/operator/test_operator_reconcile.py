@@ -410,6 +410,18 @@ def test_a_job_saves_before_it_rests_and_goes_on_where_it_was() -> None:
     stage.run(lambda: stage.summary == "Complete")
 
 
+def test_an_operator_that_finds_a_job_on_its_way_to_rest_has_it_save() -> None:
+    stage = Stage(algorithm={"maxSteps": 400})
+    stage.until_training(step=7)
+    suspend(stage)
+    stage.new_operator()
+    step = stage.training.step
+    for _ in range(6):
+        stage.step()
+    assert stage.summary == "Suspended"
+    assert stage.training.checkpoint >= step
+
+
 def test_a_rest_does_not_wait_for_ever_for_a_trainer_that_cannot_be_reached() -> None:
     stage = Stage(algorithm={"maxSteps": 1000})
     stage.until_training()

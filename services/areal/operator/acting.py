@@ -136,9 +136,9 @@ class Acting:
 
     # Roles
 
-    def listen(self) -> None:
+    async def listen(self) -> None:
         """Ask the controller and the trainers how they do, from now on."""
-        token = (self._notes.secret or {}).get("token", "")
+        token = await access(self._seen.key, self._uid, self._world)
         trainers = tuple(pod for pod in self._seen.of(Role.TRAINER) if pod.ip and not pod.over)
         controllers = [pod for pod in self._seen.of(Role.CONTROLLER) if pod.ip and pod.running and not pod.terminating]
         if not token or not (trainers or controllers):

@@ -74,8 +74,6 @@ async def look(job: Json, world: World) -> Observed:
         admitted = found
         if memory.outcome is None:
             refusal = await _try(job, admitted, memory, world)
-        if memory.prepared and memory.outcome is None:
-            await access(key, uid, world)  # a new process can't hear the roles without
     pods = tuple(_pods(job, key, world))
     return Observed(
         key=key,

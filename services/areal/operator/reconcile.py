@@ -50,12 +50,12 @@ async def reconcile(key: Key, world: World) -> float | None:
             if apply:
                 await act.lay_foundation()
                 await act.run_workloads(replicas)
-            act.listen()
+            await act.listen()
             await act.tell_epoch(tell, decision.memory.epoch)  # which the status holds by now
             await act.set_hot(hot)
 
         case Suspend(drain=drain, replicas=replicas, retire=retire):
-            act.listen()
+            await act.listen()
             await act.drain(drain)
             await act.retire(retire)
             if replicas is not None:
