@@ -170,7 +170,7 @@ def test_the_operator_is_told_what_the_values_say() -> None:
     main = named(objects, "Deployment", "areal-research-operator")["spec"]["template"]["spec"]["containers"][0]
     told = [main["command"], *main["args"]]
     assert told[:2] == [["areal"], "operator"]
-    for argument in ("--namespace=research-a", "--namespace=research-b", "--default-runtime=areal-cpu", "--qps=20"):
+    for argument in ("--namespace=research-a", "--namespace=research-b", "--default-runtime=areal-cpu", "--qps=50"):
         assert argument in told
     assert "--lease-name=areal-research-operator" in told
     assert main["image"].startswith("registry.example.com/areal/operator@sha256:")

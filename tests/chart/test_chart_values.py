@@ -65,7 +65,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"operator": {"podDisruptionBudget": {"minAvailable": 2}}},
         "no node with an operator could ever be drained: set it to 1 or less",
     ),
-    "burst": ({"operator": {"qps": 50}}, "operator.burst is 40, less than operator.qps 50"),
+    "burst": ({"operator": {"qps": 150}}, "operator.burst is 100, less than operator.qps 150"),
     "account": (
         {"operator": {"serviceAccount": {"create": False}}},
         "name the ServiceAccount that is there in operator.serviceAccount.name",
