@@ -299,7 +299,10 @@ class FakeCluster:
             self._end_tool(pod)
 
     def _hot_of(self, key: Key) -> HotFields:
-        spec = self.api.objects["RLJob", *key]["spec"]
+        job = self.api.objects.get(("RLJob", *key))
+        if job is None:  # deleted; its pods don't know yet
+            return HotFields(self.training[key].max_steps, 1, 8)
+        spec = job["spec"]
         algorithm, rollout = spec["algorithm"], spec["rollout"]
         return HotFields(algorithm["maxSteps"], algorithm["maxStaleness"], rollout["maxConcurrentRollouts"])
 
