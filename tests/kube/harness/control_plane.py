@@ -38,6 +38,11 @@ class Cluster(Protocol):
         """A kubeconfig for the holder of a token (of a service account)."""
 
 
+_AGAIN = """trap 'kill "$child" 2>/dev/null; wait "$child"; exit 0' TERM
+while :; do "$@" & child=$!; wait "$child"; sleep 0.2; done"""
+# As a kubelet would: the scheduler ends itself when an API server that died had bound a pod without saying so.
+
+
 class ControlPlane:
     """etcd and three Kubernetes processes; `start` it, then `stop` it."""
 
@@ -152,7 +157,8 @@ class ControlPlane:
         self._start("controller-manager", command)
 
     def _start_scheduler(self) -> None:
-        self._start("scheduler", [tool("kube-scheduler"), *self._component("scheduler")])
+        scheduler = [tool("kube-scheduler"), *self._component("scheduler")]
+        self._start("scheduler", ["sh", "-c", _AGAIN, "scheduler", *scheduler])
 
     def _component(self, name: str) -> list[str]:
         config = self._pki.path(f"{name}.kubeconfig")
