@@ -12,9 +12,9 @@ RUN /build/environment "$ENVIRONMENT" engine
 
 FROM ${BASE}
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal
-COPY --from=environment /opt/areal /opt/areal
-COPY --from=code /opt/areal/app /opt/areal/app
 ENV PATH=/opt/areal/bin:/opt/areal/env/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/tmp
 WORKDIR /tmp
 USER 65532:65532
 ENTRYPOINT ["areal-launch"]
+COPY --from=environment /opt/areal /opt/areal
+COPY --from=code /opt/areal/app /opt/areal/app
