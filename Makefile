@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
+# Thousands of seeded runs: a tier of their own.
+SCHEDULES := tests/sim tests/operator/test_operator_model.py
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -30,7 +32,7 @@ quickstart: setup  ## Set up everything, make the small model, train it to a ris
 
 check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
 	@tools/tier static 2 $(MAKE) --no-print-directory static
-	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" --ignore=tests/sim
+	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" $(foreach path,$(SCHEDULES),--ignore=$(path))
 
 .PHONY: static
 static:
@@ -43,7 +45,7 @@ static:
 	.venv/bin/mypy services trainer
 
 test: check k8s-tools  ## Set up and pass all tests
-	@tools/tier simulation 4 $(PY) -m pytest -q tests/sim
+	@tools/tier simulation 4 $(PY) -m pytest -q $(SCHEDULES)
 	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim
 	@tools/tier system 16 $(PY) -m pytest -q tests -m system
 	@tools/tier kubernetes-api 8 $(PY) -m pytest -q tests -m kube_api
