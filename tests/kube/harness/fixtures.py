@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -123,7 +124,8 @@ def namespace(cluster: Cluster) -> Iterator[str]:
     made: dict[str, Any] = {"apiVersion": "v1", "kind": "Namespace", "metadata": metadata}
     cluster.admin.create(made)
     name = str(metadata["name"])
-    eventually(lambda: cluster.admin.get("v1", "ServiceAccount", name, "default"), "pods can be made")
+    account = partial(cluster.admin.get, "v1", "ServiceAccount", name, "default")
+    eventually(account, "pods can be made", timeout_s=150)  # the controllers may be deleting hundreds of jobs just now
     yield name
     cluster.admin.delete(made)
 
