@@ -54,12 +54,12 @@ def test_the_quickstart_trains_to_its_bar_while_every_role_loses_its_pod(
     node: Node, installed: None, room: str, digits: Path
 ) -> None:
     job = Job.submit(node, room, QUICKSTART)
-    reached = job.await_step(5, timeout_s=240)
+    reached = job.await_step(5, timeout_s=600)
     assert_closed(job)
     for role in ROLES:
         uid = job.delete_pod(role)
         job.await_replaced(role, uid)
-        reached = job.await_step(reached + 5, timeout_s=180)
+        reached = job.await_step(reached + 5, timeout_s=600)
     status = job.await_end(timeout_s=1200)
     summary = job.summary()
     assert clean(status), status["audit"]
@@ -84,7 +84,7 @@ def test_a_short_run_with_stock_sglang_in_the_generation_pods(
 ) -> None:
     engine = ("generation.engine.type=sglang", f"runtimeRef.name={SGLANG_RUNTIME}")
     job = Job.submit(node, room, QUICKSTART, *SHORT, *engine, "algorithm.maxSteps=4", "evaluation.intervalSteps=4")
-    status = job.await_end(timeout_s=400)
+    status = job.await_end(timeout_s=600)
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == 4
 
@@ -100,9 +100,9 @@ def test_a_short_run_with_the_reward_pods_in_gvisor(
     file = tmp_path / "cells.yaml"
     file.write_text(yaml.safe_dump(told))
     job = Job.submit(node, room, file, *SHORT, "algorithm.maxSteps=4", "evaluation.intervalSteps=4")
-    job.await_step(1, timeout_s=240)
+    job.await_step(1, timeout_s=600)
     where = node.kubectl("exec", job.pods("reward")[0]["metadata"]["name"], "--", "uname", "-r", namespace=room)
-    status = job.await_end(timeout_s=240)
+    status = job.await_end(timeout_s=600)
     assert "gvisor" in where.stdout
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == 4

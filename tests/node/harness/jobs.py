@@ -81,7 +81,7 @@ class Job:
         self.node.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false", namespace=self.namespace)
         return str(pod["metadata"]["uid"])
 
-    def await_replaced(self, role: str, uid: str, timeout_s: float = 120.0) -> None:
+    def await_replaced(self, role: str, uid: str, timeout_s: float = 600.0) -> None:
         """Returns when the role is ready in pods among which that one is not."""
 
         def replaced() -> bool:
