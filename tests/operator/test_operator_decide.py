@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from areal.operator.admission import Refusal
+from areal.operator.conditions import conditions
 from areal.operator.decide import decide
 from areal.operator.decision import CleanUp, Converge, Decision, End, Finish, HandsOff, Prepare, Reject, Suspend
 from areal.operator.memory import Memory, Outcome, Rest
@@ -425,10 +426,12 @@ def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> Non
 @settings(max_examples=600, deadline=None)
 @given(sights())
 def test_a_decision_that_was_remembered_is_not_made_again(base: Observed) -> None:
-    """Seen again with nothing changed but the memory: no failure is counted, and no epoch begun, a second time."""
-    first = memory_of(decide(base, NOW))
-    if first.outcome is not None:
+    """Seen again with nothing changed but the status: no failure is counted, and no epoch begun, a second time."""
+    decision = decide(base, NOW)
+    decided = memory_of(decision)
+    if decided.outcome is not None:
         return
+    first = replace(decided, conditions=conditions(base, decision, decided, NOW))
     again = memory_of(decide(replace(base, memory=first), NOW))
     assert (again.restarts, again.counted, again.failures) == (first.restarts, first.counted, first.failures)
     assert again.epoch == first.epoch or first.members == ()
