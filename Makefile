@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 # Thousands of seeded runs: a tier of their own.
 SCHEDULES := tests/sim tests/operator/test_operator_model.py
+# Tests of values and of single roles run two at a time, a file by one process.
+TWO := -n 2 --dist loadfile
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -32,7 +34,7 @@ quickstart: setup  ## Set up everything, make the small model, train it to a ris
 
 check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
 	@tools/tier static 2 $(MAKE) --no-print-directory static
-	@tools/tier unit 3 $(PY) -m pytest -q tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" $(foreach path,$(SCHEDULES),--ignore=$(path))
+	@tools/tier unit 3 $(PY) -m pytest -q $(TWO) tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" $(foreach path,$(SCHEDULES),--ignore=$(path))
 
 .PHONY: static
 static:
@@ -45,7 +47,7 @@ static:
 	.venv/bin/mypy services trainer
 
 test: check k8s-tools  ## Set up and pass all tests
-	@tools/tier simulation 4 $(PY) -m pytest -q $(SCHEDULES)
+	@tools/tier simulation 4 $(PY) -m pytest -q $(TWO) $(SCHEDULES)
 	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim
 	@tools/tier system 16 $(PY) -m pytest -q tests -m system
 	@tools/tier kubernetes-api 8 $(PY) -m pytest -q tests -m kube_api
