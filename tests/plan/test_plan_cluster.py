@@ -113,6 +113,7 @@ def test_who_scores(changes, source, verifier):
     [
         ({"model": {"path": "models/tiny"}}, "LocalPath", "spec.model.path"),
         ({"model": {"uri": "hf://Qwen/Qwen3-8B"}}, "NotAvailable", "downloads no models"),
+        ({"reward": {"verifier": "code", "code": {"minTier": "T0", "allowUnsafe": True}}}, "NotAvailable", "sandbox"),
         ({"model": {"uri": "pvc://models"}, "recipe": {"file": "recipe.py"}}, "LocalPath", "spec.recipe.file"),
         ({"model": {"uri": "pvc://models/../x"}}, "InvalidSpec", "names no path"),
         ({"model": {"uri": "pvc:///x"}}, "InvalidSpec", "names no path"),

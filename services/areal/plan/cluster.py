@@ -46,6 +46,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     """
     name = job.metadata.name
     job = _as_run(job, namespace)
+    _refuse_unsafe(job)
     layout = RunLayout(Path(names.RUN_DIR))
     model = _model(job)
     source = _recipe(job)
@@ -168,6 +169,17 @@ def _file(source: str | None, field: str) -> Path | None:
         fix="Submit the job with `areal submit`, which uploads files, or name pvc://<claim>/<path> or an absolute path "
         "in the role's image.",
     )
+
+
+def _refuse_unsafe(job: RLJob) -> None:
+    """Whoever runs programs on a cluster runs them in a sandbox."""
+    code = job.spec.reward.programs
+    if job.spec.reward.verifier == "code" and (code.allow_unsafe or code.min_tier == "T0"):
+        raise ClusterRefusal(
+            "NotAvailable",
+            "spec.reward.code allows programs to run without a sandbox, which a cluster never does",
+            fix="Remove reward.code.allowUnsafe and set reward.code.minTier to T2, T3 or T4.",
+        )
 
 
 def _model(job: RLJob) -> Path:

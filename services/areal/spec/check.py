@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal.errors import ConfigError
-from areal.spec import rules_asynchrony, rules_cluster, rules_learning, rules_sources
+from areal.spec import rules_asynchrony, rules_cluster, rules_code, rules_learning, rules_sources
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, locality_of, named_files
 from areal.spec.locate import candidates, locate
@@ -14,6 +14,7 @@ from areal.spec.rules import Facts, Finding, Rule, Severity
 
 RULES: tuple[Rule, ...] = (
     *rules_sources.RULES,
+    *rules_code.RULES,
     *rules_asynchrony.RULES,
     *rules_learning.RULES,
     *rules_cluster.RULES,

@@ -48,6 +48,7 @@ def explain(job: RLJob) -> list[tuple[str, str]]:
         ("learning rate", _learning_rate(job)),
         ("weights", f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last"),
         ("evaluation", _evaluation(job)),
+        *_programs(job),
         ("processes", _processes(job)),
     ]
 
@@ -90,6 +91,18 @@ def _evaluation(job: RLJob) -> str:
         shown = [*shown[:3], "…", *shown[-2:]]
     rows = job.spec.evaluation.rows
     return f"greedy on {rows if rows is not None else 'all'} rows at versions {', '.join(shown)}"
+
+
+def _programs(job: RLJob) -> list[tuple[str, str]]:
+    if job.spec.reward.verifier != "code":
+        return []
+    code = job.spec.reward.programs
+    where = (
+        "WITHOUT a sandbox where there is none (T0)" if code.min_tier == "T0" else f"in tier {code.min_tier} or above"
+    )
+    worth = "1 when every test passes, else 0" if code.scoring == "all_pass" else "the share of tests that pass"
+    needs = f", may use {', '.join(code.needs)}" if code.needs else ""
+    return [("programs", f"{code.language}, run {where}{needs}; {worth}; at most {code.total_seconds:g} s an answer")]
 
 
 def _processes(job: RLJob) -> str:

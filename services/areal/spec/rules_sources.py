@@ -185,7 +185,7 @@ def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
     "no-reward",
     "spec.reward.verifier",
     "Somebody scores: a built-in verifier, or a recipe.",
-    fix="Set reward.verifier: exact or math, or name a recipe with a `reward` function.",
+    fix="Set reward.verifier: exact, math or code, or name a recipe with a `reward` function.",
     cel="has(self.spec.recipe) || has(self.spec.reward.verifier)",
 )
 def no_reward(job: RLJob, facts: Facts) -> str | None:
@@ -226,19 +226,6 @@ def two_rewards(job: RLJob, facts: Facts) -> str | None:
     if verifier in (None, "custom") or not facts.recipe_defines_reward:
         return None
     return f"the recipe defines `reward`, and verifier {verifier} is named too: which one scores?"
-
-
-@rule(
-    "code-unavailable",
-    "spec.reward.verifier",
-    "The verifier is one of exact, math and custom.",
-    fix="Use verifier custom with a `reward` of your own, exact or math.",
-    cel="!has(self.spec.reward.verifier) || self.spec.reward.verifier != 'code'",
-)
-def code_unavailable(job: RLJob, facts: Facts) -> str | None:
-    if job.spec.reward.verifier != "code":
-        return None
-    return "verifier code needs the sandbox, which this version doesn't have; untrusted code is never run without it"
 
 
 @rule(
@@ -380,7 +367,6 @@ RULES = (
     no_reward,
     custom_without_reward,
     two_rewards,
-    code_unavailable,
     answer_column,
     workflow,
     sglang_arguments,

@@ -7,7 +7,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Tag
 
 from areal.spec.block import Block, Change, knob
+from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
 from areal.spec.text import LONGEST_WORD, Argument
+
+COMPILE_S = 10.0
+"""Longest time for the compilation of a program."""
 
 
 class EmbeddedEngine(Block):
@@ -59,6 +63,33 @@ class Generation(Block):
     )  # fmt: skip
 
 
+class CodeReward(Block):
+    """How programs are judged: for the verifier code only."""
+
+    language: Language = knob("python", what="What the answers are written in.")
+    format: SuiteFormat = knob("auto", what="How a row holds its tests; auto finds out by its columns.")
+    min_tier: TierName = knob(
+        "T2",
+        what="The weakest sandbox that may run the answers; T0, which is none, only on this machine with allowUnsafe.",
+        change=Change.RESUME,
+    )
+    allow_unsafe: bool = knob(
+        False, what="Not on a cluster: let answers run without a sandbox where minTier is T0.", change=Change.RESUME
+    )
+    scoring: Literal["all_pass", "fraction"] = knob(
+        "all_pass", what="all_pass gives 1 or 0 and stops at the first failed case; fraction gives the passed share."
+    )
+    total_seconds: float = knob(
+        20.0, what="Longest time for all cases of an answer together.", unit="seconds", change=Change.RESUME, gt=0,
+        le=3600,
+    )  # fmt: skip
+    isolate_cases: bool = knob(False, what="A fresh process for each case of a function, too.", change=Change.RESUME)
+    needs: list[Need] = knob(
+        list, what="What the answers must be able to do: fork, scratch (write files), compiler.",
+        change=Change.RESUME, max_length=3,
+    )  # fmt: skip
+
+
 class Reward(Block):
     """Who scores an answer."""
 
@@ -74,3 +105,16 @@ class Reward(Block):
     answer_field: str = knob(
         "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD
     )
+    code: CodeReward | None = knob(None, what="How programs are judged, for verifier code; its defaults unless given.")
+
+    @property
+    def programs(self) -> CodeReward:
+        """How programs are judged, whether the job says it or leaves it to the defaults."""
+        return CodeReward() if self.code is None else self.code
+
+    @property
+    def longest_score_s(self) -> float:
+        """How long one score may take, in seconds: of a program that is compiled first, both stages together."""
+        if self.verifier != "code":
+            return self.deadline_seconds
+        return max(self.deadline_seconds, self.programs.total_seconds + COMPILE_S)

@@ -115,7 +115,7 @@ def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient |
         return None
     reward = job.job.spec.reward
     connections = min(reward.replicas, _CONNECTIONS) if job.in_pods else 1  # here one process serves, whatever is asked
-    return RewardClient([address] * connections, token, waits=waits, deadline_s=reward.deadline_seconds)
+    return RewardClient([address] * connections, token, waits=waits, deadline_s=reward.longest_score_s)
 
 
 def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> common.Digests:

@@ -1,0 +1,120 @@
+"""Rules of the verifier code: where its block may stand, and which tier its programs need."""
+
+from __future__ import annotations
+
+from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, PYTHON, demanding, level
+from areal.spec.job import RLJob
+from areal.spec.rules import Facts, rule
+from areal.spec.serving import CodeReward
+
+_CODE = "self.spec.reward.code"
+
+
+def _code_of(job: RLJob) -> CodeReward | None:
+    """The settings of programs, when programs are what is scored."""
+    return job.spec.reward.programs if job.spec.reward.verifier == "code" else None
+
+
+@rule(
+    "code-without-verifier",
+    "spec.reward.code",
+    "reward.code is given only with verifier code.",
+    fix="Set reward.verifier: code, or remove reward.code.",
+    cel=f"!has({_CODE}) || (has(self.spec.reward.verifier) && self.spec.reward.verifier == 'code')",
+)
+def code_without_verifier(job: RLJob, facts: Facts) -> str | None:
+    reward = job.spec.reward
+    if reward.code is None or reward.verifier == "code":
+        return None
+    who = "nobody is named who scores" if reward.verifier is None else f"verifier {reward.verifier} scores"
+    return f"{who}, and only the verifier code runs programs"
+
+
+@rule(
+    "code-unsafe",
+    "spec.reward.code.minTier",
+    "Without a sandbox (minTier T0) programs run only where that is allowed: allowUnsafe.",
+    fix="Leave reward.code.minTier at T2, or set allowUnsafe: true on a machine that may be lost.",
+    cel=f"!has({_CODE}) || {_CODE}.minTier != 'T0' || {_CODE}.allowUnsafe",
+)
+def code_unsafe(job: RLJob, facts: Facts) -> str | None:
+    code = _code_of(job)
+    if code is None or code.min_tier != "T0" or code.allow_unsafe:
+        return None
+    return "T0 is no sandbox at all: what a model writes would run with all the rights of the reward service"
+
+
+@rule(
+    "code-unsafe-unused",
+    "spec.reward.code.allowUnsafe",
+    "allowUnsafe goes with minTier T0, which it is for.",
+    fix="Remove reward.code.allowUnsafe, or set minTier: T0.",
+    cel=f"!has({_CODE}) || !{_CODE}.allowUnsafe || {_CODE}.minTier == 'T0'",
+)
+def code_unsafe_unused(job: RLJob, facts: Facts) -> str | None:
+    code = _code_of(job)
+    if code is None or not code.allow_unsafe or code.min_tier == "T0":
+        return None
+    return f"minTier {code.min_tier} asks for a sandbox, allowUnsafe for none"
+
+
+def _of_tiers(lowest: str) -> str:
+    """CEL: the names of the tiers from one on, and T0."""
+    return str(["T0", *(f"T{number}" for number in range(level(lowest), 5))])
+
+
+def _tier_cel() -> str:
+    """CEL: each language, and each need, that asks for more than pure Python has a tier that gives it."""
+    by_tier: dict[str, tuple[list[str], list[str]]] = {}
+    for table, place in ((LEAST_TIER_OF_LANGUAGE, 0), (LEAST_TIER_OF_NEED, 1)):
+        for name, tier in table.items():
+            if level(tier) > level(PYTHON):
+                by_tier.setdefault(tier, ([], []))[place].append(name)
+    terms = [
+        f"{_CODE}.minTier in {_of_tiers(tier)} || (!({_CODE}.language in {languages}) && "
+        f"(!has({_CODE}.needs) || !{_CODE}.needs.exists(n, n in {needs})))"
+        for tier, (languages, needs) in by_tier.items()
+    ]
+    return f"!has({_CODE}) || ({' && '.join(f'({term})' for term in terms)})"
+
+
+@rule(
+    "code-tier",
+    "spec.reward.code.minTier",
+    "The weakest tier that a job accepts can run its language and what its programs need.",
+    fix="Raise reward.code.minTier to T3, or ask for less in reward.code.language and reward.code.needs.",
+    cel=_tier_cel(),
+)
+def code_tier(job: RLJob, facts: Facts) -> str | None:
+    code = _code_of(job)
+    if code is None or code.min_tier == "T0":
+        return None
+    asked = demanding(code.language, tuple(code.needs))
+    short = {what: tier for what, tier in asked.items() if level(tier) > level(code.min_tier)}
+    if not short:
+        return None
+    wants = ", ".join(f"{what} ({tier})" for what, tier in short.items())
+    return f"minTier {code.min_tier} has no processes, no files and no compilers, but the job has {wants}"
+
+
+@rule(
+    "code-deadline",
+    "spec.reward.code.totalSeconds",
+    "A group has time to judge at least one program: groupDeadlineSeconds > reward.code.totalSeconds.",
+    fix="Raise rollout.groupDeadlineSeconds or lower reward.code.totalSeconds.",
+    cel=f"!has({_CODE}) || self.spec.rollout.groupDeadlineSeconds > {_CODE}.totalSeconds",
+)
+def code_deadline(job: RLJob, facts: Facts) -> str | None:
+    code, group = _code_of(job), job.spec.rollout.group_deadline_seconds
+    if code is None or group > code.total_seconds:
+        return None
+    return f"a group ends after {group:g} s, but one program alone may take {code.total_seconds:g} s"
+
+
+RULES = (
+    code_without_verifier,
+    code_unsafe,
+    code_unsafe_unused,
+    code_tier,
+    code_deadline,
+)
