@@ -1,0 +1,18 @@
+"""Our own form: the column `suite` holds a suite (see `judge.suites`), or the row itself is one."""
+
+from __future__ import annotations
+
+from areal.reward.judge.formats.fields import Row
+from areal.reward.judge.suites import from_document, from_json
+from areal.reward.judge.values import Suite
+
+
+def claims(row: Row) -> bool:
+    return row.get("suite") is not None or row.get("kind") in ("stdio", "call", "assert")
+
+
+def suite(row: Row) -> Suite:
+    held = row.get("suite")
+    if held is None:
+        return from_document(row, "row")
+    return from_json(held, "row.suite") if isinstance(held, str | bytes) else from_document(held, "row.suite")
