@@ -43,6 +43,7 @@ class Metric:
 
 
 _SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_SHORT_SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.03, 0.06, 0.12, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)
 _STEPS = (0.0, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0)
 
 _ALL = [
@@ -90,6 +91,37 @@ _ALL = [
     Metric("areal_reward_duration_seconds", Type.HISTOGRAM, "Time of an item", ("verifier",), _SECONDS),
     Metric("areal_reward_inflight", Type.GAUGE, "Items being scored"),
     Metric("areal_reward_capacity", Type.GAUGE, "Items that can be scored at once"),
+    # sandbox, in the reward service
+    Metric("areal_sandbox_slots", Type.GAUGE, "Judgements that may run at once"),
+    Metric("areal_sandbox_running", Type.GAUGE, "Judgements that run"),
+    Metric("areal_sandbox_queue_depth", Type.GAUGE, "Requests that wait for a slot", ("priority",)),
+    Metric("areal_sandbox_queue_age_seconds", Type.GAUGE, "How long the oldest waiting request waits", ("priority",)),
+    Metric("areal_sandbox_wait_seconds", Type.HISTOGRAM, "From a request to its slot", ("priority",), _SHORT_SECONDS),
+    Metric(
+        "areal_sandbox_phase_seconds",
+        Type.HISTOGRAM,
+        "Time of a judgement by phase: setup, compile, run, judge",
+        ("phase",),
+        _SHORT_SECONDS,
+    ),
+    Metric(
+        "areal_sandbox_judgements_total",
+        Type.COUNTER,
+        "Judgements, remembered ones too, by status",
+        ("status", "language", "tier"),
+    ),
+    Metric("areal_sandbox_executions_total", Type.COUNTER, "Executions by status", ("status", "language", "tier")),
+    Metric("areal_sandbox_cache_total", Type.COUNTER, "Questions: hit, shared with one that runs, miss", ("result",)),
+    Metric("areal_sandbox_retries_total", Type.COUNTER, "Judgements tried again because the sandbox failed"),
+    Metric("areal_sandbox_flags_total", Type.COUNTER, "Judged programs with a sign of cheating", ("flag",)),
+    Metric("areal_sandbox_runs_total", Type.COUNTER, "Processes that ran a program"),
+    Metric("areal_sandbox_kills_total", Type.COUNTER, "Runs that were killed, by what they exceeded", ("reason",)),
+    Metric("areal_sandbox_zygote_restarts_total", Type.COUNTER, "Zygotes replaced"),
+    Metric("areal_sandbox_spare_misses_total", Type.COUNTER, "Runs that found no prepared cell"),
+    Metric("areal_sandbox_memory_peak_bytes", Type.GAUGE, "Most memory that a judged program took lately"),
+    Metric("areal_sandbox_suites_bytes", Type.GAUGE, "Bytes of uploaded suites"),
+    Metric("areal_sandbox_tier", Type.GAUGE, "How much stands between a program and the machine: 0 to 4"),
+    Metric("areal_sandbox_ready", Type.GAUGE, "1 while the self-test holds"),
     # worker
     Metric("areal_worker_episodes_total", Type.COUNTER, "Episodes by outcome", ("outcome",)),
     Metric("areal_worker_groups_held", Type.GAUGE, "Groups that this worker holds"),

@@ -222,6 +222,9 @@ class Judgement:
     suite_digest: str = ""
     cached: bool = False
     message: str = ""
+    attempt: int = 1  # 2: the sandbox failed on the first one
+    retry_after_s: float = 0.0  # of an overload: when there may be room
+    unknown_suite: bool = False  # the digest names no suite here: it is to be uploaded
 
     @property
     def cases_passed(self) -> int:

@@ -1,0 +1,371 @@
+"""The way of a request: tier, cache, runs shared by equal questions, queue, slot, judge, and back.
+
+Owns deadlines, cancellation and what a failure of the machine turns into. Promises that every call ends with an answer
+by its deadline; that only a status of the program carries a score; that a run nobody waits for is ended; that a sandbox
+which failed is tried once more, and a program that ran into a limit never.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+from areal.errors import ArealError, ConfigError, DataError
+from areal.reward.dispatch.admission import Bounds, MemoryBudget
+from areal.reward.dispatch.meters import Meters
+from areal.reward.dispatch.offer import Offer
+from areal.reward.dispatch.results_cache import ResultsCache, key_of
+from areal.reward.dispatch.scheduler import Place, Scheduler
+from areal.reward.dispatch.single_flight import SingleFlight
+from areal.reward.dispatch.suite_store import StoredSuite, SuiteStore
+from areal.reward.dispatch.values import Executed, Execution, Overrides, RefusedError, Ticket
+from areal.reward.judge.values import (
+    OF_PROGRAM,
+    AssertSuite,
+    Judgement,
+    Options,
+    Status,
+    StdioSuite,
+    Submission,
+    Suite,
+)
+from areal.reward.sandbox.values import Tier
+
+log = logging.getLogger(__name__)
+A = TypeVar("A", Judgement, Executed)
+
+GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is broken
+COMPILE_S = 20.0
+_REMEMBERED_SUITES = 256  # by identity: callers in this process pass the same object again and again
+
+
+class Judging(Protocol):
+    """What judges: `judge.judge.Judge`, or a stand-in."""
+
+    async def judge(self, submission: Submission, suite: Suite, options: Options = ...) -> Judgement: ...
+
+
+class Executing(Protocol):
+    """What runs programs: `dispatch.executor.Executor`, or a stand-in."""
+
+    async def execute(self, execution: Execution) -> Executed: ...
+
+
+@dataclass(eq=False)
+class _Call:
+    """One caller who waits."""
+
+    scope: asyncio.Timeout
+    cancelled: bool = False
+
+
+class Dispatcher:
+    """Judges and executes for many callers. Lives on one event loop."""
+
+    def __init__(
+        self,
+        judge: Judging,
+        *,
+        offer: Offer,
+        slots: int,
+        memory: MemoryBudget,
+        executor: Executing | None = None,
+        bounds: Bounds = Bounds(),  # noqa: B008 - frozen
+        meters: Meters | None = None,
+        suites: SuiteStore | None = None,
+        cache: ResultsCache | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.offer = offer
+        self.scheduler = Scheduler(slots, memory, bounds=bounds, clock=clock)
+        self.meters = meters or Meters.unserved()
+        self._judge = judge
+        self._executor = executor
+        self._suites = suites if suites is not None else SuiteStore()
+        self._cache = cache if cache is not None else ResultsCache()
+        self._clock = clock
+        self._wall = wall
+        self._flights: SingleFlight[tuple[Judgement, float]] = SingleFlight()
+        self._places: dict[str, Place] = {}
+        self._calls: dict[tuple[str, str], set[_Call]] = {}
+        self._by_identity: OrderedDict[int, StoredSuite] = OrderedDict()
+        self._unshared = 0
+
+    async def judge(
+        self,
+        submission: Submission,
+        suite: Suite | StoredSuite | str,
+        options: Options = Options(),  # noqa: B008 - frozen
+        ticket: Ticket = Ticket(),  # noqa: B008 - frozen
+        overrides: Overrides = Overrides(),  # noqa: B008 - frozen
+    ) -> Judgement:
+        """Judges a submission by a suite or by the digest of one that was uploaded. Raises for nobody's fault."""
+        began = self._clock()
+        digest = ""
+
+        async def answer() -> Judgement:
+            nonlocal digest
+            stored = self._stored(suite)
+            digest = stored.digest
+            self._check_tier(options.min_tier)
+            if submission.language not in self.offer.languages:
+                raise RefusedError(Status.REJECTED_TIER, self.offer.why_not(submission.language))
+            return await self._shared(submission, stored, options, ticket, overrides)
+
+        def failed(status: Status, message: str, after_s: float) -> Judgement:
+            unknown = status is Status.INVALID_REQUEST and isinstance(suite, str) and not digest
+            return Judgement(
+                status, message=message, tier=self.offer.tier, retry_after_s=after_s, unknown_suite=unknown
+            )
+
+        judgement = await self._answered(ticket, answer, failed)
+        timing = replace(judgement.timing, total_s=self._clock() - began)
+        judgement = replace(judgement, suite_digest=judgement.suite_digest or digest, timing=timing)
+        self.meters.judged(judgement, submission.language, ticket.priority)
+        return judgement
+
+    async def execute(self, execution: Execution, ticket: Ticket = Ticket()) -> Executed:  # noqa: B008 - frozen
+        """Runs a program once."""
+        began = self._clock()
+        executor = self._executor
+
+        async def answer() -> Executed:
+            self._check_tier(execution.min_tier)
+            if executor is None or execution.language not in self.offer.languages:
+                raise RefusedError(Status.REJECTED_TIER, self.offer.why_not(execution.language))
+            limits = execution.limits
+            size = len(execution.source) + len(execution.stdin) + sum(map(len, execution.files.values()))
+            place = self._place(ticket, limits.cpu_s, limits.memory_bytes, size)
+            guard_s = limits.wall_s + COMPILE_S + GUARD_S
+            executed = await self.scheduler.run(
+                place, lambda: self._attempts(lambda: executor.execute(execution), guard_s, _execution_failed)
+            )
+            return replace(executed, queued_s=place.queued_s)
+
+        def failed(status: Status, message: str, after_s: float) -> Executed:
+            return Executed(status, message=message, retry_after_s=after_s)
+
+        executed = await self._answered(ticket, answer, failed)
+        executed = replace(executed, total_s=self._clock() - began)
+        self.meters.executed(executed, execution.language, ticket.priority, self.offer.tier)
+        return executed
+
+    def put_suite(self, suite: Suite | StoredSuite) -> str:
+        """Keeps a suite for requests that carry its digest. Raises DataError when it is unfit, or too large to keep."""
+        stored = suite if isinstance(suite, StoredSuite) else StoredSuite.of(suite)
+        if not self._suites.put(stored):
+            raise DataError(
+                f"the suite has {stored.size_bytes >> 20} MB, more than all suites may have together",
+                fix="split it, or drop its largest cases",
+            )
+        self.meters.suites(self._suites.held_bytes)
+        return stored.digest
+
+    def capabilities(self) -> Offer:
+        """What this machine can run, and behind what."""
+        return self.offer
+
+    def cancel(self, tenant: str, request_id: str) -> bool:
+        """Ends the calls of that name with CANCELLED; whether there were any."""
+        calls = self._calls.get((tenant, request_id), set())
+        for call in calls:
+            call.cancelled = True
+            call.scope.reschedule(asyncio.get_running_loop().time())
+        return bool(calls)
+
+    async def close(self) -> None:
+        """Turns away what waits, ends what runs."""
+        self.scheduler.close()
+        await self._flights.close()
+
+    # --- one caller
+
+    async def _answered(
+        self, ticket: Ticket, answer: Callable[[], Awaitable[A]], failed: Callable[[Status, str, float], A]
+    ) -> A:
+        """The answer, or what stands for it: by the deadline, after a cancellation, for a refusal."""
+        left_s = None if ticket.deadline is None else ticket.deadline - self._wall()
+        if left_s is not None and (left_s <= 0 or math.isnan(left_s)):
+            return failed(Status.DEADLINE_EXCEEDED, "its deadline had passed when it came", 0.0)
+        scope = asyncio.timeout(left_s)
+        try:
+            with self._named(ticket, scope) as call:
+                async with scope:
+                    return await answer()
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            if call.cancelled:
+                return failed(Status.CANCELLED, "its caller cancelled it", 0.0)
+            return failed(Status.DEADLINE_EXCEEDED, "its deadline passed before there was a judgement", 0.0)
+        except RefusedError as refused:
+            return failed(refused.status, refused.message, refused.retry_after_s)
+        except DataError as error:
+            return failed(Status.GOLD_ERROR, str(error), 0.0)
+
+    @contextmanager
+    def _named(self, ticket: Ticket, scope: asyncio.Timeout) -> Iterator[_Call]:
+        call = _Call(scope)
+        if not ticket.request_id:
+            yield call
+            return
+        name = (ticket.tenant, ticket.request_id)
+        self._calls.setdefault(name, set()).add(call)
+        try:
+            yield call
+        finally:
+            self._calls[name].discard(call)
+            if not self._calls[name]:
+                del self._calls[name]
+
+    def _check_tier(self, least: Tier) -> None:
+        if least > self.offer.tier:
+            message = f"it asks for tier {least.name}, and this service has {self.offer.tier.name}"
+            raise RefusedError(Status.REJECTED_TIER, message)
+
+    def _stored(self, suite: Suite | StoredSuite | str) -> StoredSuite:
+        if isinstance(suite, StoredSuite):
+            return suite
+        if isinstance(suite, str):
+            stored = self._suites.get(suite)
+            if stored is None:
+                message = f"no suite {suite[:80]!r} is here: upload it (PutSuite), then ask again"
+                raise RefusedError(Status.INVALID_REQUEST, message)
+            return stored
+        known = self._by_identity.get(id(suite))
+        if known is None:
+            known = self._by_identity[id(suite)] = StoredSuite.of(suite)
+            if len(self._by_identity) > _REMEMBERED_SUITES:
+                self._by_identity.popitem(last=False)
+        return known
+
+    # --- one run, for all who ask the same
+
+    async def _shared(
+        self, submission: Submission, stored: StoredSuite, options: Options, ticket: Ticket, overrides: Overrides
+    ) -> Judgement:
+        key = key_of(self.offer.runtime_digest, self.offer.tier, submission, stored.digest, options, overrides)
+        if options.no_cache:
+            self._unshared += 1
+            key = f"{key}/{self._unshared}"
+        elif (known := self._cache.get(key)) is not None:
+            return known
+        deadline = self._deadline(ticket)
+        flight = self._flights.find(key)
+        if flight is not None:
+            self.meters.joined()
+            self.scheduler.urge(self._places[key], ticket.tenant, ticket.priority, deadline)
+        else:
+            suite = _overridden(stored.suite, overrides)
+            size = len(submission.source) + stored.size_bytes
+            cost_s, memory_bytes = _declared(suite, options)
+            place = self._place(ticket, cost_s, memory_bytes, size)
+            flight = self._flights.begin(key, lambda: self._judged(key, place, submission, suite, options))
+            self._places[key] = place
+            flight.task.add_done_callback(lambda _: self._forget(key, place))
+        try:
+            judgement, queued_s = await self._flights.wait(key, flight)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is not None and caller.cancelling():
+                raise
+            raise RefusedError(Status.SANDBOX_ERROR, "the reward service is stopping") from None
+        return replace(judgement, timing=replace(judgement.timing, queued_s=queued_s))
+
+    async def _judged(
+        self, key: str, place: Place, submission: Submission, suite: Suite, options: Options
+    ) -> tuple[Judgement, float]:
+        guard_s = options.total_s + COMPILE_S + GUARD_S
+        judgement = await self.scheduler.run(
+            place,
+            lambda: self._attempts(
+                lambda: self._judge.judge(submission, suite, options), guard_s, self._judging_failed
+            ),
+        )
+        if not options.no_cache:
+            self._cache.put(key, judgement)
+        return judgement, place.queued_s
+
+    async def _attempts(
+        self, once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A]
+    ) -> A:
+        """The outcome of the first attempt, or of the second one when the sandbox failed on the first."""
+        result = await self._attempt(once, guard_s, failed)
+        if result.status is not Status.SANDBOX_ERROR:
+            return result
+        log.warning("the sandbox failed, trying once more: %s", result.message)
+        self.meters.retried()
+        return replace(await self._attempt(once, guard_s, failed), attempt=2)
+
+    async def _attempt(self, once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A]) -> A:
+        guard = asyncio.timeout(guard_s)
+        try:
+            async with guard:
+                return _sound(await once(), failed)
+        except TimeoutError:
+            if not guard.expired():
+                raise
+            log.error("a judgement took more than %g s and was given up", guard_s)
+            return failed(Status.SANDBOX_ERROR, f"it was not over after {guard_s:g} s, which no limit allows")
+        except ConfigError as error:
+            return failed(Status.REJECTED_TIER, str(error))
+        except ArealError as error:
+            return failed(Status.SANDBOX_ERROR, str(error))
+        except Exception as error:
+            log.exception("judging failed")
+            return failed(Status.SANDBOX_ERROR, f"judging failed: {type(error).__name__}: {error}")
+
+    def _judging_failed(self, status: Status, message: str) -> Judgement:
+        return Judgement(status, message=message, tier=self.offer.tier)
+
+    def _place(self, ticket: Ticket, cost_s: float, memory_bytes: int, size_bytes: int) -> Place:
+        deadline = self._deadline(ticket)
+        return Place(ticket.tenant, ticket.priority, deadline, cost_s, memory_bytes, size_bytes)
+
+    def _deadline(self, ticket: Ticket) -> float | None:
+        """The ticket's deadline on our clock."""
+        return None if ticket.deadline is None else self._clock() + (ticket.deadline - self._wall())
+
+    def _forget(self, key: str, place: Place) -> None:
+        if self._places.get(key) is place:
+            del self._places[key]
+
+
+def _execution_failed(status: Status, message: str) -> Executed:
+    return Executed(status, message=message)
+
+
+def _sound(result: A, failed: Callable[[Status, str], A]) -> A:
+    """A judgement has a score exactly when its status is the program's doing, or it is no judgement."""
+    if isinstance(result, Judgement):
+        scored = result.score is not None and math.isfinite(result.score)
+        if scored != (result.status in OF_PROGRAM) or (not scored and result.score is not None):
+            log.error("the judge answered %s with the score %r", result.status, result.score)
+            return failed(Status.SANDBOX_ERROR, f"the judge answered {result.status} with the score {result.score}")
+    return result
+
+
+def _overridden(suite: Suite, overrides: Overrides) -> Suite:
+    changes: dict[str, Any] = {}
+    if overrides.limits is not None:
+        changes["limits"] = overrides.limits
+    if overrides.checker is not None and not isinstance(suite, AssertSuite):
+        changes["checker"] = overrides.checker
+    return replace(suite, **changes) if changes else suite
+
+
+def _declared(suite: Suite, options: Options) -> tuple[float, int]:
+    """Slot seconds that it may take, and memory that its cells may take at once."""
+    limits = suite.limits
+    if isinstance(suite, AssertSuite):
+        return min(limits.cpu_s, options.total_s), 2 * limits.memory_bytes  # the tests have a cell of their own
+    cases = len(suite.cases) if isinstance(suite, StdioSuite) or suite.isolate_cases else max(1, len(suite.cases))
+    return min(cases * limits.cpu_s, options.total_s), limits.memory_bytes

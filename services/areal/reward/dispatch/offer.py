@@ -1,0 +1,51 @@
+"""What one service can run, and behind what: published as it is, and asked before anything waits."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from areal.reward.sandbox.values import Powers, Tier
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """A language that this machine can judge."""
+
+    language: str
+    version: str
+    digest: str
+    tier: Tier = Tier.T2  # the weakest that runs it
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Powers of the sandbox, languages of the machine."""
+
+    powers: Powers
+    runtimes: tuple[Runtime, ...]
+    min_tier: Tier = Tier.T2
+    judge_version: str = "1"  # of everything else that a judgement depends on: remembered ones are void when it changes
+
+    @property
+    def tier(self) -> Tier:
+        return self.powers.tier
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """What can be judged here."""
+        return frozenset(runtime.language for runtime in self.runtimes if runtime.tier <= self.tier)
+
+    @property
+    def runtime_digest(self) -> str:
+        """Of everything that runs programs here."""
+        parts = [self.judge_version, *sorted(f"{each.language} {each.version} {each.digest}" for each in self.runtimes)]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def why_not(self, language: str) -> str:
+        """Why a language can't be judged here, and what can."""
+        offered = ", ".join(sorted(self.languages)) or "nothing"
+        for runtime in self.runtimes:
+            if runtime.language == language and runtime.tier > self.tier:
+                return f"{language} needs tier {runtime.tier.name}, and this service has {self.tier.name} ({offered})"
+        return f"this service can't run {language[:40]!r}; it runs {offered}"
