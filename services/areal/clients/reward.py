@@ -32,6 +32,11 @@ CALL_SLACK = 4.0  # a batch may wait for slots: this many times an item's deadli
 CALL_EXTRA_S = 20.0  # this long for the service's own queue
 
 
+def call_timeout_s(deadline_s: float) -> float:
+    """How long a call waits whose slowest item may take `deadline_s`: afterwards nobody reads its results."""
+    return CALL_SLACK * deadline_s + CALL_EXTRA_S
+
+
 @dataclass(frozen=True)
 class Score:
     """A score, and the verdict behind it where there is one."""
@@ -122,7 +127,7 @@ class RewardClient:
 
     async def _send(self, batch: list[_Pending]) -> None:
         replica = self._turn = (self._turn + 1) % len(self._channels)
-        call_s = CALL_SLACK * max(pending.item.deadline_s for pending in batch) + CALL_EXTRA_S
+        call_s = call_timeout_s(max(pending.item.deadline_s for pending in batch))
         try:
             results = await self._call(replica, batch, call_s)
         except asyncio.CancelledError:

@@ -1,0 +1,234 @@
+"""`code`: the program in an answer, judged by its row's tests in the sandbox.
+
+Owns the way from an item to a judgement and back: which program an answer holds, which suite a row has (read once a
+row), and whose fault it is when there is no score. Expected values stay here and in the judge; what a verdict says of a
+failed case never shows them. A machine that could not judge is a fault, never a score of 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import xxhash
+
+from areal.clients.reward import call_timeout_s
+from areal.errors import ArealError, InfraError
+from areal.net.status import fault
+from areal.reward.dispatch.values import Priority, Ticket
+from areal.reward.judge.extract import program_of
+from areal.reward.judge.formats.registry import suite_of
+from areal.reward.judge.values import (
+    OF_PROGRAM,
+    RETRYABLE,
+    CallSuite,
+    Judgement,
+    Options,
+    Scoring,
+    Status,
+    Submission,
+    Suite,
+)
+from areal.reward.sandbox.values import Tier
+from areal.reward.verifier import fault_result, row_of_item
+from areal.spec.serving import CodeReward, Reward
+from areal.v1 import common_pb2 as common
+from areal.v1 import reward_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+NO_PROGRAM = "NO_PROGRAM"
+_SUITES = 4096  # of rows seen last: as many as groups are in work at once, and more
+_SUITE_BYTES = 256 << 20  # of rows whose suites are kept
+_LARGE_ROW_BYTES = 256 << 10  # reading a larger one takes more than 10 ms: beside the event loop
+_FORKS = 32  # processes of a run that may fork
+_DETAIL_CHARS = 500  # kept with every sample
+
+
+class Judging(Protocol):
+    """What a dispatcher does for a verifier."""
+
+    @property
+    def slots(self) -> int:
+        """How many programs it judges at once."""
+
+    def put_suite(self, suite: Suite) -> str:
+        """Keeps a suite; its digest names it from now on."""
+
+    async def judge(
+        self, submission: Submission, suite: Suite | str, options: Options, ticket: Ticket
+    ) -> Judgement:  # fmt: skip
+        """Judges one program. What befalls the machine is a judgement without a score."""
+
+
+@dataclass(frozen=True)
+class CodeSettings:
+    """How this job's programs are judged."""
+
+    tenant: str  # whose share of the slots they use
+    code: CodeReward
+    deadline_s: float  # of an item that names none
+
+    @classmethod
+    def of(cls, tenant: str, reward: Reward) -> CodeSettings:
+        return cls(tenant, reward.programs, reward.longest_score_s)
+
+    def options(self) -> Options:
+        return Options(
+            scoring=Scoring(self.code.scoring), min_tier=Tier[self.code.min_tier], total_s=self.code.total_seconds
+        )
+
+    def adapted(self, suite: Suite) -> Suite:
+        """A row's suite with what the job says of all rows."""
+        if self.code.isolate_cases and isinstance(suite, CallSuite):
+            suite = replace(suite, isolate_cases=True)
+        if {"fork", "compiler"} & set(self.code.needs) and suite.limits.processes < _FORKS:
+            suite = replace(suite, limits=replace(suite.limits, processes=_FORKS))
+        return suite
+
+
+class CodeVerifier:
+    """Scores programs. The dispatcher is whoever started it to start and to stop."""
+
+    name = "code"
+
+    def __init__(
+        self,
+        dispatcher: Judging,
+        settings: CodeSettings,
+        *,
+        flagged: Callable[[str], None] | None = None,
+        kept_suites: int = _SUITES,
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._settings = settings
+        self._options = settings.options()
+        self._flagged = flagged or (lambda flag: None)
+        self._kept = kept_suites
+        self._suites: OrderedDict[bytes, asyncio.Task[tuple[Suite, str]]] = OrderedDict()
+        self._sizes: dict[bytes, int] = {}
+        self._held_bytes = 0
+        self._numbers = itertools.count(1)
+
+    @property
+    def slots(self) -> int:
+        return self._dispatcher.slots
+
+    async def start(self) -> None:
+        """Nothing: the dispatcher is up before anybody may ask."""
+
+    async def stop(self) -> None:
+        for reading in self._suites.values():
+            reading.cancel()
+        await asyncio.gather(*self._suites.values(), return_exceptions=True)
+        self._suites.clear()
+
+    async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
+        return list(await asyncio.gather(*map(self._score, items)))
+
+    async def _score(self, item: pb.ScoreItem) -> pb.ScoreResult:
+        began = time.monotonic()
+        language = self._settings.code.language
+        source = program_of(item.completion, language)
+        if source is None:
+            return pb.ScoreResult(verdict=common.Verdict(score=0.0, status=NO_PROGRAM, method=self.name))
+        try:
+            judged = await self._judged(item, Submission(source, language))
+        except ArealError as error:
+            return pb.ScoreResult(fault=fault(error), wall_s=time.monotonic() - began)
+        except Exception as error:
+            log.exception("a program could not be judged")
+            return pb.ScoreResult(fault=fault(error, with_traceback=True), wall_s=time.monotonic() - began)
+        for flag in judged.flags:
+            self._flagged(flag.value)
+        return _result(judged, wall_s=time.monotonic() - began)
+
+    async def _judged(self, item: pb.ScoreItem, submission: Submission) -> Judgement:
+        suite, digest = await self._suite(item)
+        ticket = self._ticket(item)
+        judged = await self._dispatcher.judge(submission, digest, self._options, ticket)
+        if judged.unknown_suite:  # others' suites drove it out
+            self._dispatcher.put_suite(suite)
+            judged = await self._dispatcher.judge(submission, suite, self._options, ticket)
+        return judged
+
+    def _ticket(self, item: pb.ScoreItem) -> Ticket:
+        """Nobody wants the answer after the caller's call has timed out."""
+        until = time.time() + call_timeout_s(item.deadline_s or self._settings.deadline_s)
+        key = item.key
+        request_id = f"{key.group}.{key.index}.{key.attempt}.{next(self._numbers)}"
+        return Ticket(self._settings.tenant, Priority.TRAIN, until, request_id)
+
+    async def _suite(self, item: pb.ScoreItem) -> tuple[Suite, str]:
+        """The suite of the item's row and its digest. Raises DataError for a row that can judge nothing."""
+        key = xxhash.xxh3_128_digest(item.row_json)
+        reading = self._suites.get(key)
+        if reading is None:
+            reading = self._suites[key] = asyncio.create_task(self._read(item))
+            self._sizes[key] = len(item.row_json)
+            self._held_bytes += len(item.row_json)
+            self._make_room()
+        else:
+            self._suites.move_to_end(key)
+        return await asyncio.shield(reading)  # others of the group wait for it, too
+
+    def _make_room(self) -> None:
+        while len(self._suites) > self._kept or (self._held_bytes > _SUITE_BYTES and len(self._suites) > 1):
+            oldest, _ = self._suites.popitem(last=False)
+            self._held_bytes -= self._sizes.pop(oldest)
+
+    async def _read(self, item: pb.ScoreItem) -> tuple[Suite, str]:
+        if len(item.row_json) > _LARGE_ROW_BYTES:
+            suite = await asyncio.to_thread(self._parsed, item)
+        else:
+            suite = self._parsed(item)
+        return suite, self._dispatcher.put_suite(suite)
+
+    def _parsed(self, item: pb.ScoreItem) -> Suite:
+        return self._settings.adapted(suite_of(row_of_item(item), self._settings.code.format))
+
+
+def _result(judged: Judgement, *, wall_s: float) -> pb.ScoreResult:
+    status = judged.status
+    if status in OF_PROGRAM and judged.score is not None:
+        verdict = common.Verdict(
+            score=judged.score, status=status.value, method="code", detail=detail_of(judged), tier=judged.tier.name
+        )
+        return pb.ScoreResult(verdict=verdict, wall_s=wall_s)
+    said = f"{status.value}: {judged.message or 'no word of it'}"
+    if status in RETRYABLE:
+        error = InfraError(said, fix="it is tried again; more reward replicas help when it is overloaded")
+        return pb.ScoreResult(fault=fault(error), wall_s=wall_s)
+    kind, fix = _FAULTS.get(status, (common.FAULT_KIND_BUG, ""))
+    return fault_result(kind, said, fix=fix, wall_s=wall_s)
+
+
+_FAULTS = {
+    Status.GOLD_ERROR: (common.FAULT_KIND_DATA, "correct the row's tests, or drop the row"),
+    Status.INVALID_REQUEST: (common.FAULT_KIND_DATA, "correct the row's tests, or reward.code in the job"),
+    Status.REJECTED_TIER: (
+        common.FAULT_KIND_CONFIG,
+        "run the reward service where the sandbox can be stronger (docs/reward.md), or ask for less in reward.code",
+    ),
+}
+
+
+def detail_of(judged: Judgement) -> str:
+    """How a judgement came about, in a line that gives no expected value away."""
+    parts = [f"passed {judged.cases_passed}/{judged.cases_total or len(judged.cases)}"]
+    failed = next((case for case in judged.cases if case.status not in (Status.PASSED, Status.SKIPPED)), None)
+    if failed is not None:
+        parts.append(f"case {failed.index} {failed.status.value}{f': {failed.detail}' if failed.detail else ''}")
+    elif judged.message:
+        parts.append(judged.message)
+    if judged.flags:
+        parts.append(f"flags {','.join(sorted(flag.value for flag in judged.flags))}")
+    if judged.cached:
+        parts.append("cached")
+    return "; ".join(parts)[:_DETAIL_CHARS]
