@@ -55,15 +55,15 @@ def _cases(suite: StdioSuite | CallSuite, at: str) -> None:
         _refuse(f"{at}.cases", f"{len(suite.cases)} cases are more than {MAX_CASES}", "keep the cases that matter")
     for index, case in enumerate(suite.cases):
         where = f"{at}.cases[{index}]"
-        if isinstance(case, StdioCase):
-            if type(case.stdin) is not str:
-                _refuse(f"{where}.stdin", "a text is due", "give the standard input as one string")
-            if type(case.expected) is not str:
-                _refuse(f"{where}.expected", "no expected output", "give it as one string, or drop the case")
-        elif isinstance(case, CallCase):
-            _plain(case, where)
-        else:
+        if type(case) is not (StdioCase if isinstance(suite, StdioSuite) else CallCase):
             _refuse(where, f"a {type(case).__name__} is no case of this suite", "use one kind of case in a suite")
+        if isinstance(case, CallCase):
+            _plain(case, where)
+            continue
+        if type(case.stdin) is not str:
+            _refuse(f"{where}.stdin", "a text is due", "give the standard input as one string")
+        if type(case.expected) is not str:
+            _refuse(f"{where}.expected", "no expected output", "give it as one string, or drop the case")
 
 
 def _plain(case: CallCase, where: str) -> None:

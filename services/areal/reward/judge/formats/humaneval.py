@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import ast
 
+from areal.reward.judge.formats import native
 from areal.reward.judge.formats.fields import Row, has, refuse, text
 from areal.reward.judge.formats.python_source import functions, needs_numpy, parse, without
 from areal.reward.judge.values import AssertSuite, Suite
 
 
 def claims(row: Row) -> bool:
-    return has(row, "test", "entry_point") and isinstance(row["test"], str) and not has(row, "base_input")
+    if native.is_suite(row) or has(row, "base_input"):  # a suite of asserts has the same columns
+        return False
+    return has(row, "test", "entry_point") and isinstance(row["test"], str)
 
 
 def suite(row: Row) -> Suite:

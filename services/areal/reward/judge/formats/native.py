@@ -8,7 +8,12 @@ from areal.reward.judge.values import Suite
 
 
 def claims(row: Row) -> bool:
-    return row.get("suite") is not None or row.get("kind") in ("stdio", "call", "assert")
+    return row.get("suite") is not None or is_suite(row)
+
+
+def is_suite(row: Row) -> bool:
+    """Whether the row is a suite, column by column."""
+    return row.get("kind") in ("stdio", "call", "assert")
 
 
 def suite(row: Row) -> Suite:
