@@ -146,6 +146,8 @@ class Powers:
     scratch: bool  # a directory to write, with quotas
     kernel: str = "host"  # host | gvisor | kata
     probes: tuple[Probe, ...] = ()
+    base: Tier = Tier.T0  # the layers to use: `tier` without the kernel of its own, so T4's T2 or T3
+    user_namespace: bool = False  # namespaces come through a user namespace: root's own are not allowed here
 
 
 @dataclass(frozen=True)
