@@ -5,9 +5,8 @@ Pure: it is told the time and what things cost. Promises:
 - Whenever something that has not expired waits, `pop` gives something (work-conserving); it never gives what expired.
 - Tenants that wait get equal shares of slot seconds (by weight), by virtual time as in start-time fair queueing
   (Goyal, Vin, Cheng 1996). Starting costs what an entry is expected to take; finishing corrects that by what it took.
-- Besides, two thirds of the slot time go to the tenant with the least work waiting, as long as it is not `BURST_S`
-  ahead of its share: a small job beside large ones waits little longer than it would alone, yet all get their shares
-  in the long run.
+- Within `BURST` mean entries of equal shares, the tenant with the least work waiting goes first: a small job beside
+  large ones waits hardly longer than it would alone, while in the long run all get their shares, and none starves.
 - Within a tenant, classes share 8:4:1, so that none starves. Within a class the earliest deadline goes first; what has
   none, or a far one, counts as due `PATIENCE_S` after its arrival.
 """
@@ -24,11 +23,11 @@ from areal.reward.dispatch.values import Priority
 T = TypeVar("T")
 
 PATIENCE_S = 60.0  # orders what has no deadline
-BURST_S = 30.0  # slot seconds that a tenant with little work may be ahead of its share
+BURST = 32  # entries of mean cost that a tenant with little work may be ahead of who is furthest behind
 CLASS_WEIGHTS: Mapping[Priority, float] = {Priority.TRAIN: 8.0, Priority.EVAL: 4.0, Priority.BATCH: 1.0}
-_LIGHT_TO_FAIR = 2.0  # slot time of least-work picks for each of fair picks
 _LEARNING = 0.2  # weight of the newest ratio of actual to declared cost
 _LEAST_RATIO = 1e-4
+_FIRST_MEAN_S = 1.0  # of an entry, until some have finished
 _SWEEP_ABOVE = 64  # tenants known; those that owe nothing are then forgotten
 
 
@@ -46,7 +45,6 @@ class Entry(Generic[T]):
     arrived: float = 0.0
     number: int = 0
     charged_s: float = 0.0
-    light: bool | None = None  # by which rule it started; None when it was the only tenant's
     waiting: bool = False
 
     def expired(self, now: float) -> bool:
@@ -98,8 +96,8 @@ class FairQueue(Generic[T]):
         self._weights = dict(weights or {})
         self._tenants: dict[str, _Tenant[T]] = {}
         self._virtual = 0.0  # the least served share of those that waited at the last start
-        self._balance_s = 0.0  # slot time of least-work picks above their due
         self._ratio = 1.0
+        self._mean_s = _FIRST_MEAN_S
         self._count = 0
         self._waiting = 0
         self._bytes = 0
@@ -160,7 +158,7 @@ class FairQueue(Generic[T]):
         correction_s = actual_s - entry.charged_s
         tenant.served += correction_s / tenant.weight
         tenant.classes[entry.priority].served += correction_s / CLASS_WEIGHTS[entry.priority]
-        self._weigh(entry.light, correction_s)
+        self._mean_s += _LEARNING * (actual_s - self._mean_s)
         if entry.cost_s > 0:
             ratio = max(actual_s / entry.cost_s, _LEAST_RATIO)
             tenant.ratio += _LEARNING * (ratio - tenant.ratio)
@@ -223,23 +221,15 @@ class FairQueue(Generic[T]):
         self._bytes += entry.size_bytes
 
     def _next(self) -> Entry[T] | None:
-        tenant, _ = self._choose()
-        return tenant.least_class().head() if tenant is not None else None
-
-    def _choose(self) -> tuple[_Tenant[T] | None, bool | None]:
-        """The tenant whose turn it is, and by which rule."""
         waiting = [tenant for tenant in self._tenants.values() if tenant.waiting]
-        if len(waiting) < 2:
-            return (waiting[0] if waiting else None), None
-        behind = min(waiting, key=lambda each: each.served)
-        if self._balance_s <= 0:
-            lightest = min(waiting, key=lambda each: each.waiting_cost_s * each.ratio / each.weight)
-            if lightest.served - behind.served <= BURST_S:
-                return lightest, True
-        return behind, False
+        if not waiting:
+            return None
+        furthest = min(each.served for each in waiting) + BURST * self._mean_s
+        within = [each for each in waiting if each.served <= furthest]
+        tenant = min(within, key=lambda each: (each.waiting_cost_s * each.ratio / each.weight, each.served))
+        return tenant.least_class().head()
 
     def _start(self, entry: Entry[T]) -> None:
-        _, entry.light = self._choose()
         self._virtual = max(self._virtual, min(each.served for each in self._tenants.values() if each.waiting))
         tenant = self._tenants[entry.tenant]
         tenant.running += 1
@@ -249,15 +239,9 @@ class FairQueue(Generic[T]):
         tenant.now_class = max(tenant.now_class, its_class.served)
         tenant.served += entry.charged_s / tenant.weight
         its_class.served += entry.charged_s / CLASS_WEIGHTS[entry.priority]
-        self._weigh(entry.light, entry.charged_s)
         if len(self._tenants) > _SWEEP_ABOVE:
             for each in list(self._tenants.values()):
                 self._forget(each)
-
-    def _weigh(self, light: bool | None, seconds: float) -> None:
-        if light is not None:
-            change_s = seconds if light else -_LIGHT_TO_FAIR * seconds
-            self._balance_s = min(BURST_S, max(-BURST_S, self._balance_s + change_s))
 
     def _forget(self, tenant: _Tenant[T]) -> None:
         """Drops a tenant about whom nothing is worth remembering; heaps that hold removed entries mostly are swept."""
