@@ -12,15 +12,13 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from areal.errors import DataError
+from areal.reward.judge.checkers import NAMES as CHECKERS
 from areal.reward.judge.tagged import TaggedError, to_tagged
 from areal.reward.judge.values import AssertSuite, CallCase, CallSuite, Checker, StdioCase, StdioSuite, Suite
 from areal.reward.sandbox.values import Limits
 
 MAX_CASES = 20_000
 MAX_SOURCE_CHARS = 4 << 20  # parsing takes some hundred times as much memory
-CHECKERS = (
-    "exact", "rstrip_lines", "tokens", "tokens_float", "lines_unordered", "last_line", "lcb_decimal", "custom",
-)  # fmt: skip
 _LEAST: Mapping[str, float] = {"memory_bytes": 1 << 20, "stderr_bytes": 0, "disk_bytes": 0, "inodes": 0}
 _MOST: Mapping[str, float] = {
     "wall_s": 3600.0, "cpu_s": 3600.0, "memory_bytes": 1 << 40, "output_bytes": 1 << 30, "stderr_bytes": 1 << 30,
