@@ -1,4 +1,4 @@
-"""Every example is a valid job whose recipe imports, and says how to run itself."""
+"""Every example is a valid job that somebody scores, whose recipe imports, and says how to run itself."""
 
 from __future__ import annotations
 
@@ -28,9 +28,12 @@ def module(name: str) -> ModuleType:
 
 
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
-def test_an_example_is_a_job_with_a_recipe_and_says_how_to_run_it(path: Path) -> None:
+def test_an_example_is_a_job_that_is_scored_and_says_how_to_run_it(path: Path) -> None:
     job = load_job(path)
     assert f"areal run examples/{path.name}" in path.read_text()
+    if job.spec.reward.verifier is not None:
+        assert (EXAMPLES / f"{path.stem}_data.py").exists()
+        return
     assert job.spec.recipe is not None
     recipe = load_recipe(EXAMPLES.parent / job.spec.recipe.file)
     assert recipe.reward is not None
