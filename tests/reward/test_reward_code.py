@@ -11,8 +11,8 @@ import orjson
 import pytest
 from areal.clients.reward import call_timeout_s
 from areal.errors import InfraError
+from areal.reward.dispatch.suite_store import StoredSuite
 from areal.reward.dispatch.values import Ticket
-from areal.reward.judge.suites import digest
 from areal.reward.judge.values import (
     CaseResult,
     Flag,
@@ -37,34 +37,22 @@ Answer = Callable[[Submission, Suite, Options, Ticket], Judgement]
 
 
 class Desk:
-    """A dispatcher that answers what it is told to; like the real one it knows suites by their digest."""
-
-    slots = 3
+    """A dispatcher that answers what it is told to."""
 
     def __init__(self, answer: Answer = lambda *asked: PASSED) -> None:
         self._answer = answer
-        self.known: dict[str, Suite] = {}
-        self.put: list[Suite] = []
         self.asked: list[tuple[Submission, Suite, Options, Ticket]] = []
+        self.stored: list[StoredSuite] = []
 
-    def put_suite(self, suite: Suite) -> str:
-        self.put.append(suite)
-        self.known[digest(suite)] = suite
-        return digest(suite)
-
-    async def judge(self, submission: Submission, suite: Suite | str, options: Options, ticket: Ticket) -> Judgement:
+    async def judge(self, submission: Submission, suite: StoredSuite, options: Options, ticket: Ticket) -> Judgement:
         await asyncio.sleep(0)
-        if isinstance(suite, str):
-            if suite not in self.known:
-                return Judgement(Status.INVALID_REQUEST, unknown_suite=True)
-            suite = self.known[suite]
-        self.asked.append((submission, suite, options, ticket))
+        self.stored.append(suite)
+        self.asked.append((submission, suite.suite, options, ticket))
         return self._answer(*self.asked[-1])
 
 
-def verifier(desk: Desk, *, flags: list[str] | None = None, **code: object) -> CodeVerifier:
-    settings = CodeSettings("job-1", CodeReward.model_validate(code, by_name=True), 30.0)
-    return CodeVerifier(desk, settings, flagged=(flags if flags is not None else []).append)
+def verifier(desk: Desk, **code: object) -> CodeVerifier:
+    return CodeVerifier(desk, CodeSettings("job-1", CodeReward.model_validate(code, by_name=True), 30.0), slots=3)
 
 
 def item(completion: str = "def f(x): return x + 1", row: object = ROW) -> pb.ScoreItem:
@@ -117,10 +105,8 @@ async def test_a_failed_case_is_named_with_the_signs_of_cheating():
     cases = (CaseResult(0, Status.PASSED), CaseResult(1, Status.WRONG_ANSWER, detail="got 7"))
     found = frozenset({Flag.READS_TESTS, Flag.EXITED_EARLY})
     judged = Judgement(Status.WRONG_ANSWER, 0.0, cases, cases_total=4, flags=found, cached=True)
-    flags: list[str] = []
-    (result,) = await verifier(Desk(lambda *_: judged), flags=flags).score([item()])
+    result = await one(Desk(lambda *_: judged), item())
     assert result.verdict.detail == ("passed 1/4; case 1 WRONG_ANSWER: got 7; flags exited_early,reads_tests; cached")
-    assert sorted(flags) == ["exited_early", "reads_tests"]
 
 
 @pytest.mark.parametrize(
@@ -186,18 +172,8 @@ async def test_a_group_reads_its_row_once():
     scorer = verifier(desk)
     await scorer.score([item(f"def f(x): return x + {n}") for n in range(8)])
     await scorer.score([item()])
-    assert len(desk.put) == 1
-    assert len(desk.asked) == 9
-
-
-async def test_a_suite_that_was_driven_out_is_given_again():
-    desk = Desk()
-    scorer = verifier(desk)
-    await scorer.score([item()])
-    desk.known.clear()
-    (result,) = await scorer.score([item()])
-    assert result.verdict.score == 1.0
-    assert len(desk.put) == 2
+    assert len(desk.stored) == 9
+    assert len({id(suite) for suite in desk.stored}) == 1
 
 
 async def test_a_row_stays_unfit_however_often_it_is_asked():
@@ -218,7 +194,6 @@ async def test_whoever_stops_asking_takes_nothing_from_those_who_wait_for_the_sa
     first.cancel()
     (result,) = await second
     assert result.verdict.score == 1.0
-    assert len(desk.put) == 1
     await scorer.stop()
 
 
@@ -227,10 +202,13 @@ async def test_the_rows_seen_last_are_kept():
         return {"input_output": {"fn_name": "f", "inputs": [[n]], "outputs": [n + 1]}}
 
     desk = Desk()
-    scorer = CodeVerifier(desk, CodeSettings("job-1", CodeReward(), 30.0), kept_suites=2)
+    scorer = CodeVerifier(desk, CodeSettings("job-1", CodeReward(), 30.0), slots=1, kept_suites=2)
     for n in (1, 2, 1, 3, 1, 2):
         await scorer.score([item(row=row(n))])
-    assert [suite.cases[0].arguments for suite in desk.put] == [(1,), (2,), (3,), (2,)]
+    one_a, two_a, one_b, three, one_c, two_b = desk.stored
+    assert one_a is one_b is one_c
+    assert two_a is not two_b, "3 drove it out"
+    assert two_a.digest == two_b.digest != three.digest
 
 
 def test_the_detail_never_grows_beyond_a_line():

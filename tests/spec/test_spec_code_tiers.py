@@ -52,7 +52,7 @@ def test_a_job_without_the_block_has_its_defaults():
 
 def test_a_score_of_a_program_may_take_its_total_and_the_compilation():
     spec = load_job(QUICKSTART, ["recipe=null", "reward.verifier=code", "reward.code.totalSeconds=30"]).spec
-    assert spec.reward.longest_score_s == 40
+    assert spec.reward.longest_score_s == 50
     assert load_job(QUICKSTART).spec.reward.longest_score_s == 10
 
 

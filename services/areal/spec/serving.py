@@ -10,7 +10,7 @@ from areal.spec.block import Block, Change, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
 from areal.spec.text import LONGEST_WORD, Argument
 
-COMPILE_S = 10.0
+COMPILE_S = 20.0
 """Longest time for the compilation of a program."""
 
 

@@ -12,7 +12,7 @@ import itertools
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,6 +21,7 @@ import xxhash
 from areal.clients.reward import call_timeout_s
 from areal.errors import ArealError, InfraError
 from areal.net.status import fault
+from areal.reward.dispatch.suite_store import StoredSuite
 from areal.reward.dispatch.values import Priority, Ticket
 from areal.reward.judge.extract import program_of
 from areal.reward.judge.formats.registry import suite_of
@@ -54,15 +55,8 @@ _DETAIL_CHARS = 500  # kept with every sample
 class Judging(Protocol):
     """What a dispatcher does for a verifier."""
 
-    @property
-    def slots(self) -> int:
-        """How many programs it judges at once."""
-
-    def put_suite(self, suite: Suite) -> str:
-        """Keeps a suite; its digest names it from now on."""
-
     async def judge(
-        self, submission: Submission, suite: Suite | str, options: Options, ticket: Ticket
+        self, submission: Submission, suite: StoredSuite, options: Options, ticket: Ticket
     ) -> Judgement:  # fmt: skip
         """Judges one program. What befalls the machine is a judgement without a score."""
 
@@ -98,27 +92,20 @@ class CodeVerifier:
 
     name = "code"
 
-    def __init__(
-        self,
-        dispatcher: Judging,
-        settings: CodeSettings,
-        *,
-        flagged: Callable[[str], None] | None = None,
-        kept_suites: int = _SUITES,
-    ) -> None:
+    def __init__(self, dispatcher: Judging, settings: CodeSettings, *, slots: int, kept_suites: int = _SUITES) -> None:
         self._dispatcher = dispatcher
         self._settings = settings
-        self._options = settings.options()
-        self._flagged = flagged or (lambda flag: None)
+        self._slots = slots
         self._kept = kept_suites
-        self._suites: OrderedDict[bytes, asyncio.Task[tuple[Suite, str]]] = OrderedDict()
+        self._options = settings.options()
+        self._suites: OrderedDict[bytes, asyncio.Task[StoredSuite]] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._held_bytes = 0
         self._numbers = itertools.count(1)
 
     @property
     def slots(self) -> int:
-        return self._dispatcher.slots
+        return self._slots
 
     async def start(self) -> None:
         """Nothing: the dispatcher is up before anybody may ask."""
@@ -145,18 +132,11 @@ class CodeVerifier:
         except Exception as error:
             log.exception("a program could not be judged")
             return pb.ScoreResult(fault=fault(error, with_traceback=True), wall_s=time.monotonic() - began)
-        for flag in judged.flags:
-            self._flagged(flag.value)
         return _result(judged, wall_s=time.monotonic() - began)
 
     async def _judged(self, item: pb.ScoreItem, submission: Submission) -> Judgement:
-        suite, digest = await self._suite(item)
-        ticket = self._ticket(item)
-        judged = await self._dispatcher.judge(submission, digest, self._options, ticket)
-        if judged.unknown_suite:  # others' suites drove it out
-            self._dispatcher.put_suite(suite)
-            judged = await self._dispatcher.judge(submission, suite, self._options, ticket)
-        return judged
+        suite = await self._suite(item)
+        return await self._dispatcher.judge(submission, suite, self._options, self._ticket(item))
 
     def _ticket(self, item: pb.ScoreItem) -> Ticket:
         """Nobody wants the answer after the caller's call has timed out."""
@@ -165,8 +145,8 @@ class CodeVerifier:
         request_id = f"{key.group}.{key.index}.{key.attempt}.{next(self._numbers)}"
         return Ticket(self._settings.tenant, Priority.TRAIN, until, request_id)
 
-    async def _suite(self, item: pb.ScoreItem) -> tuple[Suite, str]:
-        """The suite of the item's row and its digest. Raises DataError for a row that can judge nothing."""
+    async def _suite(self, item: pb.ScoreItem) -> StoredSuite:
+        """The suite of the item's row. Raises DataError for a row that can judge nothing."""
         key = xxhash.xxh3_128_digest(item.row_json)
         reading = self._suites.get(key)
         if reading is None:
@@ -183,15 +163,14 @@ class CodeVerifier:
             oldest, _ = self._suites.popitem(last=False)
             self._held_bytes -= self._sizes.pop(oldest)
 
-    async def _read(self, item: pb.ScoreItem) -> tuple[Suite, str]:
+    async def _read(self, item: pb.ScoreItem) -> StoredSuite:
         if len(item.row_json) > _LARGE_ROW_BYTES:
-            suite = await asyncio.to_thread(self._parsed, item)
-        else:
-            suite = self._parsed(item)
-        return suite, self._dispatcher.put_suite(suite)
+            return await asyncio.to_thread(self._parsed, item)
+        return self._parsed(item)
 
-    def _parsed(self, item: pb.ScoreItem) -> Suite:
-        return self._settings.adapted(suite_of(row_of_item(item), self._settings.code.format))
+    def _parsed(self, item: pb.ScoreItem) -> StoredSuite:
+        suite = suite_of(row_of_item(item), self._settings.code.format)
+        return StoredSuite.of(self._settings.adapted(suite))
 
 
 def _result(judged: Judgement, *, wall_s: float) -> pb.ScoreResult:
