@@ -289,11 +289,23 @@ def test_no_cache_judges_anew_each_time() -> None:
 def test_other_limits_are_another_question() -> None:
     async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
         for wall_s in (1.0, 2.0, 1.0):
-            overrides = Overrides(limits=Limits(wall_s=wall_s))
+            overrides = Overrides({"wall_s": wall_s})
             await dispatcher.judge(Submission("pass"), SUITE, overrides=overrides)
         return len(judge.asked)
 
     assert scene(body) == 2
+
+
+@pytest.mark.parametrize("limits", [{"wall_s": 0.0}, {"processes": 1 << 20}, {"cpu_s": float("nan")}])
+def test_limits_that_nobody_can_have_are_invalid(limits: dict[str, float]) -> None:
+    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Any]:
+        judgement = await dispatcher.judge(Submission("pass"), SUITE, overrides=Overrides(limits))
+        return judgement, await dispatcher.execute(Execution("pass", limits=replace(Limits(), **limits)))
+
+    judgement, executed = scene(body)
+    assert_no_score(judgement, Status.INVALID_REQUEST)
+    assert executed.status is Status.INVALID_REQUEST
+    assert next(iter(limits)) in judgement.message
 
 
 def test_a_limit_and_a_fault_are_not_remembered() -> None:

@@ -18,7 +18,7 @@ from areal.reward.judge.values import (
     Submission,
     Timing,
 )
-from areal.reward.sandbox.values import Limits, Tier
+from areal.reward.sandbox.values import Tier
 
 PASSED = Judgement(Status.PASSED, 1.0, (CaseResult(0, Status.PASSED),), 1, timing=Timing(run_s=1.0))
 BASE = ("r", Tier.T3, Submission("print(1)\n"), "s", Options(), Overrides())
@@ -73,7 +73,7 @@ def test_line_ends_make_no_other_question(source: str) -> None:
         (*BASE[:4], Options(run_all=True), Overrides()),
         (*BASE[:4], Options(reveal=True), Overrides()),
         (*BASE[:4], Options(min_integrity=Integrity.SPLIT), Overrides()),
-        (*BASE[:5], Overrides(limits=Limits(wall_s=1.0))),
+        (*BASE[:5], Overrides({"wall_s": 1.0})),
         (*BASE[:5], Overrides(checker=Checker("exact"))),
     ],
 )

@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from areal.errors import ArealError, ConfigError, DataError
@@ -26,12 +26,14 @@ from areal.reward.dispatch.scheduler import Place, Scheduler
 from areal.reward.dispatch.single_flight import SingleFlight
 from areal.reward.dispatch.suite_store import StoredSuite, SuiteStore
 from areal.reward.dispatch.values import Executed, Execution, Overrides, RefusedError, Ticket
+from areal.reward.judge.validation import validate
 from areal.reward.judge.values import (
     OF_PROGRAM,
     AssertSuite,
     Judgement,
     Options,
     Status,
+    StdioCase,
     StdioSuite,
     Submission,
     Suite,
@@ -43,6 +45,7 @@ A = TypeVar("A", Judgement, Executed)
 
 GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is broken
 COMPILE_S = 20.0
+_ANY = StdioSuite((StdioCase("", ""),))
 _REMEMBERED_SUITES = 256  # by identity: callers in this process pass the same object again and again
 
 
@@ -99,6 +102,11 @@ class Dispatcher:
         self._by_identity: OrderedDict[int, StoredSuite] = OrderedDict()
         self._unshared = 0
 
+    @property
+    def slots(self) -> int:
+        """How many requests run at once."""
+        return self.scheduler.slots
+
     async def judge(
         self,
         submission: Submission,
@@ -141,7 +149,7 @@ class Dispatcher:
             self._check_tier(execution.min_tier)
             if executor is None or execution.language not in self.offer.languages:
                 raise RefusedError(Status.REJECTED_TIER, self.offer.why_not(execution.language))
-            limits = execution.limits
+            limits = _overridden(_ANY, Overrides(asdict(execution.limits))).limits
             size = len(execution.source) + len(execution.stdin) + sum(map(len, execution.files.values()))
             place = self._place(ticket, limits.cpu_s, limits.memory_bytes, size)
             guard_s = limits.wall_s + COMPILE_S + GUARD_S
@@ -354,12 +362,19 @@ def _sound(result: A, failed: Callable[[Status, str], A]) -> A:
 
 
 def _overridden(suite: Suite, overrides: Overrides) -> Suite:
+    """The suite as this request wants it. Raises RefusedError for limits or a checker that nobody can have."""
     changes: dict[str, Any] = {}
-    if overrides.limits is not None:
-        changes["limits"] = overrides.limits
+    if overrides.limits:
+        changes["limits"] = replace(suite.limits, **overrides.limits)  # type: ignore[arg-type]
     if overrides.checker is not None and not isinstance(suite, AssertSuite):
         changes["checker"] = overrides.checker
-    return replace(suite, **changes) if changes else suite
+    if not changes:
+        return suite
+    try:
+        validate(StdioSuite((StdioCase("", ""),), **changes), "request")
+    except DataError as error:
+        raise RefusedError(Status.INVALID_REQUEST, str(error)) from None
+    return replace(suite, **changes)
 
 
 def _declared(suite: Suite, options: Options) -> tuple[float, int]:

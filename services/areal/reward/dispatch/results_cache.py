@@ -33,7 +33,7 @@ def key_of(
     parts = (
         runtime_digest, int(tier), submission.language, source, suite_digest,
         options.scoring.value, options.run_all, options.reveal, int(options.min_integrity), options.total_s,
-        None if overrides.limits is None else astuple(overrides.limits),
+        sorted(overrides.limits.items()),
         None if overrides.checker is None else astuple(overrides.checker),
     )  # fmt: skip
     return _digest(parts)

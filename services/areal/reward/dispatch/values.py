@@ -32,7 +32,7 @@ class Ticket:
 class Overrides:
     """What one request wants other than its suite says."""
 
-    limits: Limits | None = None
+    limits: Mapping[str, float] = field(default_factory=dict)  # fields of Limits
     checker: Checker | None = None
 
 
