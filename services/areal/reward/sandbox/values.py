@@ -98,6 +98,9 @@ class Run:
     keep: tuple[str, ...] = ()  # files of the scratch to bring back: regular ones only, never through a link
     limits: Limits = DEFAULT_LIMITS
     writable: bool = True  # whether the scratch can be written where the tier has one
+    numpy: bool = (
+        False  # whether a Script or Driver finds numpy imported: another kind of zygote, started when first asked
+    )
     as_memory: bool = True  # whether RLIMIT_AS holds memory where no cgroup does; a JVM or node can't start under it
 
 

@@ -1,0 +1,422 @@
+"""A zygote's cells: made ahead, handed a run, ended, cleaned up.
+
+Owns every process, slot and cgroup below one zygote, and the wall deadline of each run. Single-threaded: one poll loop
+over the service's line, the cells' lines and SIGCHLD. It decides nothing about verdicts; it reports what happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import os
+import resource
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from areal.reward.sandbox import cell as cell_setup
+from areal.reward.sandbox import kernel, messages, orphans
+from areal.reward.sandbox.cell import Means, Place
+from areal.reward.sandbox.cgroups import Group, Groups
+from areal.reward.sandbox.messages import Shape
+from areal.reward.sandbox.values import DEFAULT_LIMITS, Layers
+
+_FIRST_SHAPE = Shape(False, False, DEFAULT_LIMITS.disk_bytes, DEFAULT_LIMITS.inodes)
+_START_S = 20.0  # from hand-over to the first instruction; longer is a fault of ours
+_WARDEN_S = 0.2  # a warden has this long to report after it was told to stop
+_DESCRIPTORS = 6  # order, three streams, channel, pipe for kept files
+_SPARE_MEMORY = 64 << 20  # of a cell without a run
+_SPARE_TASKS = 8
+
+
+class State(Enum):
+    MAKING = "making"
+    READY = "ready"
+    RUNNING = "running"
+    REPORTED = "reported"
+
+
+@dataclass(eq=False)
+class Assignment:
+    """A run and its descriptors."""
+
+    order: dict[str, Any]
+    descriptors: list[int]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
+@dataclass(eq=False)
+class Cell:
+    """One child."""
+
+    pid: int
+    shape: Shape
+    slot: int
+    entry: socket.socket | None
+    control: socket.socket | None
+    group: Group | None
+    state: State = State.MAKING
+    run: Assignment | None = None
+    went: float | None = None
+    cpu_before_s: float = 0.0
+    deadline: float | None = None
+    reason: str = ""
+    failure: str = ""
+    cold: bool = False
+    alive: bool = True
+    kill_at: float | None = None
+
+    @property
+    def spare(self) -> bool:
+        return self.run is None and self.state in (State.MAKING, State.READY) and not self.reason
+
+
+def _own_rss() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+@dataclass(eq=False)
+class Cells:
+    """The loop. `serve` returns when the service has closed its line."""
+
+    link: socket.socket
+    means: Means
+    layers: Layers
+    rules: int | None
+    filters: dict[tuple[bool, bool], bytes]
+    groups: Groups
+    first_uid: int
+    spares: int
+    _cells: dict[int, Cell] = field(default_factory=dict)
+    _by_descriptor: dict[int, Cell] = field(default_factory=dict)
+    _by_run: dict[int, Cell] = field(default_factory=dict)
+    _free_slots: list[int] = field(default_factory=list)
+    _slots: int = 0
+    _made: int = 0
+    _recent: Shape = _FIRST_SHAPE
+    _unremoved: list[Group] = field(default_factory=list)
+    _failures: int = 0
+
+    def serve(self) -> None:
+        self._inside = self.means.namespaces and self.layers.namespaces
+        self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if self._returns() else -1
+        woken, wake = socket.socketpair()
+        for end in (woken, wake):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        self.link.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self.link, select.POLLIN)
+        self._poll.register(woken, select.POLLIN)
+        while True:
+            short = self._short_of_spares()
+            events = self._poll.poll(0 if short else self._patience_ms())
+            for descriptor, _ in events:
+                if descriptor == self.link.fileno():
+                    if not self._hear_service():
+                        self._end_all()
+                        return
+                elif descriptor == woken.fileno():
+                    with contextlib.suppress(BlockingIOError):
+                        woken.recv(4096)
+                elif descriptor in self._by_descriptor:
+                    self._hear_cell(self._by_descriptor[descriptor], descriptor)
+            self._reap()
+            self._keep_deadlines()
+            if not events and short:
+                self._make(self._recent)
+            self._drop_extra_spares()
+
+    def _returns(self) -> bool:
+        return self.means.return_to_pid_namespace
+
+    # ---- the service's line
+
+    def _hear_service(self) -> bool:
+        while True:
+            try:
+                message, descriptors = messages.receive(self.link, _DESCRIPTORS)
+            except BlockingIOError:
+                return True
+            if message is None:
+                return False
+            if message["op"] == "run":
+                self._assign(Assignment(message, descriptors))
+            elif message["op"] == "kill":
+                found = self._by_run.get(message["id"])
+                if found is not None:
+                    self._kill(found, message["reason"])
+
+    def _assign(self, run: Assignment) -> None:
+        self._recent = shape = Shape(*run.order["shape"])
+        spares = [cell for cell in self._cells.values() if cell.spare and cell.shape == shape]
+        ready = next((cell for cell in spares if cell.state is State.READY), None)
+        chosen = ready or (spares[0] if spares else self._make(shape))
+        if chosen is None:
+            run.close()
+            self._tell({"event": "ended", "id": run.order["id"], "failure": "fork: no process could be made"})
+            return
+        chosen.run = run
+        chosen.cold = ready is None
+        self._by_run[run.order["id"]] = chosen
+        if ready is not None:
+            self._hand_over(chosen)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self.link.setblocking(True)
+        try:
+            messages.send(self.link, message)
+        except (BrokenPipeError, ConnectionError):
+            os._exit(0)
+        finally:
+            self.link.setblocking(False)
+
+    # ---- cells
+
+    def _make(self, shape: Shape) -> Cell | None:
+        slot = heapq.heappop(self._free_slots) if self._free_slots else self._slots
+        self._slots = max(self._slots, slot + 1)
+        self._made += 1
+        group, joins = None, []
+        mine, entry = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        my_control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            if self.groups:
+                group = self.groups.make(f"c{os.getpid()}-{self.first_uid}-{self._made}")
+                group.limit(_SPARE_MEMORY, _SPARE_TASKS, swap=False)
+                joins = group.joins()
+            place = Place(shape, self.first_uid + slot, self.means, self.layers, self.rules, tuple(joins), self.filters)
+            pid = self._fork(place, control, entry)
+        except OSError as error:
+            self._failures += 1
+            self._tell({"event": "trouble", "message": f"no cell could be made: {error}"})
+            if group is not None:
+                group.close()
+            heapq.heappush(self._free_slots, slot)
+            for end in (mine, my_control):
+                end.close()
+            return None
+        finally:
+            for descriptor in joins:
+                os.close(descriptor)
+            entry.close()
+            control.close()
+        made = Cell(pid, shape, slot, mine, my_control, group)
+        self._cells[pid] = made
+        for end in (mine, my_control):
+            end.setblocking(False)
+            self._poll.register(end, select.POLLIN)
+            self._by_descriptor[end.fileno()] = made
+        return made
+
+    def _fork(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
+        if not self._inside:
+            pid = os.fork()
+            if pid == 0:
+                cell_setup.become(place, control, entry)
+            return pid
+        if self._returns():
+            kernel.unshare(kernel.CLONE_NEWPID)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    cell_setup.become(place, control, entry)
+            finally:
+                kernel.setns(self._own_pid_namespace, kernel.CLONE_NEWPID)
+            return pid
+        return self._fork_by_shim(place, control, entry)
+
+    def _fork_by_shim(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
+        """Where a process can't go back to its pid namespace, a child makes the new one and its first process."""
+        reader, writer = os.pipe()
+        shim = os.fork()
+        if shim == 0:
+            try:
+                kernel.unshare(kernel.CLONE_NEWPID)
+                pid = os.fork()
+                if pid == 0:
+                    cell_setup.become(place, control, entry)
+                os.write(writer, str(pid).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        try:
+            text = os.read(reader, 32)
+        finally:
+            os.close(reader)
+            os.waitpid(shim, 0)
+        if not text:
+            raise OSError("unshare of the pid namespace failed")
+        return int(text)
+
+    def _hand_over(self, chosen: Cell) -> None:
+        run, entry, control = chosen.run, chosen.entry, chosen.control
+        assert run is not None
+        assert entry is not None
+        order = run.order
+        chosen.state = State.RUNNING
+        chosen.deadline = time.monotonic() + _START_S
+        streams = 4 + order["channel"]
+        try:
+            if chosen.group is not None:
+                chosen.group.limit(order["memory"], order["group_tasks"])
+            if order["keep"] and self._inside and control is not None:
+                messages.send(control, {"keep": order["keep"], "bytes": order["keep_bytes"]}, run.descriptors[streams:])
+            keys = ("limits", "writable", "address_space", "tasks")
+            messages.send(entry, {key: order[key] for key in keys}, run.descriptors[:streams])
+        except OSError as error:
+            chosen.failure = f"hand-over: {error}"
+            self._kill(chosen, "setup")
+        run.close()
+
+    def _hear_cell(self, cell: Cell, descriptor: int) -> None:
+        line = cell.entry if cell.entry is not None and cell.entry.fileno() == descriptor else cell.control
+        if line is None:
+            return
+        try:
+            message, _ = messages.receive(line)
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            message = None
+        if message is None:
+            self._forget(line)
+            if line is cell.entry:
+                cell.entry = None
+            else:
+                cell.control = None
+        elif "ready" in message:
+            cell.state = State.READY
+            self._failures = 0
+            if cell.run is not None:
+                self._hand_over(cell)
+        elif "failed" in message:
+            cell.failure = message["failed"]
+        elif "go" in message:
+            cell.went, cell.cpu_before_s = message["go"], message["cpu_s"]
+            assert cell.run is not None
+            cell.deadline = message["go"] + cell.run.order["limits"]["wall_s"]
+            if cell.run.order["tell"]:
+                self._tell({"event": "went", "id": cell.run.order["id"]})
+        elif "status" in message:
+            self._report(cell, message)
+
+    def _forget(self, line: socket.socket) -> None:
+        self._by_descriptor.pop(line.fileno(), None)
+        self._poll.unregister(line)
+        line.close()
+
+    # ---- ends
+
+    def _kill(self, cell: Cell, reason: str) -> None:
+        if cell.reason or not cell.alive:
+            return
+        cell.reason = reason
+        polite = self._inside and cell.state is State.RUNNING and cell.went is not None
+        cell.kill_at = time.monotonic() + _WARDEN_S if polite else None
+        cell.deadline = None
+        os.kill(cell.pid, signal.SIGTERM if polite else signal.SIGKILL)
+
+    def _keep_deadlines(self) -> None:
+        now = time.monotonic()
+        for cell in list(self._cells.values()):
+            if cell.kill_at is not None and now >= cell.kill_at:
+                cell.kill_at = None
+                os.kill(cell.pid, signal.SIGKILL)
+            elif cell.deadline is not None and now >= cell.deadline and cell.state is State.RUNNING:
+                self._kill(cell, "wall" if cell.went is not None else "setup")
+        if self._unremoved:
+            self._unremoved = [group for group in self._unremoved if not group.close()]
+
+    def _patience_ms(self) -> int:
+        moments = [at for cell in self._cells.values() for at in (cell.deadline, cell.kill_at) if at is not None]
+        if self._unremoved:
+            moments.append(time.monotonic() + 0.02)
+        if self._failures:
+            moments.append(time.monotonic() + 0.5)
+        return max(0, int((min(moments) - time.monotonic()) * 1000) + 1) if moments else 60_000
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            cell = self._cells.pop(pid, None)
+            if cell is None:
+                continue  # an orphan of a run
+            cell.alive = False
+            for line in (cell.entry, cell.control):
+                while line is not None and line.fileno() in self._by_descriptor:
+                    self._hear_cell(cell, line.fileno())
+            if not self._inside and self.layers.kill_all and (cell.shape.fork or not self.layers.seccomp):
+                orphans.end(os.getpid(), frozenset(self._cells))
+            if cell.state is not State.REPORTED:
+                cpu_s = usage.ru_utime + usage.ru_stime
+                report = {"cpu_s": cpu_s, "rss": usage.ru_maxrss << 10, "ended": time.monotonic(), "full": False}
+                self._report(cell, report | {"status": status, "lost": self._inside})
+            if cell.group is not None and not cell.group.close():
+                self._unremoved.append(cell.group)
+            heapq.heappush(self._free_slots, cell.slot)
+
+    def _report(self, cell: Cell, report: dict[str, Any]) -> None:
+        """Tells the service how a run ended; nothing of it is alive."""
+        if cell.state is State.REPORTED:
+            return
+        running = cell.state
+        cell.state = State.REPORTED
+        cell.deadline = cell.kill_at = None
+        run = cell.run
+        if run is None:
+            if running is State.MAKING and not cell.reason:
+                self._failures += 1
+                self._tell({"event": "trouble", "message": cell.failure or f"a cell ended with {report['status']}"})
+            return
+        run.close()
+        del self._by_run[run.order["id"]]
+        if cell.went is None and not cell.failure and cell.reason in ("", "setup"):
+            cell.failure = f"the cell ended before its program began ({report['status']})"
+        usage = cell.group.usage() if cell.group is not None else None
+        report["cpu_s"] = max(0.0, report["cpu_s"] - cell.cpu_before_s)
+        self._tell({
+            "event": "ended", "id": run.order["id"], "failure": cell.failure, "reason": cell.reason,
+            "went": cell.went, "cold": cell.cold, "zygote_rss": _own_rss(),
+            "peak": usage.memory_peak_bytes if usage else None, "oom": bool(usage and usage.out_of_memory),
+            "tasks_hit": bool(usage and usage.out_of_tasks), **report,
+        })  # fmt: skip
+
+    def _end_all(self) -> None:
+        for pid in self._cells:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for pid in self._cells:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        if not self._inside and self.layers.kill_all:
+            orphans.end(os.getpid(), frozenset())
+        for cell in self._cells.values():
+            if cell.group is not None:
+                cell.group.close()
+
+    # ---- spares
+
+    def _short_of_spares(self) -> bool:
+        if self._failures > 3:
+            return False
+        return sum(cell.spare and cell.shape == self._recent for cell in self._cells.values()) < self.spares
+
+    def _drop_extra_spares(self) -> None:
+        others = [cell for cell in self._cells.values() if cell.spare and cell.shape != self._recent]
+        for cell in others[self.spares :]:
+            self._kill(cell, "unneeded")

@@ -1,0 +1,154 @@
+"""System calls that the standard library lacks, each as a function that raises OSError naming the call.
+
+Owns the ctypes declarations. Knows nothing of cells or policies.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.syscall.restype = ctypes.c_long
+
+CLONE_NEWTIME = 0x00000080
+CLONE_NEWNS = 0x00020000
+CLONE_NEWCGROUP = 0x02000000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_RDONLY = 1
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_SECCOMP = 22
+PR_CAPBSET_READ = 23
+PR_CAPBSET_DROP = 24
+PR_SET_SECUREBITS = 28
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+SECCOMP_MODE_FILTER = 2
+CAP_SETUID, CAP_SETPCAP, CAP_SYS_ADMIN = 7, 8, 21
+_ALL_SECUREBITS = 0xEF  # noroot, no_setuid_fixup, no ambient raise, each with its lock; keep_caps locked off
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_BY_MACHINE = {
+    "x86_64": {"pivot_root": 155, "seccomp": 317},
+    "aarch64": {"pivot_root": 41, "seccomp": 277},
+}
+_EVERYWHERE = {"close_range": 436, "openat2": 437, "landlock_create_ruleset": 444, "landlock_add_rule": 445,
+               "landlock_restrict_self": 446}  # fmt: skip
+MACHINE = platform.machine()
+
+
+def supported() -> bool:
+    """Whether this processor's system call numbers are known here."""
+    return MACHINE in _BY_MACHINE
+
+
+def syscall(name: str, *arguments: object) -> int:
+    """A raw system call by name."""
+    number = _EVERYWHERE.get(name)
+    if number is None:
+        number = _BY_MACHINE[MACHINE][name]
+    wide = [ctypes.c_long(value) if isinstance(value, int) else value for value in arguments]
+    return _checked(libc.syscall(ctypes.c_long(number), *wide), name)
+
+
+def _checked(result: int, name: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result
+
+
+def prctl(option: int, second: int = 0, third: int = 0, fourth: int = 0, fifth: int = 0) -> int:
+    words = [ctypes.c_ulong(value) for value in (second, third, fourth, fifth)]
+    return _checked(libc.prctl(option, *words), f"prctl {option}")
+
+
+def unshare(flags: int) -> None:
+    _checked(libc.unshare(ctypes.c_int(flags)), "unshare")
+
+
+def setns(descriptor: int, flags: int) -> None:
+    _checked(libc.setns(descriptor, ctypes.c_int(flags)), "setns")
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
+    arguments = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+    _checked(libc.mount(*arguments), f"mount {target}")
+
+
+def umount(target: str, flags: int = MNT_DETACH) -> None:
+    _checked(libc.umount2(target.encode(), flags), f"umount {target}")
+
+
+def pivot_root(new: str, old: str) -> None:
+    syscall("pivot_root", new.encode(), old.encode())
+
+
+def close_from(first: int) -> None:
+    """Closes every descriptor from `first` on."""
+    try:
+        syscall("close_range", first, 0xFFFFFFFF, 0)
+    except OSError:
+        os.closerange(first, 65536)
+
+
+class _CapabilityHeader(ctypes.Structure):
+    _fields_ = (("version", ctypes.c_uint32), ("pid", ctypes.c_int))
+
+
+def give_up_bounding() -> None:
+    """Makes every capability impossible to get back, by exec or by user. Needs CAP_SETPCAP; keeps those held now."""
+    prctl(PR_SET_SECUREBITS, _ALL_SECUREBITS)
+    for capability in range(_last_capability() + 1):
+        prctl(PR_CAPBSET_DROP, capability)
+
+
+def drop_capabilities() -> None:
+    """Gives up every capability held."""
+    prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    nothing = (ctypes.c_uint32 * 6)()
+    _checked(libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "capset")
+
+
+def capabilities() -> int:
+    """The effective set, as a bit mask."""
+    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+    data = (ctypes.c_uint32 * 6)()
+    _checked(libc.capget(ctypes.byref(header), ctypes.byref(data)), "capget")
+    return int(data[0]) | int(data[3]) << 32
+
+
+_known_last: list[int] = []
+
+
+def _last_capability() -> int:
+    """The highest that the kernel knows; asked once, before anything is forked."""
+    if not _known_last:
+        number = 0
+        while number < 64 and libc.prctl(PR_CAPBSET_READ, ctypes.c_ulong(number), 0, 0, 0) >= 0:
+            number += 1
+        _known_last.append(number - 1)
+    return _known_last[0]
+
+
+_last_capability()

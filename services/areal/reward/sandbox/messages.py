@@ -1,0 +1,109 @@
+"""What the service, a zygote and a cell say to each other.
+
+Control messages are JSON in SOCK_SEQPACKET datagrams, descriptors beside them. What is big (source, files, payload)
+goes through an order: an anonymous file that the service writes and the cell reads, never the zygote.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from areal.reward.sandbox.values import Command, Driver, Limits, Run, Script
+
+DATAGRAM_BYTES = 64 << 10
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What must be decided before a cell is made; everything else is set when a run is handed to it."""
+
+    fork: bool
+    execute: bool
+    disk_bytes: int
+    inodes: int
+
+    @staticmethod
+    def of(run: Run) -> Shape:
+        fork, execute = run.limits.processes > 1, isinstance(run.entry, Command)
+        return Shape(fork, execute or fork, run.limits.disk_bytes, run.limits.inodes)
+
+
+def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    data = json.dumps(message, separators=(",", ":")).encode()
+    if descriptors:
+        socket.send_fds(link, [data], list(descriptors))
+    else:
+        link.send(data)
+
+
+def receive(link: socket.socket, descriptors: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
+    """The next message, None at the end. Raises BlockingIOError on a non-blocking socket without any."""
+    if descriptors:
+        data, given, _, _ = socket.recv_fds(link, DATAGRAM_BYTES, descriptors)
+    else:
+        data, given = link.recv(DATAGRAM_BYTES), []
+    return (json.loads(data) if data else None), given
+
+
+def limits_of(limits: Limits) -> dict[str, Any]:
+    return asdict(limits)
+
+
+def write_order(run: Run) -> int:
+    """Everything of a run that only its cell needs, as a descriptor."""
+    entry = run.entry
+    head: dict[str, Any] = {"executable": list(run.executable)}
+    blobs: list[bytes] = []
+    if isinstance(entry, Script):
+        head |= {"kind": "script", "argv": list(entry.argv)}
+        blobs.append(entry.source.encode("utf-8", "surrogatepass"))
+    elif isinstance(entry, Driver):
+        head |= {"kind": "driver", "module": entry.module}
+        blobs.append(entry.payload)
+    else:
+        head |= {"kind": "command", "argv": list(entry.argv), "environment": dict(entry.environment)}
+        blobs.append(b"")
+    head["files"] = [[path, len(data)] for path, data in run.files.items()]
+    blobs += run.files.values()
+    text = json.dumps(head).encode()
+    descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(_LENGTH.pack(len(text)) + text + _LENGTH.pack(len(blobs[0])) + blobs[0])
+            file.writelines(blobs[1:])
+        os.lseek(descriptor, 0, os.SEEK_SET)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+@dataclass(frozen=True)
+class Order:
+    """An order as the cell reads it."""
+
+    head: dict[str, Any]
+    body: bytes  # source or payload
+    files: tuple[tuple[str, bytes], ...]
+
+
+def read_order(descriptor: int) -> Order:
+    """Reads an order and closes it."""
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read()
+    (size,) = _LENGTH.unpack_from(data)
+    head = json.loads(data[4 : 4 + size])
+    (body_size,) = _LENGTH.unpack_from(data, 4 + size)
+    at = 8 + size + body_size
+    files = []
+    for path, length in head["files"]:
+        files.append((path, data[at : at + length]))
+        at += length
+    return Order(head, data[8 + size : 8 + size + body_size], tuple(files))

@@ -1,0 +1,409 @@
+"""The sandbox: runs programs that nobody trusts, each in a cell, and says how each ended.
+
+Owns admission (what this machine's tier can run), the number of runs at once, a run's descriptors, and the way from a
+request to `Ended`. It never blocks, never touches a path that a run could have made, and never turns a fault of the
+machine into a program's: that is an InfraError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import itertools
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from areal.errors import ConfigError, InfraError
+from areal.reward.sandbox import cgroups, messages
+from areal.reward.sandbox.messages import Shape
+from areal.reward.sandbox.probing import probe
+from areal.reward.sandbox.profiles import Profile
+from areal.reward.sandbox.session import MAX_FRAME_BYTES, Session
+from areal.reward.sandbox.streams import PIPE_BYTES, CappedReader, Feeder
+from areal.reward.sandbox.values import (
+    ALL_LAYERS,
+    Command,
+    Driver,
+    Ended,
+    Layers,
+    MemoryBound,
+    Powers,
+    Run,
+    Tier,
+)
+from areal.reward.sandbox.verdicts import Seen, verdict
+from areal.reward.sandbox.zygotes import Zygote, ZygoteConfig
+
+DRIVERS = ("areal.reward.judge.drivers.calls", "areal.reward.judge.drivers.tester")
+_GRACE_S = 0.2  # for pipes that something still holds open
+_STUCK_S = 10.0  # beyond a run's own deadline: its zygote doesn't answer any more
+_SETUP_S = 25.0
+_THREADS = 64  # tasks of a run of one process
+_TASKS_OF_SHARED_USER = 1024  # above what the user has, where runs share one
+_KEEP_OVERHEAD = 1 << 16
+
+
+class SandboxRefusalError(ConfigError):
+    """This machine's tier can't run what was asked."""
+
+
+@dataclass(frozen=True)
+class SandboxConfig:
+    """How to build a sandbox."""
+
+    min_tier: Tier = Tier.T2
+    allow_unsafe: bool = False  # T0, for a person's own machine
+    highest_tier: Tier = Tier.T4  # to try how a lower tier behaves
+    zygotes: int = field(default_factory=lambda: max(1, min(8, os.cpu_count() or 1)))
+    spares: int = 2  # cells made ahead, a zygote
+    max_runs: int = 0  # at once; 0 is four a zygote
+    drivers: tuple[str, ...] | None = None  # modules that zygotes import; None: those of the judge that exist
+    preload: tuple[str, ...] = ("numpy",)  # what the zygotes of runs with `numpy` import beside
+    first_uid: int = 200000
+    layers: Layers = ALL_LAYERS
+    readable: tuple[str, ...] = ()
+
+
+@dataclass
+class SandboxCounters:
+    """What has happened since the start."""
+
+    runs: int = 0
+    running: int = 0
+    endings: dict[str, int] = field(default_factory=dict)
+    infra_errors: int = 0
+    refusals: int = 0
+    zygote_restarts: int = 0
+    spare_misses: int = 0
+
+
+class Sandbox:
+    """Runs programs in cells. `start` before use, `stop` after."""
+
+    powers: Powers
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self._config = config or SandboxConfig()
+        self._counters = SandboxCounters()
+        self._numbers = itertools.count(1)
+        self._profiles: dict[bool, Profile] = {}
+        self._starting = asyncio.Lock()
+        self._slots = asyncio.Semaphore(self._config.max_runs or 4 * self._config.zygotes)
+        self._delegation = cgroups.NO_DELEGATION
+
+    async def start(self) -> None:
+        """Finds out what the machine offers and starts the zygotes.
+
+        Raises:
+            ConfigError: the machine's tier is below the configured one.
+            InfraError: zygotes don't start.
+        """
+        config = self._config
+        self.powers = await asyncio.to_thread(probe, config.highest_tier, config.allow_unsafe)
+        if self.powers.tier < config.min_tier:
+            raise ConfigError(
+                f"this machine offers sandbox tier {self.powers.tier.name}, at least {config.min_tier.name} is asked",
+                fix=_missing(self.powers) or "lower reward.code.minTier, or run on another machine",
+            )
+        if self.powers.memory_bound is MemoryBound.CGROUP and config.layers.cgroup:
+            self._delegation = await asyncio.to_thread(cgroups.find)
+            cgroups.sweep(self._delegation)
+        await self._profile(False)
+
+    async def stop(self) -> None:
+        """Ends everything that it started; nothing is left."""
+        for profile in self._profiles.values():
+            await profile.stop()
+        self._profiles.clear()
+
+    def counters(self) -> SandboxCounters:
+        return self._counters
+
+    @property
+    def _namespaced(self) -> bool:
+        return self.powers.base >= Tier.T3
+
+    async def _profile(self, numpy: bool) -> Profile:
+        async with self._starting:
+            if numpy not in self._profiles:
+                profile = Profile(self._zygote_config(numpy), self._config.zygotes, self._count_restart)
+                await profile.start()
+                self._profiles[numpy] = profile
+            return self._profiles[numpy]
+
+    def _count_restart(self) -> None:
+        self._counters.zygote_restarts += 1
+
+    def _zygote_config(self, numpy: bool) -> ZygoteConfig:
+        config = self._config
+        preload = config.preload if numpy else ()
+        packages, readable = [], list(config.readable)
+        for name in preload:
+            found = importlib.util.find_spec(name.partition(".")[0])
+            if found is None or not found.submodule_search_locations:
+                raise SandboxRefusalError(f"{name} is not installed", fix=f"pip install {name}")
+            place = found.submodule_search_locations[0]
+            packages.append(os.path.dirname(place))
+            readable += [place, f"{place}.libs"]
+        drivers = config.drivers
+        if drivers is None:
+            drivers = tuple(name for name in DRIVERS if importlib.util.find_spec(name) is not None)
+        return ZygoteConfig(
+            namespaces=self._namespaced,
+            drivers=drivers,
+            preload=preload,
+            import_paths=tuple(dict.fromkeys(packages)),
+            hidden_paths=(),
+            readable=tuple(readable),
+            first_uid=config.first_uid,
+            spares=config.spares,
+            layers=config.layers,
+            delegation=self._delegation,
+            label="",
+        )
+
+    # ---- runs
+
+    async def run(self, run: Run) -> Ended:
+        """Runs a Script or a Command to its end.
+
+        Raises:
+            SandboxRefusalError: this tier can't run it. Nothing was run.
+            InfraError: the machine failed; nothing is known about the program.
+        """
+        if isinstance(run.entry, Driver):
+            raise SandboxRefusalError("a Driver needs someone to talk to", fix="use session()")
+        return await self._fly(run, None)
+
+    @contextlib.asynccontextmanager
+    async def session(self, run: Run, max_frame_bytes: int = MAX_FRAME_BYTES) -> AsyncIterator[Session]:
+        """Starts a Driver and gives the line to it, once it runs. On leaving, the run is killed if it isn't over.
+
+        Raises as `run` does.
+        """
+        ours, theirs = socket.socketpair()
+        went: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        killers: list[Any] = []
+        task = asyncio.ensure_future(self._fly(run, theirs, went, killers))
+        try:
+            either: list[asyncio.Future[Any]] = [task, went]
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if task.done() and not went.done():
+                await task  # raises what kept it from starting
+
+            def kill(reason: str) -> None:
+                if killers:
+                    killers[0](reason)
+
+            yield Session(ours, task, kill, max_frame_bytes)
+        finally:
+            ours.close()
+            if not task.done():
+                task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, ConfigError, InfraError):
+                await task
+
+    def _refuse(self, run: Run) -> None:
+        powers = self.powers
+        needs = []
+        if run.limits.processes > 1 and not powers.fork:
+            needs.append(f"{run.limits.processes} processes")
+        if isinstance(run.entry, Command) and not powers.execute:
+            needs.append("to execute programs")
+        if (run.files or run.keep) and not powers.scratch:
+            needs.append("a scratch directory for its files")
+        if needs:
+            raise SandboxRefusalError(
+                f"the run needs {' and '.join(needs)}; sandbox tier {powers.tier.name} offers none",
+                fix="run it where T3 is available: namespaces (root or user namespaces) allowed to the reward service",
+            )
+        size = sum(len(data) for data in run.files.values())
+        if size > run.limits.disk_bytes or len(run.files) > run.limits.inodes:
+            raise SandboxRefusalError("the run's files are larger than its disk limit", fix="raise limits.disk_bytes")
+        for path in (*run.files, *run.keep):
+            if path.startswith("/") or not path or any(part in ("", ".", "..") for part in path.split("/")):
+                raise SandboxRefusalError(f"{path!r} is no plain relative path", fix="name files below the scratch")
+
+    def _order(self, number: int, run: Run, zygote: Zygote, tell: bool) -> dict[str, Any]:
+        limits = run.limits
+        tasks = max(limits.processes, _THREADS) if limits.processes == 1 else limits.processes
+        address_space = 0
+        if run.as_memory and not self._delegation.version:
+            address_space = limits.memory_bytes
+            if not isinstance(run.entry, Command):
+                address_space += zygote.address_space
+        own_user = zygote.means.own_user and self._config.layers.user
+        return {
+            "op": "run", "id": number, "shape": list(asdict(Shape.of(run)).values()),
+            "limits": messages.limits_of(limits), "writable": run.writable,
+            "keep": list(run.keep), "keep_bytes": limits.disk_bytes, "tell": tell,
+            "channel": tell, "memory": limits.memory_bytes, "group_tasks": tasks + 1, "address_space": address_space,
+            "tasks": tasks + 1 if own_user else zygote.tasks + _TASKS_OF_SHARED_USER,
+        }  # fmt: skip
+
+    async def _fly(
+        self,
+        run: Run,
+        channel: socket.socket | None,
+        went: asyncio.Future[None] | None = None,
+        killers: list[Any] | None = None,
+    ) -> Ended:
+        asked = time.monotonic()
+        theirs: list[int] = [channel.detach()] if channel is not None else []
+        try:
+            try:
+                self._refuse(run)
+            except SandboxRefusalError:
+                self._counters.refusals += 1
+                raise
+            async with self._slots:
+                profile = await self._profile(run.numpy)
+                zygote = await profile.pick()
+                self._counters.running += 1
+                try:
+                    return await self._on(zygote, run, theirs, asked, went, killers)
+                except InfraError:
+                    self._counters.infra_errors += 1
+                    raise
+                finally:
+                    self._counters.running -= 1
+                    profile.used(zygote)
+        finally:
+            for descriptor in theirs:
+                os.close(descriptor)
+
+    async def _on(
+        self,
+        zygote: Zygote,
+        run: Run,
+        channel: list[int],
+        asked: float,
+        went: asyncio.Future[None] | None,
+        killers: list[Any] | None,
+    ) -> Ended:
+        number = next(self._numbers)
+        reasons: list[str] = []
+
+        def kill(reason: str) -> None:
+            reasons.append(reason)
+            zygote.kill(number, reason)
+
+        def started() -> None:
+            if went is not None and not went.done():
+                went.set_result(None)
+
+        limits = run.limits
+        with contextlib.ExitStack() as stack:
+            theirs = [messages.write_order(run), _stdin(run.stdin, stack)]
+            stdout, stderr, kept = _Pipe(), _Pipe(), _Pipe() if run.keep else None
+            theirs += [stdout.writer, stderr.writer, *channel]
+            channel.clear()
+            if kept is not None:
+                theirs.append(kept.writer)
+            output = CappedReader(stdout.reader, limits.output_bytes, on_over=lambda: kill("output"))
+            errors = CappedReader(stderr.reader, limits.stderr_bytes, drop=True)
+            brought = CappedReader(kept.reader, limits.disk_bytes + _KEEP_OVERHEAD) if kept is not None else None
+            for reader in (output, errors, brought):
+                if reader is not None:
+                    stack.callback(reader.close)
+            flight = zygote.submit(self._order(number, run, zygote, went is not None), theirs, started)
+            if killers is not None:
+                killers.append(kill)
+            try:
+                async with asyncio.timeout(limits.wall_s + _SETUP_S + _STUCK_S):
+                    event = await flight.ended
+            except TimeoutError:
+                await zygote.stop()
+                raise InfraError("a sandbox zygote did not answer and was ended", fix="try again") from None
+            except asyncio.CancelledError:
+                kill("cancel")
+                await self._see_off(zygote, flight.ended)
+                raise
+            if event["failure"]:
+                raise InfraError(f"the sandbox could not set up a run: {event['failure']}", fix="try again")
+            until = asyncio.get_running_loop().time() + _GRACE_S
+            out, err = await output.finish(until), await errors.finish(until)
+            files = _unpack(await brought.finish(until)) if brought is not None else {}
+        return self._ended(run, event, asked, out, err, errors.over, files, output.over)
+
+    async def _see_off(self, zygote: Zygote, ended: asyncio.Future[dict[str, Any]]) -> None:
+        """Waits until a cancelled run is gone; its slot isn't free before."""
+        with contextlib.suppress(TimeoutError, InfraError):
+            async with asyncio.timeout(_STUCK_S):
+                await asyncio.shield(ended)
+
+    def _ended(
+        self,
+        run: Run,
+        event: dict[str, Any],
+        asked: float,
+        out: bytes,
+        err: bytes,
+        truncated: bool,
+        files: dict[str, bytes],
+        over: bool,
+    ) -> Ended:
+        if event.get("lost") and not event["reason"] and not event["oom"]:
+            raise InfraError("the first process of a cell was lost", fix="try again")
+        began = event["went"] if event["went"] is not None else event["ended"]
+        wall_s = max(0.0, event["ended"] - began)
+        seen = Seen(
+            status=event["status"], reason="output" if over else event["reason"], wall_s=wall_s,
+            cpu_s=event["cpu_s"], rss_bytes=event["rss"], out_of_memory=event["oom"],
+            tasks_refused=event["tasks_hit"], disk_full=event["full"], stderr=err,
+        )  # fmt: skip
+        said = verdict(seen, run.limits)
+        counters = self._counters
+        counters.runs += 1
+        counters.spare_misses += bool(event["cold"])
+        counters.endings[said.ending] = counters.endings.get(said.ending, 0) + 1
+        return Ended(
+            ending=said.ending, exit_code=said.exit_code, signal=said.signal, stdout=out, stderr=err,
+            stderr_truncated=truncated, files=files, wall_s=wall_s, cpu_s=event["cpu_s"], max_rss_bytes=event["rss"],
+            memory_peak_bytes=event["peak"], setup_s=max(0.0, began - asked), tier=self.powers.tier,
+        )  # fmt: skip
+
+
+class _Pipe:
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+
+def _stdin(data: bytes, stack: contextlib.ExitStack) -> int:
+    """A descriptor from which the program reads this."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    reader, writer = os.pipe()
+    if len(data) <= PIPE_BYTES:
+        os.set_blocking(writer, False)
+        if os.write(writer, data) == len(data):
+            os.close(writer)
+            return reader
+        raise InfraError("a new pipe took less than it holds")
+    stack.callback(Feeder(writer, data).close)
+    return reader
+
+
+def _unpack(data: bytes) -> dict[str, bytes]:
+    """Kept files, as the warden wrote them."""
+    files: dict[str, bytes] = {}
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        head = json.loads(data[at:end])
+        at = end + 1
+        if at + head["size"] > len(data):
+            break
+        files[head["path"]] = data[at : at + head["size"]]
+        at += head["size"]
+    return files
+
+
+def _missing(powers: Powers) -> str:
+    lacking = [f"{one.name} ({one.detail})" if one.detail else one.name for one in powers.probes if not one.held]
+    return f"make these available: {', '.join(lacking)}" if lacking else ""
