@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from areal.reward.verifiers.extraction import extract, gold_text, last_boxed, quick_verdict, too_complex
+from areal.reward.verifiers.extraction import extract, gold_text, last_boxed, quick_verdict
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,6 +22,17 @@ from hypothesis import strategies as st
         ("<answer> 7 </answer>", "7"),
         ("42", "42"),
         ("first line\nx = 5", "x = 5"),
+        (r"\boxed {7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{[0,1\}}", r"[0,1\}"),
+        (r"\begin{aligned}a\\\boxed{7}\end{aligned}", "7"),
+        ("\\\\boxed{7}", "7"),
+        (r"\boxed{$7$}", "7"),
+        (r"\boxed{\(7\)}", "7"),
+        (r"\boxed{\approx 7}", "7"),
+        ("The answer is 42. It is not 43.", "42"),
+        ("The answer is 3.5.", "3.5"),
+        ("**Answer: A**", "A"),
     ],
 )
 def test_the_final_answer_is_found(completion: str, answer: str) -> None:
@@ -62,6 +73,7 @@ def test_the_expected_answer_loses_its_wrapping(gold: str, text: str) -> None:
     [
         ("42", "42", True), ("42", "+042", True), ("-0", "0", True), ("42", "43", False), ("1.50", "1.5", True),
         ("0.3333333", "0.3333334", None), ("A", "A", True), ("A", "B", False), ("1/2", "0.5", None), ("x", "x", None),
+        ("A", "(A)", True), ("A", r"\text{B}", False), ("A", "AB", None),
         ("42", "4e1", None), ("42", "40 or 42", None), ("1000", "1,000", None),
     ],
 )  # fmt: skip
@@ -69,24 +81,9 @@ def test_text_alone_decides_only_what_is_certain(gold: str, answer: str, equal: 
     assert quick_verdict(gold, answer) is equal
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "9" * 401, "2^{10001}", "2**99999", "9^{9^{9}}", "x^{x^{x^x}}", "1001!", "(3!)!", r"\binom{5000}{2}",
-        "(" * 41 + "x" + ")" * 41,
-        r"\sum_{i=1}^{10} i", r"\int_0^1 x dx", "x+" * 150 + "x", "1" + " " * 2001,
-    ],
-)  # fmt: skip
-def test_what_would_keep_algebra_busy_is_refused(answer: str) -> None:
-    assert too_complex("7", answer)
-
-
-@pytest.mark.parametrize(
-    "answer", [r"\frac{1}{2}", "e^{x^2}", "2^{2^3}", "5!", r"\binom{10}{2}", r"(x+1)^2", "10^{9}", r"\sqrt{2}"]
-)
-def test_ordinary_answers_pass(answer: str) -> None:
-    assert too_complex("7", answer) is None
-
-
-def test_sums_are_allowed_where_the_expected_answer_has_one() -> None:
-    assert too_complex(r"\sum_{i=1}^n i", r"\sum_{j=1}^n j") is None
+def test_a_last_line_of_numbers_is_one_answer_not_the_last_of_many() -> None:
+    listed, said = extract("I tried\n41, 42, 43"), extract("I tried\nit must be 43")
+    assert listed is not None
+    assert said is not None
+    assert (listed.text, listed.marked) == ("41, 42, 43", True)
+    assert said.marked is False

@@ -28,14 +28,15 @@ _FLUSH_AFTER_S = 0.002  # results wait at most one item longer than this
 _READ_BYTES = 1 << 20
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Asks the kernel for SIGKILL when the parent dies; exits when it is dead already."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(0)
 
 
-def _make_judge(kind: str, arguments: list[str]) -> Judge:
+def make_judge(kind: str, arguments: list[str]) -> Judge:
+    """Imports what judges items of one kind. Raises ArealError when that can never work."""
     if kind == "custom":
         from areal.reward.judges.custom import make_judge as make_custom
 
@@ -45,7 +46,7 @@ def _make_judge(kind: str, arguments: list[str]) -> Judge:
     return make_math()
 
 
-def _limit_memory(added_bytes: int) -> None:
+def limit_memory(added_bytes: int) -> None:
     """Lets the process grow by this much from what it maps now."""
     with open("/proc/self/statm", encoding="ascii") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
@@ -53,7 +54,8 @@ def _limit_memory(added_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
-def _serve(link: socket.socket, current: Current, judge: Judge) -> None:
+def serve(link: socket.socket, current: Current, judge: Judge) -> None:
+    """Judges batches until the service closes its end."""
     reader = frames.FrameReader()
     done = 0
     while data := link.recv(_READ_BYTES):
@@ -83,21 +85,21 @@ def main() -> int:
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, default=0)
     given = parser.parse_args()
-    _die_with(given.parent)
+    die_with(given.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     os.dup2(2, 1)
     link = socket.socket(fileno=given.socket)
     for descriptor in (given.socket, given.current):
         os.set_inheritable(descriptor, False)  # programs that user code starts must not hold the line open
     try:
-        judge = _make_judge(given.kind, given.arguments)
+        judge = make_judge(given.kind, given.arguments)
     except ArealError as error:
         link.sendall(frames.encode({"failed": error.message, "fix": error.fix}))
         return int(error.exit_code)
     if given.memory_bytes:
-        _limit_memory(given.memory_bytes)
+        limit_memory(given.memory_bytes)
     link.sendall(frames.encode({"ready": True}))
-    _serve(link, Current(given.current), judge)
+    serve(link, Current(given.current), judge)
     return 0
 
 

@@ -14,12 +14,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from areal.errors import DataError, InfraError
 from areal.reward import current as shared
 from areal.reward import frames
 
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _REAP_S = 10.0  # after SIGKILL; longer means a process stuck in the kernel
 
 
@@ -31,6 +33,52 @@ class ChildCommand:
     arguments: Sequence[str] = ()
     memory_bytes: int = 0  # address space it may add after its start; 0 is no limit
     environment: dict[str, str] = field(default_factory=dict)
+    preloaded: bool = False  # forked from a process that has imported everything; see `preloaded`
+    confined: bool = False  # gives up what judging doesn't need; see `confinement`. For preloaded ones
+
+
+class Process(Protocol):
+    """What a child runs in."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None:
+        """SIGKILL to it and to everything it started. No error when it is gone."""
+
+
+class Starter(Protocol):
+    """Makes the children of one command."""
+
+    async def start_child(self, timeout_s: float) -> Child:
+        """A ready child. Raises DataError when none can ever work, InfraError when it died or wasn't ready in time."""
+
+    async def stop(self) -> None:
+        """Ends what it keeps for that."""
+
+
+class _Session:
+    """A process that leads a session of its own."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
 
 
 class _Link(asyncio.Protocol):
@@ -56,13 +104,15 @@ class _Link(asyncio.Protocol):
 
 
 class Child:
-    """A running child. Make one with `start_child`."""
+    """A running child. A `Starter` makes them."""
 
-    def __init__(self, process: asyncio.subprocess.Process, link: _Link, area: shared.Current) -> None:
+    def __init__(self, process: Process, link: _Link, area: shared.Current) -> None:
         self._process = process
         self._link = link
         self._area = area
+        self._rss_at_start = 0
         self.items_sent = 0
+        self.layers: tuple[str, ...] = ()  # of its confinement
 
     @property
     def pid(self) -> int:
@@ -91,10 +141,24 @@ class Child:
         """The item it began last, and when (monotonic)."""
         return self._area.read()
 
+    def grown_bytes(self) -> int:
+        """By how much its resident memory has grown since it was ready."""
+        return self._rss() - self._rss_at_start
+
+    def is_ready(self, layers: Sequence[str] = ()) -> None:
+        """It has said so."""
+        self.layers = tuple(layers)
+        self._rss_at_start = self._rss()
+
+    def _rss(self) -> int:
+        try:
+            return int(Path(f"/proc/{self.pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError):
+            return 0  # it has ended
+
     async def kill(self) -> str:
         """Ends the child and everything it started; says how the process ended."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
         return await self.gone()
 
     async def gone(self) -> str:
@@ -102,43 +166,53 @@ class Child:
         try:
             code = await asyncio.wait_for(self._process.wait(), _REAP_S)
         except TimeoutError:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill()
             code = None
         if self._link.transport is not None:
             self._link.transport.abort()
         self._area.close()
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)  # what it left behind in its session
+        self._process.kill()  # what it left behind in its session
         if code is None:
             return "did not end"
         return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
 
 
-async def start_child(command: ChildCommand, timeout_s: float) -> Child:
-    """Starts a child and waits until it is ready.
+class Spawner:
+    """Starts each child as a new interpreter."""
 
-    Raises:
-        DataError: it says that it can never work (a recipe that fails to import).
-        InfraError: it died, or wasn't ready in time.
-    """
-    ours, theirs = socket.socketpair()
-    descriptor = shared.create()
-    argv = [sys.executable, "-m", "areal.reward.child", command.kind, *command.arguments,
-            "--socket", str(theirs.fileno()), "--current", str(descriptor),
-            "--parent", str(os.getpid()), "--memory-bytes", str(command.memory_bytes)]  # fmt: skip
-    try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            stdin=asyncio.subprocess.DEVNULL,
-            pass_fds=(theirs.fileno(), descriptor),
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **command.environment},
-        )
-        area = shared.Current(descriptor)
-    finally:
-        theirs.close()
-        os.close(descriptor)
+    def __init__(self, command: ChildCommand) -> None:
+        self._command = command
+
+    async def start_child(self, timeout_s: float) -> Child:
+        """As `Starter` says."""
+        ours, theirs = socket.socketpair()
+        descriptor = shared.create()
+        command = self._command
+        argv = [sys.executable, "-m", "areal.reward.child", command.kind, *command.arguments,
+                "--socket", str(theirs.fileno()), "--current", str(descriptor),
+                "--parent", str(os.getpid()), "--memory-bytes", str(command.memory_bytes)]  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), descriptor),
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **command.environment},
+            )
+            area = shared.Current(descriptor)
+        finally:
+            theirs.close()
+            os.close(descriptor)
+        return await join(command, _Session(process), ours, area, timeout_s)
+
+    async def stop(self) -> None:
+        """It keeps nothing."""
+
+
+async def join(
+    command: ChildCommand, process: Process, ours: socket.socket, area: shared.Current, timeout_s: float
+) -> Child:
+    """The child at the other end of `ours`, once it says that it is ready. Raises as `Starter` says."""
     ours.setblocking(False)
     _, link = await asyncio.get_running_loop().create_connection(_Link, sock=ours)
     child = Child(process, link, area)
@@ -153,6 +227,7 @@ async def start_child(command: ChildCommand, timeout_s: float) -> Child:
         await child.kill()
         raise
     if isinstance(hello, dict) and hello.get("ready"):
+        child.is_ready(hello.get("layers", ()))
         return child
     how = await child.kill()
     if isinstance(hello, dict) and "failed" in hello:

@@ -20,7 +20,8 @@ from typing import Any
 
 from areal.errors import ArealError, BugError
 from areal.observe.waits import WaitRegistry
-from areal.reward.children import Child, ChildCommand, start_child
+from areal.reward.children import Child, ChildCommand, Spawner, Starter
+from areal.reward.preloaded import Preloaded
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class PoolSize:
     standby: int = 0
     start_s: float = 60.0
     recycle_items: int = 0  # a process is replaced after so many items; 0 is never
+    recycle_growth_bytes: int = 0  # and when its resident memory has grown by so much; 0 is never
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ class KillablePool:
 
     def __init__(self, command: ChildCommand, size: PoolSize, waits: WaitRegistry | None = None) -> None:
         self._command = command
+        self._starter: Starter = Preloaded(command) if command.preloaded else Spawner(command)
         self._size = size
         self._waits = waits or WaitRegistry("reward")
         self._queue: deque[_Task] = deque()
@@ -107,6 +110,7 @@ class KillablePool:
         self._item_s = _SLOW_ITEM_S  # smoothed; unknown items may be slow
         self._growing: asyncio.TimerHandle | None = None
         self.kills = 0
+        self.starts = 0
 
     @property
     def slots(self) -> int:
@@ -114,7 +118,8 @@ class KillablePool:
 
     async def start(self) -> None:
         """Starts the first processes. Raises DataError when they can never work, InfraError when they don't start."""
-        first = await start_child(self._command, self._size.start_s)
+        first = await self._starter.start_child(self._size.start_s)
+        self.starts += 1
         self._add_slot(first)
         for _ in range(self._size.least - 1):
             self._add_slot(None)
@@ -132,6 +137,7 @@ class KillablePool:
             with contextlib.suppress(asyncio.CancelledError, ArealError):
                 await (await spare).kill()
         self._spares.clear()
+        await self._starter.stop()
         for task in self._queue:
             task.resolve(Unserved("the reward service is stopping"))
         self._queue.clear()
@@ -190,7 +196,7 @@ class KillablePool:
 
     def _top_up(self) -> None:
         while len(self._spares) < self._size.standby:
-            self._spares.append(asyncio.create_task(start_child(self._command, self._size.start_s)))
+            self._spares.append(asyncio.create_task(self._starter.start_child(self._size.start_s)))
 
     async def _fresh(self) -> Child:
         """A ready process, however many starts it takes."""
@@ -199,7 +205,7 @@ class KillablePool:
             starting = (
                 self._spares.popleft()
                 if self._spares
-                else asyncio.create_task(start_child(self._command, self._size.start_s))
+                else asyncio.create_task(self._starter.start_child(self._size.start_s))
             )
             try:
                 child = await starting
@@ -214,6 +220,7 @@ class KillablePool:
             except asyncio.CancelledError:
                 starting.cancel()
                 raise
+            self.starts += 1
             self._top_up()
             if child.alive:
                 self._last_failure = ""
@@ -239,7 +246,7 @@ class KillablePool:
                     for task in chunk:
                         task.resolve(Unserved("the reward service is stopping"))
                     raise
-                if survived and self._size.recycle_items and child.items_sent >= self._size.recycle_items:
+                if survived and self._worn(child):
                     await child.kill()
                     survived = False
                 if not survived:
@@ -247,6 +254,10 @@ class KillablePool:
         finally:
             if child is not None:
                 await asyncio.shield(child.kill())
+
+    def _worn(self, child: Child) -> bool:
+        items, growth = self._size.recycle_items, self._size.recycle_growth_bytes
+        return bool((items and child.items_sent >= items) or (growth and child.grown_bytes() >= growth))
 
     async def _chunk(self) -> list[_Task]:
         """The next items for one message."""

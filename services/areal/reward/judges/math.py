@@ -9,26 +9,39 @@ from typing import Any
 
 from areal.errors import ConfigError
 
+_ROUNDING = 1e-6  # of 1/3=0.333333
 _GOLDS = 4096  # parsed expected answers kept; a group repeats its own for every sample
 
 
 def make_judge() -> Callable[[Any], Any]:
     """Imports math-verify (about a second) and returns what judges `[gold, answer, boxed]` as `[status, detail]`."""
     try:
-        from math_verify import parse, verify
+        from math_verify import LatexExtractionConfig, parse, verify
+        from sympy import Abs, And, Equality, N
     except ImportError:
         raise ConfigError("the math verifier needs math-verify", fix="pip install 'areal[reward]'") from None
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns once a call that its timeouts are off
 
-    def readable(text: str) -> Any:
+    whole = [LatexExtractionConfig(boxed_match_priority=0)]  # without its fallback: the last number of any text
+
+    def readable(text: str, boxed: bool) -> Any:
         """What the library read; nothing when it could only keep the text, which equals nothing but itself."""
-        found = parse(text, parsing_timeout=None)
+        if boxed:
+            found = parse(f"\\boxed{{{text}}}", extraction_config=whole, parsing_timeout=None)
+        else:
+            found = parse(text, parsing_timeout=None)
         return found if any(not isinstance(one, str) for one in found) else []
+
+    def false_statement(found: Any) -> bool:
+        """Whether an answer such as 41=42 is wrong whatever was asked: only its right side would be compared."""
+        stated = [part for one in found for part in (one.args if isinstance(one, And) else (one,))]
+        numeric = [one for one in stated if isinstance(one, Equality) and not one.free_symbols]
+        return any(bool(Abs(N(one.lhs - one.rhs)) > _ROUNDING * (1 + Abs(N(one.rhs)))) for one in numeric)
 
     @lru_cache(_GOLDS)
     def gold_of(text: str) -> Any:
         # Always boxed: bare text such as 2\sqrt{3} would be read as its first number.
-        return readable(f"\\boxed{{{text}}}")
+        return readable(text, boxed=True)
 
     def judge(payload: list[Any]) -> list[str]:
         gold_text, answer, boxed = payload
@@ -36,10 +49,10 @@ def make_judge() -> Callable[[Any], Any]:
             gold = gold_of(gold_text)
             if not gold:
                 return ["GOLD_UNPARSEABLE", ""]
-            predicted = readable(f"\\boxed{{{answer}}}" if boxed else answer)
+            predicted = readable(answer, boxed)
             if not predicted:
                 return ["UNPARSEABLE" if boxed else "NO_ANSWER", ""]
-            equal = verify(gold, predicted, timeout_seconds=None)
+            equal = verify(gold, predicted, timeout_seconds=None) and not false_statement(predicted)
         except (MemoryError, RecursionError) as error:
             return ["TOO_COMPLEX", type(error).__name__]
         except Exception as error:  # the library answers False for what it can't read; anything else is no verdict

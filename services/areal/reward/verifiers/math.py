@@ -18,7 +18,8 @@ from areal.observe.waits import WaitRegistry
 from areal.reward.children import ChildCommand
 from areal.reward.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
 from areal.reward.verifier import answer_of_row, data_fault, fault_result, row_of_item
-from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict, too_complex
+from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict
+from areal.reward.verifiers.guards import hedges, too_complex
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 
@@ -26,6 +27,7 @@ _CHECK_S = 2.0  # the slowest of math-verify's own test pairs takes 0.5 s
 _QUEUE_S = 120.0
 _CACHED = 100_000
 _RECYCLE_ITEMS = 2_000  # sympy's caches grow
+_RECYCLE_GROWTH_BYTES = 150 << 20
 _MEMORY_BYTES = 1 << 30
 _KEPT = ("EQUAL", "NOT_EQUAL", "UNPARSEABLE", "NO_ANSWER", "GOLD_UNPARSEABLE")  # what asking again would not change
 
@@ -47,8 +49,10 @@ class MathVerifier:
         waits: WaitRegistry | None = None,
     ) -> None:
         workers = max(2, (os.cpu_count() or 2) // 2)
-        command = ChildCommand("math", memory_bytes=_MEMORY_BYTES)
-        default = PoolSize(least=workers, most=workers, standby=1, recycle_items=_RECYCLE_ITEMS)
+        command = ChildCommand("math", memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
+        default = PoolSize(
+            least=workers, most=workers, recycle_items=_RECYCLE_ITEMS, recycle_growth_bytes=_RECYCLE_GROWTH_BYTES
+        )
         self._field = answer_field
         self._check_s = check_s
         self._pool = KillablePool(command, size or default, waits)
@@ -123,7 +127,10 @@ class MathVerifier:
         if (why := too_complex(gold, found.text)) is not None:
             results[index] = _verdict(("TOO_COMPLEX", why), "FAST")
             return None
-        return gold, found.text, found.marked
+        if hedges(gold, found.text):
+            results[index] = _verdict(("NOT_EQUAL", "it names more than one answer"), "FAST")
+            return None
+        return gold, " ".join(found.text.split()), found.marked
 
     async def _ask(self, fresh: list[tuple[Key, float]]) -> None:
         outcome: Graded | pb.ScoreResult = fault_result(common.FAULT_KIND_INFRA, "the math verifier was stopped")
