@@ -12,8 +12,10 @@ from areal.cli.main import app, guarded
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from typer.testing import CliRunner
 
-COMMANDS = ("run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "submit", "version")
-LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.errors"}
+COMMANDS = (
+    "run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "submit", "reward", "eval", "version",
+)  # fmt: skip
+LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.reward", "areal.errors"}
 HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")
 
 

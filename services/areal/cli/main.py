@@ -1,6 +1,7 @@
 """The `areal` command: parses, calls, and turns errors into one message and an exit code.
 
-Importing this module imports typer and nothing of ours but the errors; each command imports its room when it runs.
+Importing this module imports typer and nothing of ours but the errors and other parsers; each command imports its room
+when it runs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from areal import __version__
+from areal.cli.evaluate import eval_app
+from areal.cli.reward import reward_app
 from areal.errors import ArealError, ExitCode
 
 HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
@@ -29,6 +32,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(eval_app, name="eval")
+app.add_typer(reward_app, name="reward")
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
 Overrides = Annotated[
