@@ -1,4 +1,4 @@
-"""The store: what is made once for a toolchain, so that compilations take less: a header, Go's library.
+"""The store: what is made once for a toolchain, so that compilations take less.
 
 Owns a directory that every cell may read and none may write. What lies in it was made in cells too, from sources of ours
 alone, and is found again by the toolchain's digest when the directory outlives the service.
@@ -78,8 +78,12 @@ class Store:
         try:
             scratch.chmod(0o755)
             for name, data in files.items():
-                (scratch / name).write_bytes(data)
-                (scratch / name).chmod(0o644)
+                file = scratch / name
+                if file.parent != scratch:
+                    file.parent.mkdir(exist_ok=True)
+                    file.parent.chmod(0o755)
+                file.write_bytes(data)
+                file.chmod(0o644)
             for name, goal in (links or {}).items():
                 (scratch / name).symlink_to(goal)
             (scratch / _DONE).touch()
