@@ -31,7 +31,7 @@ from areal.reward.judge.values import (
 from areal.reward.sandbox.values import Ended, Ending, MemoryBound, Powers, Tier
 
 POWERS = Powers(Tier.T3, MemoryBound.CGROUP, fork=True, execute=True, scratch=True)
-OFFER = Offer(POWERS, (Runtime("python", "3.11", "d"), Runtime("cpp", "12", "e", Tier.T3)))
+OFFER = Offer(POWERS, (Runtime("python", "3.11", "d"), Runtime("cpp", "12", "e")))
 SUITE = StdioSuite((StdioCase("", "1\n"),))
 _STATUSES = {
     "pass": Status.PASSED, "wrong": Status.WRONG_ANSWER, "time": Status.TIME_LIMIT, "compile": Status.COMPILE_ERROR,

@@ -11,6 +11,7 @@ import pytest
 from areal.observe.metrics import RoleMetrics
 from areal.reward.dispatch.admission import Bounds
 from areal.reward.dispatch.dispatcher import Dispatcher
+from areal.reward.dispatch.offer import Runtime
 from areal.reward.dispatch.values import Execution, Overrides, Priority, Ticket
 from areal.reward.judge.values import (
     OF_PROGRAM,
@@ -112,12 +113,12 @@ def test_a_language_that_is_not_there_is_refused_with_those_that_are() -> None:
         unknown = await dispatcher.judge(Submission("pass", "cobol"), SUITE)
         return unknown, await dispatcher.judge(Submission("pass", "cpp"), SUITE)
 
-    weak = replace(OFFER, powers=replace(OFFER.powers, tier=Tier.T2))
+    weak = replace(OFFER, runtimes=(Runtime("python"), Runtime("cpp", refused="it needs tier T3")))
     unknown, compiled = scene(body, offer=weak)
     assert_no_score(unknown, Status.REJECTED_TIER)
     assert "python" in unknown.message
     assert_no_score(compiled, Status.REJECTED_TIER)
-    assert "cpp needs tier T3" in compiled.message
+    assert "it needs tier T3" in compiled.message
 
 
 def test_an_empty_suite_is_the_suites_fault() -> None:

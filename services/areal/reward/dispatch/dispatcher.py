@@ -38,6 +38,8 @@ from areal.reward.judge.values import (
     Submission,
     Suite,
 )
+from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
+from areal.reward.languages.toolchains import run_limits
 from areal.reward.sandbox.values import Tier
 
 log = logging.getLogger(__name__)
@@ -124,9 +126,8 @@ class Dispatcher:
             stored = self._stored(suite)
             digest = stored.digest
             self._check_tier(options.min_tier)
-            if submission.language not in self.offer.languages:
-                raise RefusedError(Status.REJECTED_TIER, self.offer.why_not(submission.language))
-            return await self._shared(submission, stored, options, ticket, overrides)
+            known = replace(submission, language=self._language(submission.language))
+            return await self._shared(known, stored, options, ticket, overrides)
 
         def failed(status: Status, message: str, after_s: float) -> Judgement:
             unknown = status is Status.INVALID_REQUEST and isinstance(suite, str) and not digest
@@ -147,14 +148,15 @@ class Dispatcher:
 
         async def answer() -> Executed:
             self._check_tier(execution.min_tier)
-            if executor is None or execution.language not in self.offer.languages:
-                raise RefusedError(Status.REJECTED_TIER, self.offer.why_not(execution.language))
+            if executor is None:
+                raise RefusedError(Status.REJECTED_TIER, "this service only judges")
+            known = replace(execution, language=self._language(execution.language))
             limits = _overridden(_ANY, Overrides(asdict(execution.limits))).limits
             size = len(execution.source) + len(execution.stdin) + sum(map(len, execution.files.values()))
             place = self._place(ticket, limits.cpu_s, limits.memory_bytes, size)
             guard_s = limits.wall_s + COMPILE_S + GUARD_S
             executed = await self.scheduler.run(
-                place, lambda: self._attempts(lambda: executor.execute(execution), guard_s, _execution_failed)
+                place, lambda: self._attempts(lambda: executor.execute(known), guard_s, _execution_failed)
             )
             return replace(executed, queued_s=place.queued_s)
 
@@ -239,6 +241,13 @@ class Dispatcher:
             message = f"it asks for tier {least.name}, and this service has {self.offer.tier.name}"
             raise RefusedError(Status.REJECTED_TIER, message)
 
+    def _language(self, name: str) -> str:
+        """The language by its own name."""
+        known = language_of(name)
+        if known is None or known.name not in self.offer.languages:
+            raise RefusedError(Status.REJECTED_TIER, self.offer.why_not(known.name if known else name))
+        return known.name
+
     def _stored(self, suite: Suite | StoredSuite | str) -> StoredSuite:
         if isinstance(suite, StoredSuite):
             return suite
@@ -274,7 +283,7 @@ class Dispatcher:
         else:
             suite = _overridden(stored.suite, overrides)
             size = len(submission.source) + stored.size_bytes
-            cost_s, memory_bytes = _declared(suite, options)
+            cost_s, memory_bytes = _declared(suite, options, submission.language)
             place = self._place(ticket, cost_s, memory_bytes, size)
             flight = self._flights.begin(key, lambda: self._judged(key, place, submission, suite, options))
             self._places[key] = place
@@ -377,10 +386,11 @@ def _overridden(suite: Suite, overrides: Overrides) -> Suite:
     return replace(suite, **changes)
 
 
-def _declared(suite: Suite, options: Options) -> tuple[float, int]:
-    """Slot seconds that it may take, and memory that its cells may take at once."""
-    limits = suite.limits
+def _declared(suite: Suite, options: Options, language: str) -> tuple[float, int]:
+    """Slot seconds that a judgement may take, and memory that its cells may take at once."""
+    known = LANGUAGES[language]
+    limits = run_limits(known, suite.limits, 0)
     if isinstance(suite, AssertSuite):
         return min(limits.cpu_s, options.total_s), 2 * limits.memory_bytes  # the tests have a cell of their own
-    cases = len(suite.cases) if isinstance(suite, StdioSuite) or suite.isolate_cases else max(1, len(suite.cases))
-    return min(cases * limits.cpu_s, options.total_s), limits.memory_bytes
+    compiling = COMPILE_LIMITS.memory_bytes if known.compiled else 0
+    return min(len(suite.cases) * limits.cpu_s, options.total_s), max(limits.memory_bytes, compiling)

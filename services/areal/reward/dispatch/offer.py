@@ -10,12 +10,12 @@ from areal.reward.sandbox.values import Powers, Tier
 
 @dataclass(frozen=True)
 class Runtime:
-    """A language that this machine can judge."""
+    """A language, and what stands against judging it on this machine."""
 
     language: str
-    version: str
-    digest: str
-    tier: Tier = Tier.T2  # the weakest that runs it
+    version: str = ""
+    digest: str = ""
+    refused: str = ""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Offer:
     @property
     def languages(self) -> frozenset[str]:
         """What can be judged here."""
-        return frozenset(runtime.language for runtime in self.runtimes if runtime.tier <= self.tier)
+        return frozenset(runtime.language for runtime in self.runtimes if not runtime.refused)
 
     @property
     def runtime_digest(self) -> str:
@@ -46,6 +46,6 @@ class Offer:
         """Why a language can't be judged here, and what can."""
         offered = ", ".join(sorted(self.languages)) or "nothing"
         for runtime in self.runtimes:
-            if runtime.language == language and runtime.tier > self.tier:
-                return f"{language} needs tier {runtime.tier.name}, and this service has {self.tier.name} ({offered})"
+            if runtime.language == language and runtime.refused:
+                return f"{language} can't run here: {runtime.refused} (this service runs {offered})"
         return f"this service can't run {language[:40]!r}; it runs {offered}"
