@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from areal.errors import DataError, ExitCode
+from areal.errors import DataError, ExitCode, InfraError
 from areal.spec import Finding, RLJob, Severity, check, explain, load_job
 from areal.stage.facts import gather, sources_of
 
@@ -35,7 +35,30 @@ def _findings(job: RLJob, base_dir: Path) -> list[Finding]:
     except DataError as error:  # the recipe itself: the other rules still hold or don't
         own = Finding("recipe-import", Severity.ERROR, "spec.recipe.file", error.message, error.fix)
         return [own, *check(job, base_dir=base_dir)]
-    return check(job, facts, base_dir=base_dir)
+    return [*check(job, facts, base_dir=base_dir), *_programs(job, base_dir)]
+
+
+def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
+    """What only a job with verifier code can have: a sandbox that is too weak here, rows without usable tests."""
+    if job.spec.reward.verifier != "code":
+        return []
+    from areal.local.sandbox import check_suites, rows_of_file, sandbox_findings
+
+    findings = []
+    if job.spec.runtime_ref is None:  # whoever names a platform means its sandbox, not this machine's
+        try:
+            findings += sandbox_findings(job)
+        except InfraError as error:
+            findings.append(Finding("code-here", Severity.WARNING, "spec.reward.code", error.message, error.fix))
+    sources = sources_of(job, base_dir)
+    for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
+        try:
+            if path is not None:
+                check_suites(job, rows_of_file(path))
+        except DataError as error:
+            field = f"spec.dataset.{split}"
+            findings.append(Finding("code-suite", Severity.ERROR, field, error.message, error.fix, job.where(field)))
+    return findings
 
 
 def _show(job: RLJob, job_file: Path, findings: Sequence[Finding], refused: bool) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from areal.errors import ConfigError
 from areal.local.claim import set_aside
 from areal.local.preflight import preflight
+from areal.local.sandbox import check_suites, rows_of_snapshot, sandbox_findings
 from areal.plan import ResolvedJob, RunLayout, resolve, write_run
 from areal.plan.resolve import recipe_file
 from areal.spec import RLJob, check, for_clusters_only, load_job, refuse
@@ -57,8 +58,11 @@ def stage(request: Request, job: RLJob, say: Say) -> ResolvedJob:
         resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir)
         recipe = recipe_file(job, request.base_dir)
         preflight(resolved)
+        refuse(sandbox_findings(job), request.job_file)
         prepare_datasets(resolved, request.base_dir, recipe, say)
         refuse(check(job, with_snapshots(resolved)), request.job_file)
+        for split in ("train", "evaluation"):
+            check_suites(job, rows_of_snapshot(resolved.layout.dataset / split, split))
         write_run(resolved, recipe=recipe)
     except BaseException:
         if not existed:
@@ -84,6 +88,7 @@ def _reopen(request: Request, job: RLJob, run_dir: Path, say: Say) -> ResolvedJo
             say(f"{recipe} has changed since this run was started; the run keeps its copy {kept}")
         recipe = None
     preflight(resolved)
+    refuse(sandbox_findings(job), request.job_file)
     if not resolved.layout.dataset.exists():  # an existing snapshot is what the run's groups index: it stays
         prepare_datasets(resolved, request.base_dir, kept if recipe is None else recipe, say)
     return write_run(resolved, recipe=recipe)

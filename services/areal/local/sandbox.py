@@ -1,0 +1,116 @@
+"""What this machine's sandbox can do for a job's programs: tried before anything is started.
+
+Owns the comparison of `reward.code` with what probing finds, and the look at the first rows' tests. Runs no program of
+anybody's. Jobs whose verifier isn't code have no findings here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal.data import Snapshot
+from areal.errors import ArealError, DataError
+from areal.reward.judge.formats.registry import suite_of
+from areal.reward.languages.discovery import Toolchain, find
+from areal.reward.languages.table import LANGUAGES
+from areal.reward.sandbox.probing import probe
+from areal.reward.sandbox.tiers import why_not, why_refused
+from areal.reward.sandbox.values import MemoryBound, Powers, Tier
+from areal.spec import Finding, RLJob, Severity
+
+_CAPABILITY_OF_NEED = {"fork": "fork", "scratch": "scratch", "compiler": "execute"}
+_ROWS = 2000  # of a dataset whose tests are read before a run: most mistakes are in all rows
+_BYTES = 64 << 20  # of such rows
+RULE = "code-here"
+
+
+def sandbox_findings(
+    job: RLJob, *, powers: Powers | None = None, toolchains: Callable[[], Iterable[Toolchain]] = find
+) -> list[Finding]:  # fmt: skip
+    """Why this machine can't judge the job's programs; nothing when it can.
+
+    Args:
+        powers: what the sandbox can do here; found by probing unless given (less than a second).
+        toolchains: finds out about every language; asked for other languages than Python only.
+    """
+    if job.spec.reward.verifier != "code":
+        return []
+    code = job.spec.reward.programs
+    has = probe(allow_unsafe=code.allow_unsafe) if powers is None else powers
+    if has.tier < Tier[code.min_tier]:
+        return [_finding(job, "spec.reward.code.minTier", *why_not(Tier[code.min_tier], has))]
+    asked = {_CAPABILITY_OF_NEED[need]: f"spec.reward.code.needs (with {need})" for need in code.needs}
+    if code.language != "python":
+        asked["execute"] = "spec.reward.code.language"
+    findings = [
+        _finding(job, field.partition(" ")[0], *why_refused(capability, has))
+        for capability, field in asked.items()
+        if not getattr(has, capability)
+    ]
+    language = LANGUAGES[code.language]
+    several = not language.as_memory or language.processes > 1
+    if several and has.memory_bound is MemoryBound.PROCESS and not code.allow_unsafe and not findings:
+        message = (
+            f"programs in {code.language} are several processes or threads, and without a cgroup nothing bounds "
+            "the memory of all of them together"
+        )
+        fix = "Delegate a cgroup with memory and pids to the reward service, or run the job under gVisor or Kata."
+        findings.append(_finding(job, "spec.reward.code.language", message, fix))
+    if code.language != "python" and not findings:
+        missing = next(one.missing for one in toolchains() if one.language == code.language)
+        if missing:
+            fix = "Install it here, or run the job where the reward service's image has it."
+            findings.append(_finding(job, "spec.reward.code.language", missing, fix))
+    return findings
+
+
+def _finding(job: RLJob, field: str, message: str, fix: str) -> Finding:
+    return Finding(RULE, Severity.ERROR, field, message, fix, job.where(field))
+
+
+def check_suites(job: RLJob, rows: Iterable[tuple[str, Mapping[str, Any], int]]) -> None:
+    """Raise DataError for the first row whose tests could judge no program. Reads the first rows only.
+
+    Args:
+        rows: where a row is, for people; the row; its length in bytes.
+    """
+    if job.spec.reward.verifier != "code":
+        return
+    left = _BYTES
+    for number, (place, row, size) in enumerate(rows):
+        left -= size
+        if number >= _ROWS or left < 0:
+            return
+        try:
+            suite_of(row, job.spec.reward.programs.format)
+        except ArealError as error:
+            raise DataError(f"{place}: {error.message.removeprefix('row: ')}", fix=error.fix) from None
+
+
+def rows_of_file(path: Path) -> Iterable[tuple[str, Mapping[str, Any], int]]:
+    """The rows of a file of JSON lines, as `check_suites` takes them. Lines without an object are others' business."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(row, dict):
+                yield f"{path}:{number}", row, len(line)
+
+
+def rows_of_snapshot(directory: Path, split: str) -> Iterable[tuple[str, Mapping[str, Any], int]]:
+    """The rows of a prepared dataset, the same way; none when there is no such split."""
+    if not directory.exists():
+        return
+    snapshot = Snapshot(directory)
+    try:
+        for index in range(min(len(snapshot), _ROWS)):
+            line = snapshot.row_json(index)
+            yield f"dataset.{split}, row {index + 1}", orjson.loads(line), len(line)
+    finally:
+        snapshot.close()

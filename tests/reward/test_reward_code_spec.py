@@ -1,0 +1,36 @@
+"""What a job file says of programs agrees with those who run them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from areal.reward.dispatch.dispatcher import COMPILE_S as DISPATCH_COMPILE_S
+from areal.reward.judge.formats.registry import FORMATS
+from areal.reward.judge.values import Scoring
+from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES
+from areal.reward.sandbox.tiers import CAPABILITIES
+from areal.reward.sandbox.values import Tier
+from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, Language, SuiteFormat, TierName
+from areal.spec.serving import COMPILE_S, CodeReward
+
+
+def test_languages_and_their_tiers_are_those_of_the_toolchains():
+    compiled = {name: language.tier.name for name, language in LANGUAGES.items() if name != "python"}
+    assert {**compiled, "python": "T1"} == dict(LEAST_TIER_OF_LANGUAGE), "pure Python needs WebAssembly at least"
+    assert LANGUAGES["python"].tier <= Tier.T2
+    assert set(get_args(Language)) == set(LANGUAGES)
+
+
+def test_needs_have_the_tiers_of_the_sandbox():
+    tier = {name: least.name for name, (least, _) in CAPABILITIES.items()}
+    assert dict(LEAST_TIER_OF_NEED) == {"fork": tier["fork"], "scratch": tier["scratch"], "compiler": tier["execute"]}
+
+
+def test_formats_tiers_and_scorings_are_those_of_the_judge():
+    assert get_args(SuiteFormat) == ("auto", *FORMATS)
+    assert get_args(TierName) == tuple(Tier.__members__)
+    assert set(get_args(CodeReward.model_fields["scoring"].annotation)) == {each.value for each in Scoring}
+
+
+def test_the_time_for_a_compilation_is_the_compiler_s_limit():
+    assert COMPILE_LIMITS.wall_s == DISPATCH_COMPILE_S == COMPILE_S
