@@ -151,6 +151,8 @@ class AssertSuite:
     limits: Limits = DEFAULT_LIMITS
     prelude: str = ""
     integrity: Integrity = Integrity.SPLIT  # IN_PROCESS: tests that need classes of the program
+    updates_arguments: bool | None = None  # whether what a call leaves in its arguments goes back to the tests; None:
+    # where they call the program and drop the result
     needs_numpy: bool = False
 
 

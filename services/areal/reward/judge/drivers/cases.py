@@ -1,0 +1,154 @@
+"""Trusted test code, cut into cases, inside a cell.
+
+A case is a statement at the top of the code that asserts, together with what stands before it. Code that defines
+`check` and doesn't call it gets one case more: `check(candidate)`.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+FILE = "<test>"
+PASSED, FAILED, PROGRAM, BROKEN = "passed", "failed", "program", "broken"
+_CHECK = "check"
+
+
+class Broken(Exception):
+    """The test code itself is at fault."""
+
+
+class ProgramError(Exception):
+    """The program raised something that is no builtin exception, or ended."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"{name}: {message}")
+        self.name = name
+        self.message = message
+
+
+class Tests:
+    """Test code, parsed and then bound to what it tests."""
+
+    def __init__(self, test: str, entry_point: str) -> None:
+        """Raises SyntaxError, and Broken for code that asserts nothing."""
+        self._entry_point = entry_point
+        self._tree = ast.parse(test, FILE)
+        self._segments, rest = _segments(self._tree.body)
+        self._check: list[ast.stmt] | None = None  # what comes before check(candidate)
+        if _defines_check(self._tree) and not any(_calls_check(node) for node in self._tree.body):
+            self._check = rest
+        elif self._segments:
+            self._segments[-1] += rest
+        else:
+            raise Broken("the test code asserts nothing")
+        self.module = types.ModuleType("tests")
+        self._candidate: Any = None
+
+    @property
+    def count(self) -> int:
+        return len(self._segments) + (self._check is not None)
+
+    def bind(self, prelude: str, candidate: Any, names: dict[str, Any] | None = None) -> None:
+        """Runs the prelude, then binds `names`, `candidate` and the entry point's own name."""
+        sys.modules["tests"] = self.module
+        space = self.module.__dict__
+        exec(compile(prelude, "<prelude>", "exec", dont_inherit=True), space)
+        space.update(names or {})
+        owner, _, method = self._entry_point.rpartition(".")
+        if not owner:
+            space[self._entry_point] = candidate
+        elif names is None:
+            space[owner] = type(owner, (), {method: staticmethod(candidate)})
+        space["candidate"] = self._candidate = candidate
+
+    def cases(self) -> Iterator[Callable[[], None]]:
+        """What runs each case; to be called in order."""
+        for segment in self._segments:
+            yield lambda nodes=segment: self._execute(nodes)  # type: ignore[misc]
+        if self._check is not None:
+            yield lambda: self._run_check(self._check or [])
+
+    def discards_results(self) -> bool:
+        """Whether the code calls the program for what it does to its arguments."""
+        name = self._entry_point.rpartition(".")[2]
+        return any(_name_of_call(node) in ("candidate", name) for node in ast.walk(self._tree))
+
+    def _execute(self, nodes: list[ast.stmt]) -> None:
+        exec(compile(ast.Module(nodes, []), FILE, "exec", dont_inherit=True), self.module.__dict__)
+
+    def _run_check(self, before: list[ast.stmt]) -> None:
+        self._execute(before)
+        self.module.__dict__[_CHECK](self._candidate)
+
+
+def verdict_of(error: BaseException, calls: int) -> str:
+    """Whose fault an exception in test code is, when the program did not raise it."""
+    if isinstance(error, AssertionError):
+        return FAILED
+    if calls == 0 or isinstance(error, Broken | NameError | ImportError | SyntaxError):
+        return BROKEN
+    return FAILED  # what the program returned is of no use to the test
+
+
+def exception_of(name: str, message: str) -> BaseException:
+    """The exception that a program raised, as its caller would have seen it where it is a builtin one."""
+    kind = getattr(builtins, name, None)
+    if isinstance(kind, type) and issubclass(kind, Exception):
+        try:
+            return kind(message)
+        except TypeError:  # UnicodeDecodeError wants five arguments
+            pass
+    return ProgramError(name, message)
+
+
+def line_of(error: BaseException) -> int | None:
+    """The line of the test code that an exception came from."""
+    line, trace = None, error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == FILE:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def _segments(body: list[ast.stmt]) -> tuple[list[list[ast.stmt]], list[ast.stmt]]:
+    """Statements up to each one that asserts, and what is left."""
+    segments: list[list[ast.stmt]] = []
+    waiting: list[ast.stmt] = []
+    for node in body:
+        waiting.append(node)
+        if _asserts(node) or _calls_check(node):
+            segments.append(waiting)
+            waiting = []
+    return segments, waiting
+
+
+def _asserts(node: ast.AST) -> bool:
+    """Whether a statement asserts something when it runs, other than in what it merely defines."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+        return False
+    if isinstance(node, ast.Assert | ast.Raise) or _name_of_call(node).startswith("assert"):
+        return True
+    return any(_asserts(child) for child in ast.iter_child_nodes(node))
+
+
+def _calls_check(node: ast.AST) -> bool:
+    return _name_of_call(node) == _CHECK
+
+
+def _name_of_call(node: ast.AST) -> str:
+    """Of a statement that is a call: the last part of what it calls."""
+    return _name_called(node.value) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) else ""
+
+
+def _name_called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _defines_check(tree: ast.Module) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == _CHECK for node in tree.body)

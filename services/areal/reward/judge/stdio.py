@@ -1,0 +1,85 @@
+"""Judges a StdioSuite: a process a case, which reads its standard input and prints.
+
+The expected output stays here. A case's input gets the line end that it lacks: many data sets strip it, and many
+programs read by lines.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from areal.errors import DataError
+from areal.reward.judge import checkers, custom
+from areal.reward.judge.endings import case_of, flags_of, of_output
+from areal.reward.judge.record import Record, shorten
+from areal.reward.judge.values import CaseResult, Status, StdioCase, StdioSuite
+from areal.reward.sandbox.runner import Sandbox
+from areal.reward.sandbox.values import Ended, Limits, Run
+
+_IN_THREAD_BYTES = 64 << 10  # a longer output is compared beside the event loop
+_SHOWN_CHARS = 200
+
+RunOf = Callable[[bytes, Limits], Run]
+
+
+async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record: Record) -> None:
+    """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
+    for case in suite.cases:
+        if record.over:
+            return
+        if record.left_s <= 0:
+            detail = f"all cases together took over {record.options.total_s:g} s"
+            record.add(CaseResult(0, Status.TIME_LIMIT, detail=detail))
+            record.skip_rest()
+            return
+        limits = replace(suite.limits, wall_s=min(suite.limits.wall_s, record.left_s))
+        ended = await sandbox.run(run_of(stdin_of(case), limits))
+        record.spent_s += ended.wall_s
+        record.flags |= flags_of(ended)
+        record.saw(ended)
+        started = time.monotonic()
+        record.add(await _judged(sandbox, suite, case, ended, record))
+        record.judge_s += time.monotonic() - started
+
+
+def stdin_of(case: StdioCase) -> bytes:
+    """A case's input, with a line end behind its last line."""
+    text = case.stdin if not case.stdin or case.stdin.endswith("\n") else case.stdin + "\n"
+    return text.encode("utf-8", "surrogateescape")
+
+
+async def _judged(sandbox: Sandbox, suite: StdioSuite, case: StdioCase, ended: Ended, record: Record) -> CaseResult:
+    status, detail = of_output(ended, ignore_exit_code=suite.ignore_exit_code)
+    if status is not Status.PASSED:
+        return case_of(status, detail, ended)
+    if suite.checker.name == checkers.CUSTOM:
+        right = await custom.accepts(
+            sandbox,
+            suite.checker.program,
+            stdin_of(case),
+            ended.stdout,
+            case.expected.encode("utf-8", "surrogateescape"),
+        )
+    else:
+        right = await _compared(suite, case, ended.stdout)
+    if right:
+        return case_of(Status.PASSED, "", ended)
+    detail = "wrong output"
+    if record.options.reveal:
+        detail += (
+            f": expected {shorten(repr(case.expected), _SHOWN_CHARS)} for {shorten(repr(case.stdin), _SHOWN_CHARS)}"
+        )
+    return case_of(Status.WRONG_ANSWER, detail, ended)
+
+
+async def _compared(suite: StdioSuite, case: StdioCase, output: bytes) -> bool:
+    try:
+        if len(output) > _IN_THREAD_BYTES:
+            return await asyncio.to_thread(checkers.check, suite.checker, output, case.expected)
+        return checkers.check(suite.checker, output, case.expected)
+    except KeyError:
+        message = f"unknown checker {suite.checker.name!r}"
+        raise DataError(message, fix=f"use one of {', '.join(checkers.NAMES)}") from None

@@ -1,0 +1,120 @@
+"""Judges an AssertSuite whose tests need the program's own classes: tests and program share one process.
+
+What comes out can be forged by a program that sets its mind to it. The judgement says so (`Integrity.IN_PROCESS`), and
+who asks for more is refused before anything runs.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from areal.errors import DataError
+from areal.reward.judge import codec
+from areal.reward.judge.codec import CodecError
+from areal.reward.judge.drivers.cases import BROKEN, PASSED, PROGRAM
+from areal.reward.judge.drivers.wire import REQUEST_BYTES
+from areal.reward.judge.endings import case_of, flags_of, of_silence
+from areal.reward.judge.record import Record
+from areal.reward.judge.values import AssertSuite, CaseResult, Flag, Integrity, Status, Submission
+from areal.reward.sandbox.runner import Sandbox
+from areal.reward.sandbox.session import FrameError, Session
+from areal.reward.sandbox.values import Driver, Run
+
+MODULE = "areal.reward.judge.drivers.tester"
+_LEAVE_S = 5.0
+_TOKEN_BYTES = 16
+_FAILED = {"refused": Status.COMPILE_ERROR, "raised": Status.RUNTIME_ERROR, "exited": Status.RUNTIME_ERROR,
+           "missing": Status.RUNTIME_ERROR}  # fmt: skip
+_SIGNS = {"exited": Flag.EXITED_EARLY, "missing": Flag.NO_ENTRY_POINT}
+_VERDICTS = {PASSED: Status.PASSED, PROGRAM: Status.RUNTIME_ERROR}
+
+
+async def judge_together(sandbox: Sandbox, submission: Submission, suite: AssertSuite, record: Record) -> None:
+    """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
+    record.integrity = Integrity.IN_PROCESS
+    token = os.urandom(_TOKEN_BYTES)
+    given = ("together", token, suite.prelude, suite.test, suite.entry_point, submission.source, record.runs_all)
+    whole_s = record.options.total_s
+    limits = replace(suite.limits, wall_s=whole_s + _LEAVE_S, cpu_s=whole_s)
+    run = Run(Driver(MODULE, codec.encode(given, max_bytes=REQUEST_BYTES)), limits=limits, numpy=suite.needs_numpy)
+    async with sandbox.session(run) as session:
+        first = await _told(session, token, _LEAVE_S)
+        if first is None or first[0] != "cases" or not first[2]:
+            words = ": ".join(map(str, first[2:])) if first else "no answer"
+            raise DataError(f"the suite's tests can't run: {words}", fix="mend the suite's test code")
+        record.total = first[2]
+        alive = True
+        while alive and not record.over:
+            alive = await _step(session, token, suite, record)
+        await _leave(session, token, record, alive)
+
+
+async def _step(session: Session, token: bytes, suite: AssertSuite, record: Record) -> bool:
+    """One case; whether there may be more."""
+    started = time.monotonic()
+    try:
+        frame = await _told(session, token, min(suite.limits.wall_s, record.left_s))
+    except TimeoutError:
+        session.kill()
+        ended = await session.finish()
+        record.add(case_of(Status.TIME_LIMIT, "the tests took too long", ended))
+        record.skip_rest()
+        return False
+    wall_s = time.monotonic() - started
+    record.spent_s += wall_s
+    if frame is None:
+        ended = await session.finish(_LEAVE_S)
+        status, detail, flags = of_silence(ended)
+        record.flags |= flags
+        record.add(case_of(status, detail, ended))
+        record.skip_rest()
+        return False
+    if frame[0] == "failed" and len(frame) == 6 and frame[2] in _FAILED:
+        record.flags |= {_SIGNS[frame[2]]} if frame[2] in _SIGNS else set()
+        record.add(CaseResult(0, _FAILED[frame[2]], wall_s=wall_s, detail=f"{frame[3]}: {frame[4]} (line {frame[5]})"))
+        record.skip_rest()
+        return False
+    if frame[0] != "case" or len(frame) != 7 or frame[2] != len(record.cases) or type(frame[3]) is not str:
+        record.add(CaseResult(0, Status.PROTOCOL_VIOLATION, detail="a frame of the wrong kind"))
+        record.skip_rest()
+        return False
+    _, _, _, verdict, name, message, line = frame
+    shown = f": {name}: {message}" if record.options.reveal or verdict in (PROGRAM, BROKEN) else ""
+    detail = f"the tests failed (line {line}){shown}" if verdict != PASSED else ""
+    record.add(CaseResult(0, _VERDICTS.get(verdict, Status.WRONG_ANSWER), wall_s=wall_s, detail=detail))
+    return True
+
+
+async def _leave(session: Session, token: bytes, record: Record, alive: bool) -> None:
+    """After the last case nothing but the end may come."""
+    ended = None
+    if alive and all(case.status is Status.PASSED for case in record.cases):
+        try:
+            done = await _told(session, token, _LEAVE_S)
+            extra = await session.receive(_LEAVE_S) if done is not None and done[0] == "done" else b""
+        except (TimeoutError, FrameError):
+            extra = b""
+        ended = await session.finish(_LEAVE_S if extra is None else 0.0)
+        if extra is not None or not ended.clean:
+            record.flags.add(Flag.EXTRA_FRAMES)
+            record.fail_last(case_of(Status.PROTOCOL_VIOLATION, "more after the last case, or no clean end", ended))
+    if ended is None:
+        session.kill()
+        ended = await session.finish()
+    record.flags |= flags_of(ended)
+    record.saw(ended)
+
+
+async def _told(session: Session, token: bytes, timeout_s: float) -> tuple[Any, ...] | None:
+    """The next frame that carries the token; one without, or a broken one, is like none."""
+    try:
+        data = await session.receive(timeout_s)
+        frame = codec.decode(data) if data is not None else None
+    except (FrameError, CodecError):
+        return ("forged",)
+    if frame is None:
+        return None
+    return frame if type(frame) is tuple and len(frame) > 2 and frame[1] == token else ("forged",)
