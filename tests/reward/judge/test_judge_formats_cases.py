@@ -203,16 +203,6 @@ def test_text_given_beside_lists_of_arguments_is_the_value_itself() -> None:
     assert case == CallCase(("12",), "12")
 
 
-@pytest.mark.parametrize(
-    "hint",
-    [{"starter_code": "class Solution:\n    def f(self): ..."}, {"solutions": ["class Solution(object):\n  pass"]}],
-)
-def test_methods_of_a_class_are_named_with_it(hint: Row) -> None:
-    tests = {"fn_name": "f", "inputs": ["1"], "outputs": ["1"]}
-    assert calls_of({"input_output": tests} | hint).entry_point == "Solution.f"
-    assert calls_of({"input_output": tests}).entry_point == "f"
-
-
 def test_a_prelude_of_usual_imports_comes_with_functions_and_parses() -> None:
     names: dict[str, Any] = {}
     exec(calls_of({"input_output": CALLS}).prelude, names)

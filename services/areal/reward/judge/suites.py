@@ -163,7 +163,10 @@ def _field(kind: type[Any], spec: Field[Any], value: Any, at: str) -> Any:
         case "expected" if kind is CallCase:
             return _value(value, at)
         case _:
-            return _expect(_TYPES[str(spec.type)], value, at)
+            kind_of_value, _, other = str(spec.type).partition(" | ")
+            if other == "None" and value is None:
+                return None
+            return _expect(_TYPES[kind_of_value], value, at)
 
 
 _TYPES: Mapping[str, type[Any]] = {"str": str, "bool": bool, "int": int, "float": float}

@@ -1,7 +1,8 @@
 """APPS, and PRIME's and verl's rows, which have its form: `input_output` {inputs[], outputs[], fn_name?}.
 
 Function tests hold lists of arguments (APPS itself) or text with one JSON value a line (what came after it). Both
-accept what their own graders accept: dictionaries whose integer keys became strings, expected values in one list more.
+accept what their own graders accept: dictionaries whose integer keys became strings, expected values in one list more,
+methods of a class Solution (the judge looks there for a function that is not at the top).
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import Any
 from areal.reward.judge.formats.cases import TOKENS, Pairs, Quirks, suite_of_pairs
 from areal.reward.judge.formats.fields import Row, flag, has, limits, mapping, memory, refuse, seconds, sequence, text
 from areal.reward.judge.formats.mbpp import assert_suite
-from areal.reward.judge.formats.python_source import method_name
 from areal.reward.judge.values import Checker, Suite
 
 _OF_TACO = ("skill_types", "Expected Time Complexity", "Expected Auxiliary Space", "raw_tags")
@@ -45,12 +45,11 @@ def suite_of_tests(row: Row, tests: dict[str, Any], at: str, checker: Checker = 
     name = tests.get("fn_name") or ""
     if not isinstance(name, str):
         refuse(f"{at}.fn_name", "a text is due", "write the function's name")
-    hints = [text(row, "starter_code", ""), *_solutions(row)] if name else []
     pairs = Pairs(
         sequence(tests["inputs"], f"{at}.inputs"),
         sequence(tests["outputs"], f"{at}.outputs"),
         at,
-        method_name(name, *hints),
+        name,
     )
     within = limits(seconds(row.get("time_limit"), "time_limit"), memory(row.get("memory_limit"), "memory_limit"))
     quirks = Quirks(integer_keys=True, wrapped_outputs=flag(row, "unwrap_single", True))
@@ -74,11 +73,3 @@ def _column(row: Row) -> tuple[str, Any] | None:
         if isinstance(truth, dict) or (isinstance(truth, str) and truth.lstrip().startswith("{")):
             return "reward_model.ground_truth", truth
     return None
-
-
-def _solutions(row: Row) -> list[str]:
-    """Reference solutions, when the row has readable ones: only to see whether they define a class."""
-    value = row.get("solutions")
-    if isinstance(value, str) and value:
-        return [value]
-    return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []

@@ -13,8 +13,7 @@ import zlib
 from typing import Any
 
 from areal.reward.judge.formats.cases import Pairs, suite_of_pairs
-from areal.reward.judge.formats.fields import MAX_TEXT_CHARS, Row, has, limits, mapping, refuse, sequence, text
-from areal.reward.judge.formats.python_source import method_name
+from areal.reward.judge.formats.fields import MAX_TEXT_CHARS, Row, has, limits, mapping, refuse, sequence
 from areal.reward.judge.values import Checker, Suite
 
 CASE_S = 6.0  # LiveCodeBench's own limit
@@ -68,7 +67,7 @@ def _function(row: Row) -> str:
     name = mapping(row.get("metadata") or {}, "metadata").get("func_name") or row.get("fn_name")
     if not isinstance(name, str) or not name:
         refuse("metadata.func_name", "missing: functional cases call it", "give the function's name")
-    return method_name(name, text(row, "starter_code", ""))
+    return name
 
 
 def unpacked(value: Any, at: str) -> list[Any]:

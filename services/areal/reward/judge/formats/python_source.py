@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import re
 from collections.abc import Iterator
 
 from areal.reward.judge.formats.fields import refuse
@@ -109,13 +108,3 @@ def imports(tree: ast.Module) -> str:
     """The module's own top-level import statements, as source."""
     found = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     return "".join(f"{line}\n" for line in found)
-
-
-_SOLUTION = re.compile(r"^\s*class\s+Solution\b", re.MULTILINE)
-
-
-def method_name(name: str, *hints: str) -> str:
-    """`Solution.name` where a hint (starter code, a reference solution) defines `class Solution`."""
-    if "." not in name and any(_SOLUTION.search(hint) for hint in hints):
-        return f"Solution.{name}"
-    return name

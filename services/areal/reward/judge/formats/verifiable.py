@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal.reward.judge.formats.cases import Pairs, Quirks, suite_of_pairs
-from areal.reward.judge.formats.fields import Row, flag, has, mapping, refuse, sequence, text
-from areal.reward.judge.formats.python_source import method_name
+from areal.reward.judge.formats.fields import Row, flag, has, mapping, refuse, sequence
 from areal.reward.judge.values import Suite
 
 _CALL, _STDIO = "function_call", "stdin_stdout"
@@ -36,13 +35,8 @@ def suite(row: Row) -> Suite:
     names = {_function(case, f"{at}[{index}]") for index, case in enumerate(cases)}
     if len(names) > 1:
         refuse(at, f"cases for different functions: {sorted(names)}", "use one function, or none, in a row")
-    name = (
-        method_name(names.pop(), text(row, "starter_code", ""), text(row, "gold_standard_solution", ""))
-        if names
-        else ""
-    )
     return suite_of_pairs(
-        Pairs([case.get("input", "") for case in cases], [case["output"] for case in cases], at, name),
+        Pairs([case.get("input", "") for case in cases], [case["output"] for case in cases], at, "".join(names)),
         quirks=Quirks(integer_keys=True, wrapped_outputs=flag(row, "unwrap_single", True)),
     )
 
