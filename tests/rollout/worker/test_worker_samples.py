@@ -73,8 +73,10 @@ def test_the_first_sample_of_a_group_is_one_line(tokenizer, tmp_path):
     episode = Episode([made.sequence(1.0)])
     log.add(7, 0, episode)
     log.add(7, 1, episode)
+    log.add(8, 0, episode, common.Verdict(score=1.0, status="PASSED", method="code", tier="T3"))
     log.flush()
-    (line,) = path.read_text().splitlines()
+    line, graded = path.read_text().splitlines()
+    assert json.loads(graded)["verdict"] == {"status": "PASSED", "method": "code", "tier": "T3"}
     assert json.loads(line) == {
         "g": 7,
         "i": 0,

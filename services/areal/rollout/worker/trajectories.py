@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from areal.rollout.worker.samples import versions_of
+from areal.v1 import common_pb2 as common
 from areal.workflow.episode import Episode
 from areal.workflow.tokenizer import Tokenizer
 
@@ -32,10 +33,10 @@ class TrajectoryLog:
         self._lines: list[bytes] = []
         self._failed = False
 
-    def add(self, group: int, index: int, episode: Episode) -> None:
-        """Keep a sample, if it is its group's first."""
+    def add(self, group: int, index: int, episode: Episode, verdict: common.Verdict | None = None) -> None:
+        """Keep a sample, if it is its group's first; `verdict` is what came of its last scoring."""
         if index == 0:
-            self._lines.append(orjson.dumps(self._line(group, index, episode)) + b"\n")
+            self._lines.append(orjson.dumps(self._line(group, index, episode, verdict)) + b"\n")
 
     def flush(self) -> None:
         """Write what was kept."""
@@ -53,7 +54,7 @@ class TrajectoryLog:
             self._failed = True
             log.error("no more trajectories are written: %s", error)
 
-    def _line(self, group: int, index: int, episode: Episode) -> dict[str, Any]:
+    def _line(self, group: int, index: int, episode: Episode, verdict: common.Verdict | None) -> dict[str, Any]:
         sequence = episode.sequences[0]
         sampled = np.flatnonzero(sequence.versions >= 0)
         start = int(sampled[0]) if len(sampled) else len(sequence.input_ids)
@@ -66,4 +67,11 @@ class TrajectoryLog:
             "reward": episode.reward,
             "versions": list(versions_of(episode)),
             "truncated": episode.truncated,
+            **({} if verdict is None else {"verdict": _shown(verdict)}),
         }
+
+
+def _shown(verdict: common.Verdict) -> dict[str, str]:
+    """How the reward came about, without what wasn't said."""
+    said = {name: getattr(verdict, name) for name in ("status", "method", "detail", "tier")}
+    return {name: text[:MAX_TEXT] for name, text in said.items() if text}

@@ -231,7 +231,7 @@ class Worker:
         )
         self.core.made(samples.build(ending.episode, origin))
         if ending.episode.sequences[0].finish_reason != DEADLINE:
-            self._tools.trajectories.add(key.group, key.index, ending.episode)
+            self._tools.trajectories.add(key.group, key.index, ending.episode, ending.verdict)
 
     def _evaluated(self, key: Key, ending: Ending) -> None:
         grant = self._evaluations.pop(key, None)
