@@ -1,20 +1,16 @@
 """What this machine's sandbox can do for a job's programs: tried before anything is started.
 
-Owns the comparison of `reward.code` with what probing finds, and the look at the first rows' tests. Runs no program of
-anybody's. Jobs whose verifier isn't code have no findings here.
+Owns the comparison of `reward.code` with what probing finds. Runs no program of anybody's. Jobs whose verifier isn't
+code have no findings here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable
 
-import orjson
-
-from areal.data import Snapshot
-from areal.errors import ArealError, DataError
-from areal.reward.judge.formats.registry import suite_of
+from areal.reward.code_rows import check_suites as check_suites
+from areal.reward.code_rows import rows_of_file as rows_of_file
+from areal.reward.code_rows import rows_of_snapshot as rows_of_snapshot
 from areal.reward.languages.discovery import Toolchain, find
 from areal.reward.languages.table import LANGUAGES
 from areal.reward.sandbox.probing import probe
@@ -23,8 +19,6 @@ from areal.reward.sandbox.values import MemoryBound, Powers, Tier
 from areal.spec import Finding, RLJob, Severity
 
 _CAPABILITY_OF_NEED = {"fork": "fork", "scratch": "scratch", "compiler": "execute"}
-_ROWS = 2000  # of a dataset whose tests are read before a run: most mistakes are in all rows
-_BYTES = 64 << 20  # of such rows
 RULE = "code-here"
 
 
@@ -70,47 +64,3 @@ def sandbox_findings(
 
 def _finding(job: RLJob, field: str, message: str, fix: str) -> Finding:
     return Finding(RULE, Severity.ERROR, field, message, fix, job.where(field))
-
-
-def check_suites(job: RLJob, rows: Iterable[tuple[str, Mapping[str, Any], int]]) -> None:
-    """Raise DataError for the first row whose tests could judge no program. Reads the first rows only.
-
-    Args:
-        rows: where a row is, for people; the row; its length in bytes.
-    """
-    if job.spec.reward.verifier != "code":
-        return
-    left = _BYTES
-    for number, (place, row, size) in enumerate(rows):
-        left -= size
-        if number >= _ROWS or left < 0:
-            return
-        try:
-            suite_of(row, job.spec.reward.programs.format)
-        except ArealError as error:
-            raise DataError(f"{place}: {error.message.removeprefix('row: ')}", fix=error.fix) from None
-
-
-def rows_of_file(path: Path) -> Iterable[tuple[str, Mapping[str, Any], int]]:
-    """The rows of a file of JSON lines, as `check_suites` takes them. Lines without an object are others' business."""
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            try:
-                row = orjson.loads(line)
-            except orjson.JSONDecodeError:
-                continue
-            if isinstance(row, dict):
-                yield f"{path}:{number}", row, len(line)
-
-
-def rows_of_snapshot(directory: Path, split: str) -> Iterable[tuple[str, Mapping[str, Any], int]]:
-    """The rows of a prepared dataset, the same way; none when there is no such split."""
-    if not directory.exists():
-        return
-    snapshot = Snapshot(directory)
-    try:
-        for index in range(min(len(snapshot), _ROWS)):
-            line = snapshot.row_json(index)
-            yield f"dataset.{split}, row {index + 1}", orjson.loads(line), len(line)
-    finally:
-        snapshot.close()
