@@ -46,6 +46,7 @@ class ScriptedJudge:
     killed: list[str] = field(default_factory=list)
     running: int = 0
     most_running: int = 0
+    a_kill: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def judge(self, submission: Submission, suite: Suite, options: Options = Options()) -> Judgement:  # noqa: B008
         self.asked.append(submission.source)
@@ -55,6 +56,7 @@ class ScriptedJudge:
             return await self._act(submission.source)
         except asyncio.CancelledError:
             self.killed.append(submission.source)
+            self.a_kill.set()
             raise
         finally:
             self.running -= 1

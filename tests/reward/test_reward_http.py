@@ -1,0 +1,194 @@
+"""The HTTP face over a scripted judge: answers, refusals, limits of bodies, callers who go away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+from areal.reward.dispatch.admission import Bounds
+from areal.reward.dispatch.readiness import Finding, Readiness
+from areal.reward.http_face import HttpServer, create_app
+from support.scripted_judge import ScriptedJudge, dispatcher_of
+
+pytestmark = pytest.mark.component
+TOKEN = "a-token"
+SUITE = {"kind": "stdio", "cases": [{"stdin": "", "expected": "1\n"}]}
+
+
+@dataclass
+class Face:
+    client: httpx.AsyncClient
+    judge: ScriptedJudge
+    readiness: Readiness
+    port: int
+    passes: bool = True
+
+    async def judged(self, source: str, status: int = 200, **more: Any) -> dict[str, Any]:
+        """Asks for a judgement; asserts on the HTTP status."""
+        body = {"source": source, "suite": SUITE, "no_cache": True} | more
+        reply = await self.client.post("/judge", json={key: value for key, value in body.items() if value is not None})
+        assert reply.status_code == status, reply.text
+        self.headers = reply.headers
+        return dict(reply.json())
+
+
+@pytest.fixture
+async def face() -> AsyncIterator[Face]:
+    judge = ScriptedJudge()
+    dispatcher = dispatcher_of(judge, slots=1, bounds=Bounds(items=2), wall=time.time)
+
+    async def test() -> Finding:
+        return Finding(made.passes, "1 of 1 held" if made.passes else "an attack won")
+
+    async def changed(ready: bool) -> None:
+        pass
+
+    readiness = Readiness(test, changed)
+    server = HttpServer(create_app(dispatcher, readiness, TOKEN, max_body_bytes=1 << 20), "127.0.0.1", 0)
+    port = await server.start()
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as client:
+        made = Face(client, judge, readiness, port)
+        yield made
+    await dispatcher.close()
+    await server.stop()
+
+
+async def test_a_program_is_judged(face: Face) -> None:
+    reply = await face.judged("pass", request_id="r1")
+    assert (reply["status"], reply["score"], reply["request_id"], reply["tier"]) == ("PASSED", 1.0, "r1", "T3")
+    assert reply["cases_passed"] == reply["cases_total"] == 1
+    assert (await face.judged("wrong"))["score"] == 0.0
+
+
+async def test_curls_default_content_type_is_taken_for_json(face: Face) -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    body = json.dumps({"source": "pass", "suite": SUITE})
+    reply = await face.client.post("/judge", content=body, headers=form)
+    assert reply.json()["status"] == "PASSED"
+
+
+@pytest.mark.parametrize(("source", "more", "status", "name"), [
+    ("sandbox-error", {}, 503, "SANDBOX_ERROR"),
+    ("hang", {"timeout_s": 0.2}, 504, "DEADLINE_EXCEEDED"),
+    ("pass", {"min_tier": "T4"}, 412, "REJECTED_TIER"),
+    ("pass", {"language": "cobol"}, 412, "REJECTED_TIER"),
+    ("pass", {"suite": {"kind": "stdio", "cases": []}}, 422, "GOLD_ERROR"),
+    ("pass", {"suite": None}, 400, "INVALID_REQUEST"),
+    ("pass", {"suite_digest": "ab"}, 400, "INVALID_REQUEST"),
+    ("pass", {"suite": None, "suite_digest": "ab"}, 404, "INVALID_REQUEST"),
+    ("pass", {"limits": {"processes": 1 << 20}}, 400, "INVALID_REQUEST"),
+])  # fmt: skip
+async def test_what_was_not_judged_has_no_score_and_is_no_200(
+    face: Face, source: str, more: dict[str, Any], status: int, name: str
+) -> None:
+    reply = await face.judged(source, status, **more)
+    assert (reply["status"], reply["score"]) == (name, None)
+    assert reply["message"]
+
+
+async def test_overload_is_429_with_a_time_to_come_back(face: Face) -> None:
+    asking = [asyncio.create_task(face.judged(f"sleep 0.3 then pass {n}")) for n in range(3)]
+    await asyncio.sleep(0.15)
+    reply = await face.judged("pass", 429)
+    assert (reply["status"], reply["score"]) == ("REJECTED_OVERLOAD", None)
+    assert int(face.headers["retry-after"]) >= 1
+    assert [each["score"] for each in await asyncio.gather(*asking)] == [1.0] * 3
+
+
+@pytest.mark.parametrize(("body", "field"), [
+    ({"suite": SUITE}, "source"),
+    ({"source": "pass", "suite": SUITE, "langage": "python"}, "langage"),
+    ({"source": "pass", "suite": SUITE, "limits": {"wall_s": -1}}, "limits.wall_s"),
+    ({"source": "pass", "suite": SUITE, "priority": "URGENT"}, "priority"),
+    ([], "body"),
+])  # fmt: skip
+async def test_a_malformed_request_says_which_field(face: Face, body: Any, field: str) -> None:
+    reply = await face.client.post("/judge", json=body)
+    assert reply.status_code == 422
+    assert field in reply.json()["error"]
+
+
+async def test_a_body_that_is_no_json_is_refused(face: Face) -> None:
+    reply = await face.client.post("/judge", content=b"{source: pass}")
+    assert reply.status_code == 422
+    assert "JSON" in reply.json()["error"]
+
+
+async def test_a_suite_is_uploaded_once(face: Face) -> None:
+    digest = (await face.client.post("/suites", json={"suite": SUITE})).json()["digest"]
+    reply = await face.judged("pass", suite=None, suite_digest=digest)
+    assert (reply["status"], reply["suite_digest"]) == ("PASSED", digest)
+    refused = await face.client.post("/suites", json={"suite": {"kind": "stdio", "cases": []}})
+    assert (refused.status_code, "every program would pass" in refused.json()["error"]) == (422, True)
+
+
+async def test_a_program_is_executed(face: Face) -> None:
+    reply = await face.client.post("/execute", json={"source": "pass", "stdin": "hello\n"})
+    assert reply.status_code == 200
+    assert (reply.json()["status"], reply.json()["stdout"], reply.json()["exit_code"]) == ("PASSED", "hello\n", 0)
+    failed = await face.client.post("/execute", json={"source": "raise"})
+    assert (failed.status_code, failed.json()["status"]) == (503, "SANDBOX_ERROR")
+
+
+async def test_capabilities_tell_the_tier_and_the_languages(face: Face) -> None:
+    reply = (await face.client.get("/capabilities")).json()
+    assert (reply["tier"], reply["slots"]) == ("T3", 1)
+    assert [each["language"] for each in reply["languages"]] == ["python", "cpp"]
+    assert {"native", "humaneval", "apps"} <= set(reply["formats"])
+
+
+async def test_readiness_is_the_self_tests(face: Face) -> None:
+    assert (await face.client.get("/readyz")).status_code == 503
+    await face.readiness.check()
+    ready = await face.client.get("/readyz")
+    assert (ready.status_code, ready.json()["self_test"]) == (200, "1 of 1 held")
+    face.passes = False
+    await face.readiness.check()
+    failed = await face.client.get("/readyz")
+    assert (failed.status_code, failed.json()["self_test"]) == (503, "an attack won")
+    assert (await face.client.get("/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/judge", "/execute", "/suites", "/capabilities", "/docs", "/openapi.json"])
+@pytest.mark.parametrize("bearer", ["", "Bearer other"])
+async def test_without_the_token_nothing_but_probes_answers(face: Face, path: str, bearer: str) -> None:
+    headers = {"Authorization": bearer}
+    reply = await face.client.request("POST" if path[1] in "jes" else "GET", path, headers=headers)
+    assert reply.status_code == 401
+    assert (await face.client.get("/healthz", headers=headers)).status_code == 200
+
+
+async def test_a_body_that_is_too_long_is_not_read(face: Face) -> None:
+    reply = await face.client.post("/judge", json={"source": "x" * (1 << 20), "suite": SUITE})
+    assert reply.status_code == 413
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(64):
+            yield b"x" * (64 << 10)
+
+    reply = await face.client.post("/judge", content=pieces())
+    assert reply.status_code == 413
+    assert face.judge.asked == []
+
+
+async def test_a_caller_who_goes_away_takes_his_run_with_him(face: Face) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        await face.client.post("/judge", json={"source": "hang", "suite": SUITE}, timeout=0.5)
+    async with asyncio.timeout(10):
+        await face.judge.a_kill.wait()
+    assert (await face.judged("pass"))["status"] == "PASSED"
+
+
+async def test_the_api_describes_itself_with_examples(face: Face) -> None:
+    description = (await face.client.get("/openapi.json")).json()
+    assert {"/judge", "/execute", "/suites", "/capabilities", "/healthz", "/readyz"} <= description["paths"].keys()
+    example = description["components"]["schemas"]["JudgeBody"]["examples"][0]
+    reply = await face.judged("pass", suite=example["suite"])
+    assert reply["score"] == 1.0
