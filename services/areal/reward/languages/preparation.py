@@ -1,7 +1,7 @@
 """The store: what is made once for a toolchain, so that compilations take less.
 
-Owns a directory that every cell may read and none may write. What lies in it was made in cells too, from sources of ours
-alone, and is found again by the toolchain's digest when the directory outlives the service.
+Owns a directory that every cell may read and none may write. What lies in it was made in cells too, from our own
+sources alone, and is found again by the toolchain's digest when the directory outlives the service.
 """
 
 from __future__ import annotations

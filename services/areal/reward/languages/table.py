@@ -199,13 +199,13 @@ _GO_ENVIRONMENT = {
 }
 
 GO_PACKAGES = (
-    "bufio", "bytes", "cmp", "compress/gzip", "container/heap", "container/list", "container/ring", "context",
-    "crypto/md5", "crypto/rand", "crypto/sha1", "crypto/sha256", "crypto/sha512", "embed", "encoding/base32",
+    "bufio", "bytes", "cmp", "container/heap", "container/list", "container/ring", "context",
+    "crypto/md5", "crypto/rand", "crypto/sha1", "crypto/sha256", "embed", "encoding/base32",
     "encoding/base64", "encoding/binary", "encoding/csv", "encoding/hex", "encoding/json", "errors", "flag",
     "fmt", "hash/adler32", "hash/crc32", "hash/crc64", "hash/fnv", "hash/maphash", "io", "io/fs", "io/ioutil",
     "iter", "log", "maps", "math", "math/big", "math/bits", "math/cmplx", "math/rand", "math/rand/v2", "net",
     "os", "os/exec", "os/signal", "path", "path/filepath", "reflect", "regexp", "runtime", "runtime/debug",
-    "slices", "sort", "strconv", "strings", "sync", "sync/atomic", "syscall", "testing", "text/scanner",
+    "slices", "sort", "strconv", "strings", "sync", "sync/atomic", "syscall", "text/scanner",
     "text/tabwriter", "text/template", "time", "unicode", "unicode/utf16", "unicode/utf8", "unique", "unsafe",
 )  # fmt: skip
 _GO_FILES = 400  # packages with what they import: 140

@@ -28,7 +28,7 @@ from areal.reward.languages.preparation import (
     prepare,
 )
 from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES, PATH, Language, language_of
-from areal.reward.sandbox.values import Command, Ended, Ending, Limits, MemoryBound, Powers, Run, Script
+from areal.reward.sandbox.values import Command, Ended, Ending, Limits, MemoryBound, Powers, Run, Script, Tier
 
 _HEAD_BYTES = 2048  # of what a compiler said
 _OVERHEAD_BYTES = 1024  # of a remembered artefact, beside its files
@@ -109,6 +109,11 @@ class Toolchains:
         """What a sandbox must let its cells read, for these toolchains to run in them."""
         paths = [path for toolchain in found if toolchain.present for path in toolchain.readable]
         return tuple(dict.fromkeys([*paths, *([str(store.path)] if store else [])]))
+
+    @property
+    def tier(self) -> Tier:
+        """What the sandbox reaches."""
+        return self._cells.powers.tier
 
     @property
     def hits(self) -> int:

@@ -1,0 +1,68 @@
+"""A sandbox with the toolchains of this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from areal.reward.judge.values import Submission
+from areal.reward.languages.discovery import Toolchain
+from areal.reward.languages.preparation import Store
+from areal.reward.languages.toolchains import Toolchains
+from areal.reward.sandbox.runner import Sandbox, SandboxConfig
+from areal.reward.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
+
+REQUIRED = ("python", "c", "cpp", "javascript", "bash")  # of the default image: never skipped
+Start = Callable[..., Awaitable[Ended]]
+
+
+@pytest.fixture(scope="session")
+def found() -> tuple[Toolchain, ...]:
+    return Toolchains.found()
+
+
+@pytest.fixture(scope="session")
+def store() -> Store:
+    """Kept between sessions, since Go's library takes a minute to compile."""
+    return Store(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areal" / "toolchains")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def cells(found: tuple[Toolchain, ...], store: Store) -> AsyncIterator[Sandbox]:
+    sandbox = Sandbox(SandboxConfig(zygotes=1, spares=1, readable=Toolchains.readable(found, store)))
+    await sandbox.start()
+    yield sandbox
+    await sandbox.stop()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def toolchains(cells: Sandbox, found: tuple[Toolchain, ...], store: Store) -> AsyncIterator[Toolchains]:
+    made = Toolchains(cells, store=store, found=found)
+    await made.prepare()
+    yield made
+    await made.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def start(cells: Sandbox, toolchains: Toolchains) -> Start:
+    """Compiles and runs a program: `await start(language, source, stdin, limits)`."""
+
+    async def go(language: str, source: str, stdin: bytes = b"", limits: Limits = DEFAULT_LIMITS) -> Ended:
+        need(language, toolchains)
+        compiled = await toolchains.compiled(Submission(source, language))
+        assert compiled.ok, compiled.result
+        return await cells.run(toolchains.run_of(compiled, stdin, limits))
+
+    return go
+
+
+def need(language: str, toolchains: Toolchains) -> None:
+    """Skips a test of a language that this machine can't run; those of the default image have to run at T3."""
+    toolchain = next(one for one in toolchains.capabilities() if one.language == language)
+    reason = toolchain.missing or toolchain.refused
+    if reason and (language not in REQUIRED or toolchains.tier < Tier.T3):
+        pytest.skip(f"{language}: {reason}")
+    assert not reason, f"{language}: {reason}"
