@@ -33,6 +33,14 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def environment_of(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/environ").read_bytes()
+
+
 async def test_forks_judge_and_hold_every_layer(starter: Preloaded) -> None:
     one, two = await asyncio.gather(starter.start_child(60), starter.start_child(60))
     for child in (one, two):
@@ -52,7 +60,7 @@ async def test_a_killed_fork_says_how_it_ended_and_leaves_nothing(starter: Prelo
 
 async def test_forks_die_with_the_process_that_forked_them_and_the_next_start_makes_another(starter: Preloaded) -> None:
     child = await starter.start_child(60)
-    parent = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    parent = parent_of(child.pid)
     os.kill(parent, signal.SIGKILL)
     assert await child.gone() == "signal SIGKILL"
     fresh = await starter.start_child(60)
@@ -62,7 +70,7 @@ async def test_forks_die_with_the_process_that_forked_them_and_the_next_start_ma
 
 async def test_stop_ends_everything(starter: Preloaded) -> None:
     child = await starter.start_child(60)
-    parent = int(Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    parent = parent_of(child.pid)
     await starter.stop()
     await child.gone()
     assert gone(parent)
@@ -73,7 +81,7 @@ async def test_a_confined_fork_knows_nothing_of_the_services_environment(
 ) -> None:
     monkeypatch.setenv("AREAL_TEST_SECRET", "s3cret")
     child = await starter.start_child(60)
-    assert b"s3cret" not in Path(f"/proc/{child.pid}/environ").read_bytes()
+    assert b"s3cret" not in environment_of(child.pid)
 
 
 async def test_what_can_never_work_is_the_datas_fault() -> None:

@@ -35,14 +35,15 @@ def _findings(job: RLJob, base_dir: Path) -> list[Finding]:
     except DataError as error:  # the recipe itself: the other rules still hold or don't
         own = Finding("recipe-import", Severity.ERROR, "spec.recipe.file", error.message, error.fix)
         return [own, *check(job, base_dir=base_dir)]
-    return [*check(job, facts, base_dir=base_dir), *_programs(job, base_dir)]
+    return [*check(job, facts, base_dir=base_dir), *_programs(job, base_dir), *_answers(job, base_dir)]
 
 
 def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
     """What only a job with verifier code can have: a sandbox that is too weak here, rows without usable tests."""
     if job.spec.reward.verifier != "code":
         return []
-    from areal.local.sandbox import check_suites, rows_of_file, sandbox_findings
+    from areal.local.sandbox import sandbox_findings
+    from areal.reward.code_rows import check_suites, rows_of_file
 
     findings = []
     if job.spec.runtime_ref is None:  # whoever names a platform means its sandbox, not this machine's
@@ -58,6 +59,27 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
         except DataError as error:
             field = f"spec.dataset.{split}"
             findings.append(Finding("code-suite", Severity.ERROR, field, error.message, error.fix, job.where(field)))
+    return findings
+
+
+def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
+    """Expected answers that the verifier math could never compare, among the first rows of files."""
+    from areal.reward import golds
+    from areal.reward.code_rows import rows_of_file
+
+    if job.spec.reward.verifier != "math" or not golds.installed():
+        return []
+    findings = []
+    sources = sources_of(job, base_dir)
+    for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
+        rows = ((place, row) for place, row, _ in rows_of_file(path)) if path is not None else ()
+        field = f"spec.dataset.{split}"
+        try:
+            golds.check_golds(rows, job.spec.reward.answer_field, budget_s=golds.QUICK_BUDGET_S, limit=golds.FIRST_ROWS)
+        except DataError as error:
+            findings.append(Finding("math-answer", Severity.ERROR, field, error.message, error.fix, job.where(field)))
+        except InfraError as error:
+            findings.append(Finding("math-answer", Severity.WARNING, field, error.message, error.fix, job.where(field)))
     return findings
 
 

@@ -40,7 +40,7 @@ ENTRIES = {
     "reward-custom": "areal.reward.main:run",
 }
 TOOLS = {
-    "prepare": "areal.stage.prepare:run",
+    "prepare": "areal.launch.prepare:run",
     "finish": "areal.stage.finish:run",
 }
 

@@ -6,7 +6,7 @@ infrastructure problem becomes reward 0.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
@@ -46,7 +46,7 @@ def row_of_item(item: pb.ScoreItem) -> dict[str, Any]:
     return row
 
 
-def answer_of_row(row: dict[str, Any], field: str) -> Any:
+def answer_of_row(row: Mapping[str, Any], field: str) -> Any:
     """The expected answer of a row. Raises DataError when the row has none."""
     answer = row.get(field)
     if answer is None:

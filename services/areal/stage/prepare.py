@@ -8,6 +8,7 @@ no secret.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from areal.errors import ConfigError, InfraError
@@ -15,14 +16,20 @@ from areal.plan import ResolvedJob
 from areal.plan.resolve import check_model, check_tokenizer
 from areal.plan.write import copy_whole, make_directories
 from areal.spec import check, refuse
-from areal.stage.datasets import prepare_datasets
+from areal.stage.datasets import Say, prepare_datasets
 from areal.stage.facts import gather, sources_in_pods, with_snapshots
 
 log = logging.getLogger("areal.prepare")
 
 
-def run(resolved: ResolvedJob) -> str:
+Look = Callable[[ResolvedJob, Say], None]
+"""Looks at prepared datasets. Raises DataError for rows that can't be used."""
+
+
+def run(resolved: ResolvedJob, look: Look | None = None) -> str:
     """Prepare the run directory; answers what is in it.
+
+    `look` is a layer above's own look at the datasets, before the run directory counts as prepared.
 
     Raises ConfigError or DataError for what the user must correct, InfraError when the volume can't be written.
     """
@@ -39,6 +46,8 @@ def run(resolved: ResolvedJob) -> str:
             copy_whole(resolved.recipe_source, resolved.recipe_path)
         prepare_datasets(resolved, Path("/"), resolved.recipe_path, said.append)
         refuse(check(resolved.job, with_snapshots(resolved)), resolved.name)
+        if look is not None:
+            look(resolved, said.append)
         resolved.save()
     except OSError as error:
         raise InfraError(

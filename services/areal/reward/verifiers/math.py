@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from areal.errors import DataError
 from areal.observe.waits import WaitRegistry
 from areal.reward.children import ChildCommand
+from areal.reward.golds import gold_of_row
 from areal.reward.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
-from areal.reward.verifier import answer_of_row, data_fault, fault_result, row_of_item
-from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict
+from areal.reward.verifier import data_fault, fault_result, row_of_item
+from areal.reward.verifiers.extraction import extract, quick_verdict
 from areal.reward.verifiers.guards import hedges, too_complex
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
@@ -104,15 +105,10 @@ class MathVerifier:
     def _quick(self, item: pb.ScoreItem, results: list[pb.ScoreResult | None], index: int) -> Key | None:
         """Fills in the result where text decides it; otherwise returns what to ask computer algebra."""
         try:
-            answer = answer_of_row(row_of_item(item), self._field)
-            if isinstance(answer, bool) or not isinstance(answer, str | int | float):
-                raise DataError(
-                    f"the row's answer is a {type(answer).__name__}", fix="give one text or number as the answer"
-                )
+            gold = gold_of_row(row_of_item(item), self._field)
         except DataError as error:
             results[index] = data_fault(error)
             return None
-        gold = gold_text(str(answer))
         if not gold:
             results[index] = _verdict(("GOLD_UNPARSEABLE", ""), "FAST")
             return None

@@ -1,0 +1,34 @@
+"""The tool `prepare`, with the look at what the job's verifier will read.
+
+Reading expected answers is the reward's knowledge, preparing directories the stage's; neither knows the other.
+"""
+
+from __future__ import annotations
+
+from areal.plan import ResolvedJob
+from areal.reward import golds
+from areal.stage import prepare
+from areal.stage.datasets import Say
+
+
+def run(resolved: ResolvedJob) -> str:
+    """Prepare the run directory; answers what is in it. Raises as `areal.stage.prepare.run` does."""
+    return prepare.run(resolved, look_at_answers)
+
+
+def look_at_answers(resolved: ResolvedJob, say: Say) -> None:
+    """Raise DataError for a row whose expected answer the job's verifier could never compare."""
+    if resolved.verifier != "math":
+        return
+    if not golds.installed():
+        say("expected answers weren't read: math-verify isn't installed here")
+        return
+    for split in ("train", "evaluation"):
+        directory = resolved.layout.dataset / split
+        if not directory.exists():
+            continue
+        looked = golds.check_snapshot(directory, resolved.job.spec.reward.answer_field)
+        if looked.left:
+            say(
+                f"dataset {split}: {looked.left} of {looked.left + looked.read} different answers were not read in time"
+            )

@@ -1,0 +1,180 @@
+"""Expected answers of the math verifier, looked at before a run: each must be mathematics that equals itself.
+
+A row whose expected answer can't be read scores no sample, for ever; here it stops the run instead, with its place.
+Answers are read in processes that are killed at a deadline, so no row can stall the look, and the whole of it has a
+budget: what wasn't reached in time is said, not refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal.data import Snapshot
+from areal.errors import DataError
+from areal.reward.children import ChildCommand
+from areal.reward.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.verifier import answer_of_row
+from areal.reward.verifiers.extraction import gold_text, quick_verdict
+from areal.reward.verifiers.guards import too_complex
+
+CHECK_S = 10.0  # an answer that needs longer could never be compared within a check's two seconds
+FIRST_ROWS = 2_000  # for a quick look: most mistakes are in all rows
+QUICK_BUDGET_S = 20.0
+FULL_BUDGET_S = 300.0  # some 80,000 different answers on two cores
+_AT_ONCE = 256  # answers between two looks at the clock, and at most read after the first bad one
+_MEMORY_BYTES = 1 << 30
+_SHOWN_CHARS = 80
+_FIX = "correct it, drop the row, or choose another verifier (exact compares text)"
+
+Rows = Iterable[tuple[str, Mapping[str, Any]]]
+"""Where a row is, for people, and the row."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was looked at."""
+
+    rows: int
+    read: int  # different answers that computer algebra has read
+    left: int = 0  # different answers that the budget left unread
+
+
+def gold_of_row(row: Mapping[str, Any], field: str) -> str:
+    """The expected answer as text. Raises DataError when the row has none that is a text or a number."""
+    answer = answer_of_row(row, field)
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        fix = "give one text or number as the answer"
+        raise DataError(f"the row's answer is a {type(answer).__name__}", fix=fix)
+    if isinstance(answer, float) and not math.isfinite(answer):
+        raise DataError(f"the row's answer is {answer}", fix="give a finite number as the answer")
+    return gold_text(str(answer))
+
+
+def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limit: int | None = None) -> Looked:
+    """Look at every row's expected answer, or at those of the first `limit` rows.
+
+    Raises:
+        DataError: names the first row whose expected answer can't be compared, and how many more there are.
+        InfraError: the processes that read answers can't be started.
+    """
+    known = 0
+    places: dict[str, str] = {}  # different answers that need reading → their first place
+    for place, row in itertools.islice(rows, limit):
+        known += 1
+        try:
+            gold = gold_of_row(row, field)
+        except DataError as error:
+            raise DataError(f"{place}: {error.message}", fix=error.fix) from None
+        if not gold:
+            raise DataError(f'{place}: the expected answer in "{field}" is empty', fix=_FIX)
+        if quick_verdict(gold, gold):
+            continue
+        if (why := too_complex(gold, gold)) is not None:
+            raise DataError(_unusable(place, field, gold, why), fix=_FIX)
+        places.setdefault(gold, place)
+    if not places:
+        return Looked(known, 0)
+    golds = list(places)
+    bad, read = _in_thread(golds, budget_s)
+    if bad:
+        (first, why), *more = bad.items()
+        words = _unusable(places[first], field, first, why)
+        raise DataError(f"{words}, and {len(more)} more answers" if more else words, fix=_FIX)
+    return Looked(known, read, len(golds) - read)
+
+
+def check_snapshot(directory: Path, field: str, *, budget_s: float = FULL_BUDGET_S) -> Looked:
+    """The same for all rows of a prepared dataset."""
+    snapshot = Snapshot(directory)
+    try:
+        source = snapshot.meta.source
+        rows = ((f"{source}, row {number}", row) for number, row in enumerate(snapshot, start=1))
+        return check_golds(rows, field, budget_s=budget_s)
+    finally:
+        snapshot.close()
+
+
+def installed() -> bool:
+    """Whether expected answers can be looked at here."""
+    return importlib.util.find_spec("math_verify") is not None
+
+
+def _unusable(place: str, field: str, gold: str, why: str) -> str:
+    shown = gold if len(gold) <= _SHOWN_CHARS else f"{gold[:_SHOWN_CHARS]}…"
+    return f'{place}: the expected answer {shown!r} in "{field}" can\'t be compared as mathematics ({why})'
+
+
+def _in_thread(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
+    """Runs `_read` to its end wherever the caller is, inside an event loop or not."""
+    answer: list[tuple[dict[str, str], int]] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(asyncio.run(_read(golds, budget_s)))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="golds")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return answer[0]
+
+
+async def _read(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
+    """Bad answers with what is wrong with them, and how many were read. Stops soon after the first bad one."""
+    ends = time.monotonic() + budget_s
+    workers = max(1, min(os.cpu_count() or 1, -(-len(golds) // 16)))
+    command = ChildCommand("math", memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
+    pool = KillablePool(command, PoolSize(least=1, most=workers))
+    bad: dict[str, str] = {}
+    read = 0
+    await pool.start()
+    try:
+        for start in range(0, len(golds), _AT_ONCE):
+            left_s = ends - time.monotonic()
+            if left_s <= 0 or bad:
+                break
+            part = golds[start : start + _AT_ONCE]
+            deadline_s = min(CHECK_S, left_s)
+            payloads = [[gold, gold, True] for gold in part]
+            outcomes = await pool.run(payloads, [deadline_s] * len(part), left_s)
+            for gold, outcome in zip(part, outcomes, strict=True):
+                wrong = _wrong(outcome, deadline_s)
+                read += wrong is not None
+                if wrong:
+                    bad[gold] = wrong
+    finally:
+        await pool.stop()
+    return bad, read
+
+
+def _wrong(outcome: Outcome, deadline_s: float) -> str | None:
+    """What is wrong with an answer; nothing ("") or not known (None)."""
+    match outcome:
+        case Answered(["EQUAL", _]):
+            return ""
+        case Answered(["NOT_EQUAL", _]):
+            return "it doesn't equal itself"
+        case Answered(["GOLD_UNPARSEABLE" | "UNPARSEABLE", _]):
+            return "math-verify can't read it"
+        case Answered([str(status), str(detail)]):
+            return f"{status}: {detail}" if detail else status
+        case DeadlineHit() if deadline_s >= CHECK_S:
+            return f"reading it takes more than {CHECK_S:g} s"
+        case Crashed(how):
+            return f"reading it ends the process ({how})"
+        case _:
+            return None
