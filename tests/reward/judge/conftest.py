@@ -1,0 +1,28 @@
+"""Judges over real cells, in the tiers that this machine has."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from areal.reward.judge.judge import Judge
+from areal.reward.sandbox.runner import Sandbox, SandboxConfig
+from areal.reward.sandbox.values import Tier
+
+
+@pytest.fixture(params=[Tier.T3, Tier.T2], ids=["T3", "T2"])
+async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
+    """A started sandbox of exactly this tier."""
+    made = Sandbox(SandboxConfig(highest_tier=request.param, zygotes=2))
+    await made.start()
+    if made.powers.tier is not request.param:
+        await made.stop()
+        pytest.skip(f"this machine offers {made.powers.tier.name}")
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+def judge(sandbox: Sandbox) -> Judge:
+    return Judge(sandbox)
