@@ -54,3 +54,28 @@ def capabilities(as_json: Annotated[bool, typer.Option("--json", help="Print one
     from areal.cli.reward_capabilities import capabilities_command
 
     raise typer.Exit(capabilities_command(as_json=as_json))
+
+
+@reward_app.command(
+    epilog='Example:\n\n  areal reward serve --token-file token &\n\n  curl -H "Authorization: Bearer $(cat token)" '
+    'localhost:7651/execute -d \'{"source": "print(3)"}\'',
+    short_help="Serve the sandbox to others, by gRPC and HTTP.",
+)
+def serve(
+    host: Annotated[str, typer.Option(help="Address of all ports.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Of gRPC; 0 picks one.")] = 7650,
+    http_port: Annotated[int, typer.Option(help="Of HTTP; 0 picks one.")] = 7651,
+    metrics_port: Annotated[int | None, typer.Option(help="Of /metrics; none unless given.")] = None,
+    min_tier: Annotated[TierName, typer.Option(help="Do not start below this tier.")] = "T2",
+    highest_tier: Annotated[TierName, typer.Option(help="Use no more than this tier offers.")] = "T4",
+    token_file: Annotated[
+        Path | None, typer.Option(help="Holds the bearer token; made when missing. Without: a token for this time.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=0, help="Programs judged at once; 0 is one a core and a few more.")] = 0,
+) -> None:
+    """Judge and run programs for whoever has the token, until SIGTERM."""
+    from areal.cli.reward_serve import serve_command
+
+    raise typer.Exit(
+        serve_command(host, port, http_port, metrics_port, min_tier, token_file, slots, highest_tier=highest_tier)
+    )

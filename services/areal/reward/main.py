@@ -1,10 +1,12 @@
-"""The roles `reward` (exact and math) and `reward-custom` (the recipe's function): one gRPC service each.
+"""The roles `reward` (exact, math, programs) and `reward-custom` (the recipe's function): one gRPC service each.
 
 They differ in what they offer only, so that user code and its dependencies never enter the hardened role's processes.
+A job whose verifier is `code` has the sandbox in its reward role, with the Sandbox service beside the Reward one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Mapping
 
@@ -14,12 +16,18 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
+from areal.reward.sandbox.values import Tier
+from areal.reward.sandbox_service import SERVICE_NAME as SANDBOX_SERVICE_NAME
+from areal.reward.sandbox_service import SandboxService
 from areal.reward.service import SERVICE_NAME, RewardService
+from areal.reward.stack import CodeStack, StackSettings, code_stack
 from areal.reward.verifier import Verifier
+from areal.reward.verifiers.code import CodeSettings, CodeVerifier
 from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import reward_pb2_grpc as rpc
+from areal.v1 import sandbox_pb2_grpc as sandbox_rpc
 
 log = logging.getLogger(__name__)
 
@@ -40,25 +48,51 @@ def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifie
 
 
 async def run(ctx: RoleContext) -> int:
-    """Serves until asked to stop; returns the exit code. Raises DataError when the recipe cannot be used."""
+    """Serves until asked to stop; returns the exit code.
+
+    Raises:
+        DataError: the recipe can't be used.
+        ConfigError: this machine is below the tier that the job asks for.
+    """
     waits = WaitRegistry(ctx.role)
     progress = ProgressCounter()
     metrics = RoleMetrics(ctx.role, ctx.job.job.metadata.name)
-    verifiers = verifiers_for(ctx, waits)
+    verifiers = dict(verifiers_for(ctx, waits))
     server = GrpcServer(ctx.role, ctx.token, waits=waits, progress=progress)
-    server.add(rpc.add_RewardServicer_to_server, RewardService(verifiers, metrics, progress), SERVICE_NAME)
-    try:
-        port = await server.start(ctx.port, ctx.bind)
-        metrics.serve(ctx.metrics_port, ctx.bind)
-        for verifier in verifiers.values():
-            await verifier.start()
-        await server.set_ready(True)
-        progress.doing = f"scoring ({', '.join(verifiers)})"
-        log.info("serving %s on port %d", ", ".join(verifiers), port)
-        await ctx.stop.wait()
-        progress.doing = "draining"
-    finally:
-        await server.stop(_DRAIN_S)
-        for verifier in verifiers.values():
-            await verifier.stop()
+    async with contextlib.AsyncExitStack() as owned:
+        ready, tier = True, ""
+        if ctx.role == "reward" and ctx.job.job.spec.reward.verifier == "code":
+            code = await owned.enter_async_context(code_stack(_settings(ctx), metrics, server.set_ready))
+            verifiers["code"] = _code_verifier(ctx, code)
+            service = SandboxService(code.dispatcher, code.readiness, progress, verifiers.get("math"))
+            server.add(sandbox_rpc.add_SandboxServicer_to_server, service, SANDBOX_SERVICE_NAME)
+            ready, tier = code.readiness.ready, code.dispatcher.offer.tier.name
+        server.add(
+            rpc.add_RewardServicer_to_server, RewardService(verifiers, metrics, progress, tier=tier), SERVICE_NAME
+        )
+        try:
+            port = await server.start(ctx.port, ctx.bind)
+            metrics.serve(ctx.metrics_port, ctx.bind)
+            for verifier in verifiers.values():
+                await verifier.start()
+            await server.set_ready(ready)
+            progress.doing = f"scoring ({', '.join(verifiers)})"
+            log.info("serving %s on port %d%s", ", ".join(verifiers), port, f", tier {tier}" if tier else "")
+            await ctx.stop.wait()
+            progress.doing = "draining"
+        finally:
+            await server.stop(_DRAIN_S)
+            for verifier in verifiers.values():
+                await verifier.stop()
     return ExitCode.DRAINED
+
+
+def _settings(ctx: RoleContext) -> StackSettings:
+    code = ctx.job.job.spec.reward.programs
+    languages = ("python",) if code.language == "python" else ("python", code.language)
+    return StackSettings(min_tier=Tier[code.min_tier], allow_unsafe=code.allow_unsafe, languages=languages)
+
+
+def _code_verifier(ctx: RoleContext, code: CodeStack) -> Verifier:
+    settings = CodeSettings.of(ctx.job.job.metadata.name, ctx.job.job.spec.reward)
+    return CodeVerifier(code.dispatcher, settings, slots=code.dispatcher.slots)

@@ -90,6 +90,7 @@ class Dispatcher:
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.offer = offer
+        self.refusing = ""  # why nothing may run now: the sandbox was seen to leak
         self.scheduler = Scheduler(slots, memory, bounds=bounds, clock=clock)
         self.meters = meters or Meters.unserved()
         self._judge = judge
@@ -237,6 +238,10 @@ class Dispatcher:
                 del self._calls[name]
 
     def _check_tier(self, least: Tier) -> None:
+        if self.refusing:
+            raise RefusedError(
+                Status.REJECTED_TIER, f"the sandbox does not keep what its tier promises: {self.refusing}"
+            )
         if least > self.offer.tier:
             message = f"it asks for tier {least.name}, and this service has {self.offer.tier.name}"
             raise RefusedError(Status.REJECTED_TIER, message)

@@ -26,6 +26,7 @@ class Finding:
 
     passed: bool
     words: str
+    breach: bool = False  # an attack won: nothing more may run
 
 
 class Readiness:
@@ -42,6 +43,7 @@ class Readiness:
         self._changed = changed
         self._period_s = period_s
         self.ready = False
+        self.breached = False
         self.words = "the self-test has not run yet"
 
     async def check(self) -> bool:
@@ -57,7 +59,7 @@ class Readiness:
             tested = Finding(False, f"the self-test failed: {type(error).__name__}: {error}")
         if tested.passed != self.ready:
             log.log(logging.INFO if tested.passed else logging.ERROR, "self-test: %s", tested.words)
-        self.ready, self.words = tested.passed, tested.words
+        self.ready, self.words, self.breached = tested.passed, tested.words, tested.breach
         await self._changed(self.ready)
         return self.ready
 
