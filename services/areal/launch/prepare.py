@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from areal.plan import ResolvedJob
 from areal.reward import golds
+from areal.reward.code_rows import check_suites, rows_of_snapshot
 from areal.stage import prepare
 from areal.stage.datasets import Say
 
@@ -17,7 +18,9 @@ def run(resolved: ResolvedJob) -> str:
 
 
 def look_at_answers(resolved: ResolvedJob, say: Say) -> None:
-    """Raise DataError for a row whose expected answer the job's verifier could never compare."""
+    """Raise DataError for a row whose expected answer, or whose tests, the job's verifier could never use."""
+    for split in ("train", "evaluation"):
+        check_suites(resolved.job, rows_of_snapshot(resolved.layout.dataset / split, split))
     if resolved.verifier != "math":
         return
     if not golds.installed():

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from areal.reward.code_rows import check_suites as check_suites
-from areal.reward.code_rows import rows_of_file as rows_of_file
-from areal.reward.code_rows import rows_of_snapshot as rows_of_snapshot
 from areal.reward.languages.discovery import Toolchain, find
 from areal.reward.languages.table import LANGUAGES
 from areal.reward.sandbox.probing import probe

@@ -14,7 +14,6 @@ from areal.local.preflight import preflight
 from areal.local.sandbox import sandbox_findings
 from areal.plan import ResolvedJob, RunLayout, resolve, write_run
 from areal.plan.resolve import recipe_file
-from areal.reward.code_rows import check_suites, rows_of_snapshot
 from areal.spec import RLJob, check, for_clusters_only, load_job, refuse
 from areal.stage.datasets import Say, prepare_datasets
 from areal.stage.facts import gather, sources_of, with_snapshots
@@ -64,8 +63,6 @@ def stage(request: Request, job: RLJob, say: Say) -> ResolvedJob:
         prepare_datasets(resolved, request.base_dir, recipe, say)
         refuse(check(job, with_snapshots(resolved)), request.job_file)
         look_at_answers(resolved, say)
-        for split in ("train", "evaluation"):
-            check_suites(job, rows_of_snapshot(resolved.layout.dataset / split, split))
         write_run(resolved, recipe=recipe)
     except BaseException:
         if not existed:
