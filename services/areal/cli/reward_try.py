@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from areal.errors import ConfigError, DataError
 from areal.reward.evaluation.local_judge import Demands, local_judge
 from areal.reward.judge.extract import program_of
 from areal.reward.judge.formats.registry import suite_of
+from areal.reward.judge.suites import digest
 from areal.reward.judge.values import Judgement, Options, Submission, Suite
 from areal.reward.languages.table import LANGUAGES
 from areal.reward.sandbox.values import Tier
@@ -58,8 +59,8 @@ async def _judge(asked: Asked, submission: Submission, suite: Suite) -> Judgemen
     demands = Demands(Tier[asked.min_tier], Tier[asked.highest_tier], asked.min_tier == "T0")
     options = Options(run_all=not asked.stop, reveal=True, min_tier=demands.min_tier, total_s=asked.total_s)
     async with local_judge(demands, submission.language) as (judge, _):
-        judgement: Judgement = await judge.judge(submission, suite, options)
-        return judgement
+        judgement = await judge.judge(submission, suite, options)
+        return replace(judgement, suite_digest=digest(suite))
 
 
 def _submission(asked: Asked) -> Submission:
@@ -85,7 +86,7 @@ def read_suite(place: str, format: str = "auto") -> Suite:
     content = _read(path)
     where = str(path)
     if line is not None or path.suffix == ".jsonl":
-        number = line or 1
+        number = 1 if line is None else line
         lines = content.split(b"\n")
         if not 1 <= number <= len(lines) or not lines[number - 1].strip():
             raise DataError(f"{path} has no row in line {number}", fix=f"name a line like {path}:1")

@@ -62,7 +62,7 @@ def show(judgement: Judgement, console: Console) -> None:
     verdict = Text(judgement.status.value, style=f"bold {_COLOURS.get(judgement.status, 'red')}")
     score = "no score" if judgement.score is None else f"score {judgement.score:g}"
     console.print(verdict, Text(f"{judgement.cases_passed}/{judgement.cases_total} cases, {score}"))
-    if judgement.message:
+    if judgement.message and all(judgement.message != case.detail for case in judgement.cases):
         console.print(Text(judgement.message))
     console.print(_facts(judgement))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.errors import ConfigError, DataError
+from areal.errors import ConfigError, DataError, InfraError
 from areal.reward.evaluation import wrong
 from areal.reward.evaluation.attempts import ASKED, Attempt, Outcome, judge_all
 from areal.reward.evaluation.humaneval import Problem, canonical, deliberately_wrong, problems, samples
@@ -197,6 +197,13 @@ async def test_a_judgement_without_a_score_is_asked_for_again_and_never_counts_a
     assert facts["failures"][0]["message"] == "returned 2"
     assert "pass@1" not in facts  # two tasks have no judged sample
     json.dumps(facts)
+
+
+async def test_where_nothing_can_be_judged_it_gives_up() -> None:
+    judge = Scripted(never=[Status.SANDBOX_ERROR] * 999)
+    with pytest.raises(InfraError, match="nothing can be judged here: SANDBOX_ERROR"):
+        await judge_all(judge, [attempt("a", "never", i) for i in range(164)], Options(), 2)
+    assert len(judge.left["never"]) > 900
 
 
 async def test_a_report_estimates_pass_at_k_over_tasks() -> None:

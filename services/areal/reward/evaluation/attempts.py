@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from areal.errors import InfraError
 from areal.reward.judge.values import Judgement, Options, Submission, Suite
 
+GIVE_UP = 16  # attempts without one judgement
 ASKED = 3  # times, while the judge says that asking again may help
 
 
@@ -56,20 +58,31 @@ async def judge_all(
     jobs: int,
     done: Callable[[Outcome], None] = lambda outcome: None,
 ) -> list[Outcome]:
-    """Judges attempts, at most `jobs` at a time; outcomes in the order of the attempts. `done` hears of each."""
-    outcomes: list[Outcome | None] = [None] * len(attempts)
+    """Judges attempts, at most `jobs` at a time; outcomes in the order of the attempts. `done` hears of each.
+
+    Raises InfraError when nothing of the first ones could be judged: the rest would fare no better.
+    """
+    outcomes: dict[int, Outcome] = {}
     waiting = iter(range(len(attempts)))
+
+    def hopeless() -> bool:
+        return len(outcomes) >= GIVE_UP and all(outcome.judgement.retryable for outcome in outcomes.values())
 
     async def work() -> None:
         for index in waiting:
-            outcome = Outcome(attempts[index], await _judge(judge, attempts[index], options))
-            outcomes[index] = outcome
-            done(outcome)
+            outcomes[index] = Outcome(attempts[index], await _judge(judge, attempts[index], options))
+            done(outcomes[index])
+            if hopeless():
+                return
 
     async with asyncio.TaskGroup() as group:
         for _ in range(max(1, min(jobs, len(attempts)))):
             group.create_task(work())
-    return [outcome for outcome in outcomes if outcome is not None]
+    if len(outcomes) < len(attempts):
+        first = next(iter(outcomes.values())).judgement
+        what = first.message.partition("\n")[0] or first.status.value
+        raise InfraError(f"nothing can be judged here: {what}", fix="see areal reward capabilities, and try again")
+    return [outcomes[index] for index in range(len(attempts))]
 
 
 async def _judge(judge: Judges, attempt: Attempt, options: Options) -> Judgement:

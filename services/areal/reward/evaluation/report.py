@@ -9,6 +9,7 @@ from typing import Any
 
 from areal.reward.evaluation.attempts import Outcome
 from areal.reward.evaluation.pass_at_k import mean_pass_at_k
+from areal.reward.judge.values import Status
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,12 @@ def _line(outcome: Outcome) -> dict[str, Any]:
 
 
 def why(outcome: Outcome) -> str:
-    """One line: what the judge said, else what the first case that failed did."""
-    judgement = outcome.judgement
-    said = [
-        judgement.message,
-        *(case.detail or case.stderr_head for case in judgement.cases if case.status != "PASSED"),
-    ]
-    lines = [text.strip().splitlines()[-1] for text in said if text.strip()]
-    return lines[0] if lines else ""
+    """One line: what the first case that failed did, else what the judge said."""
+    for case in outcome.judgement.cases:
+        if case.status is Status.PASSED:
+            continue
+        if case.detail.strip():
+            return case.detail.strip().splitlines()[0]
+        if case.stderr_head.strip():
+            return case.stderr_head.strip().splitlines()[-1]  # where Python says what was raised
+    return outcome.judgement.message.strip().partition("\n")[0]
