@@ -56,7 +56,7 @@ async def judge_asserts(sandbox: Sandbox, submission: Submission, suite: AssertS
             calls=record.total, left_s=record.left_s, longest=LONGEST_FRAME, numpy=suite.needs_numpy,
         ) as program:  # fmt: skip
             await _Bridge(tester, program, suite, record).run()
-            record.saw(await program.end())
+            record.ended_with(await program.end())
 
 
 def _payload(suite: AssertSuite) -> bytes:

@@ -46,7 +46,7 @@ async def _session(
         if alive and (failure := await program.leave()):
             record.flags |= failure.flags
             record.fail_last(failure.case)
-        record.saw(await program.end())
+        record.ended_with(await program.end())
 
 
 async def _load(program: Program, suite: CallSuite, record: Record) -> bool:

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from areal.reward.judge.record import head
+from areal.reward.judge.record import LIMITS, head
 from areal.reward.judge.values import CaseResult, Flag, Status
 from areal.reward.sandbox.values import Ended, Ending
 
-_LIMITS = {
-    Ending.WALL_LIMIT: (Status.TIME_LIMIT, "the program took too long"),
-    Ending.CPU_LIMIT: (Status.TIME_LIMIT, "the program took too much CPU time"),
-    Ending.MEMORY_LIMIT: (Status.MEMORY_LIMIT, "the program took too much memory"),
-    Ending.OUTPUT_LIMIT: (Status.OUTPUT_LIMIT, "the program printed too much"),
-    Ending.DISK_LIMIT: (Status.DISK_LIMIT, "the program wrote too much"),
-    Ending.PROCESS_LIMIT: (Status.PROCESS_LIMIT, "the program started too many processes"),
-    Ending.CANCELLED: (Status.PROTOCOL_VIOLATION, "the program closed its line and went on"),
-}
+_STAYED = (Status.PROTOCOL_VIOLATION, "the program closed its line and went on")
 
 
 def of_output(ended: Ended, *, ignore_exit_code: bool = False) -> tuple[Status, str]:
@@ -22,8 +14,10 @@ def of_output(ended: Ended, *, ignore_exit_code: bool = False) -> tuple[Status, 
 
     A run that is cancelled never gets here; `CANCELLED` is a program that had to be ended after it closed its line.
     """
-    if ended.ending in _LIMITS:
-        return _LIMITS[ended.ending]
+    if ended.ending in LIMITS:
+        return LIMITS[ended.ending]
+    if ended.ending is Ending.CANCELLED:
+        return _STAYED
     if ended.ending is Ending.SIGNALED:
         return Status.RUNTIME_ERROR, f"ended by signal {ended.signal}"
     if ended.exit_code and not ignore_exit_code:

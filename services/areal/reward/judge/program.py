@@ -146,7 +146,7 @@ class Program:
         except TimeoutError:
             return await self._late(timeout_s)
         except FrameError as error:
-            return await self._violation(f"no frame: {error.message}")
+            return await self._violation(f"no frame: {error.message}", Flag.EXTRA_FRAMES)
         if data is None:
             ended = await self.end(LEAVE_S)
             status, detail, flags = of_silence(ended)

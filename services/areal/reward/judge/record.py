@@ -19,9 +19,17 @@ from areal.reward.judge.values import (
     Status,
     Timing,
 )
-from areal.reward.sandbox.values import Ended, Tier
+from areal.reward.sandbox.values import Ended, Ending, Tier
 
 HEAD_BYTES = 2048
+LIMITS = {
+    Ending.WALL_LIMIT: (Status.TIME_LIMIT, "the program took too long"),
+    Ending.CPU_LIMIT: (Status.TIME_LIMIT, "the program took too much CPU time"),
+    Ending.MEMORY_LIMIT: (Status.MEMORY_LIMIT, "the program took too much memory"),
+    Ending.OUTPUT_LIMIT: (Status.OUTPUT_LIMIT, "the program printed too much"),
+    Ending.DISK_LIMIT: (Status.DISK_LIMIT, "the program wrote too much"),
+    Ending.PROCESS_LIMIT: (Status.PROCESS_LIMIT, "the program started too many processes"),
+}
 DETAIL_CHARS = 600
 
 
@@ -67,6 +75,21 @@ class Record:
             last = self.cases.pop()
             self.add(replace(case, wall_s=last.wall_s))
 
+    def ended_with(self, ended: Ended) -> None:
+        """The process of the last cases is over: what it printed goes with the last one that ran.
+
+        A program that hit a limit of its whole process may have noticed it first, as an exception of its own.
+        """
+        self.saw(ended)
+        last = next((case for case in reversed(self.cases) if case.status is not Status.SKIPPED), None)
+        if last is None:
+            return
+        case = replace(last, stdout_head=head(ended.stdout), stderr_head=head(ended.stderr))
+        if last.status is Status.RUNTIME_ERROR and ended.ending in LIMITS:
+            status, detail = LIMITS[ended.ending]
+            case = replace(case, status=status, detail=detail)
+        self.cases[last.index] = case
+
     def skip_rest(self) -> None:
         """What the last case said holds for all that follow."""
         while len(self.cases) < self.total:
@@ -76,8 +99,8 @@ class Record:
         """Takes over what a run tells about itself."""
         self.setup_s += ended.setup_s
         self.tier = ended.tier
-        if ended.notes:
-            self.flags.add(Flag.SYSTEM_CALLS)
+        self.flags |= {Flag.SYSTEM_CALLS} if ended.notes else set()
+        self.flags |= {Flag.OUTPUT_CAP} if ended.ending is Ending.OUTPUT_LIMIT else set()
 
     def judgement(self, tier: Tier, total_s: float) -> Judgement:
         """The answer. Cases that did not run are SKIPPED."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from areal.errors import DataError
 from areal.reward.judge import checkers, custom
-from areal.reward.judge.endings import case_of, flags_of, of_output
+from areal.reward.judge.endings import case_of, of_output
 from areal.reward.judge.record import Record, shorten
 from areal.reward.judge.values import CaseResult, Status, StdioCase, StdioSuite
 from areal.reward.sandbox.runner import Sandbox
@@ -38,7 +38,6 @@ async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record
         limits = replace(suite.limits, wall_s=min(suite.limits.wall_s, record.left_s))
         ended = await sandbox.run(run_of(stdin_of(case), limits))
         record.spent_s += ended.wall_s
-        record.flags |= flags_of(ended)
         record.saw(ended)
         started = time.monotonic()
         record.add(await _judged(sandbox, suite, case, ended, record))

@@ -16,7 +16,7 @@ from areal.reward.judge import codec
 from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal.reward.judge.drivers.wire import REQUEST_BYTES
-from areal.reward.judge.endings import case_of, flags_of, of_silence
+from areal.reward.judge.endings import case_of, of_silence
 from areal.reward.judge.record import Record
 from areal.reward.judge.values import AssertSuite, CaseResult, Flag, Integrity, Status, Submission
 from areal.reward.sandbox.runner import Sandbox
@@ -104,8 +104,7 @@ async def _leave(session: Session, token: bytes, record: Record, alive: bool) ->
     if ended is None:
         session.kill()
         ended = await session.finish()
-    record.flags |= flags_of(ended)
-    record.saw(ended)
+    record.ended_with(ended)
 
 
 async def _told(session: Session, token: bytes, timeout_s: float) -> tuple[Any, ...] | None:
