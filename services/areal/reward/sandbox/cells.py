@@ -278,14 +278,15 @@ class Cells:
             self._kill(chosen, "setup")
         run.close()
 
-    def _hear_cell(self, cell: Cell, descriptor: int) -> None:
+    def _hear_cell(self, cell: Cell, descriptor: int) -> bool:
+        """One message of a cell; False when there was none."""
         line = cell.entry if cell.entry is not None and cell.entry.fileno() == descriptor else cell.control
         if line is None:
-            return
+            return False
         try:
             message, _ = messages.receive(line)
         except BlockingIOError:
-            return
+            return False
         except (OSError, ValueError):
             message = None
         if message is None:
@@ -309,6 +310,13 @@ class Cells:
                 self._tell({"event": "went", "id": cell.run.order["id"]})
         elif "status" in message:
             self._report(cell, message)
+        return True
+
+    def _drain(self, line: socket.socket | None, cell: Cell) -> None:
+        """Hears what is left on a line whose other end is gone."""
+        while line is not None and line.fileno() in self._by_descriptor:
+            if not self._hear_cell(cell, line.fileno()):
+                return
 
     def _forget(self, line: socket.socket) -> None:
         self._by_descriptor.pop(line.fileno(), None)
@@ -357,9 +365,8 @@ class Cells:
             if cell is None:
                 continue  # an orphan of a run
             cell.alive = False
-            for line in (cell.entry, cell.control):
-                while line is not None and line.fileno() in self._by_descriptor:
-                    self._hear_cell(cell, line.fileno())
+            self._drain(cell.entry, cell)
+            self._drain(cell.control, cell)
             if not self._inside and self.layers.kill_all and (cell.shape.fork or not self.layers.seccomp):
                 orphans.end(os.getpid(), frozenset(self._cells))
             if cell.state is not State.REPORTED:
@@ -374,6 +381,7 @@ class Cells:
         """Tells the service how a run ended; nothing of it is alive."""
         if cell.state is State.REPORTED:
             return
+        self._drain(cell.entry, cell)
         running = cell.state
         cell.state = State.REPORTED
         cell.deadline = cell.kill_at = None
@@ -388,6 +396,7 @@ class Cells:
         if cell.went is None and not cell.failure and cell.reason in ("", "setup"):
             cell.failure = f"the cell ended before its program began ({report['status']})"
         usage = cell.group.usage() if cell.group is not None else None
+        report["cpu_all_s"] = report["cpu_s"]
         report["cpu_s"] = max(0.0, report["cpu_s"] - cell.cpu_before_s)
         self._tell({
             "event": "ended", "id": run.order["id"], "failure": cell.failure, "reason": cell.reason,

@@ -135,15 +135,21 @@ def _delegate(directory: str) -> None:
         control.write_text("+memory +pids")
 
 
-def remove_parent(paths: Sequence[str]) -> None:
-    """Removes groups and the empty ones below."""
+def remove_parent(paths: Sequence[str]) -> bool:
+    """Removes groups and the empty ones below; False while processes are in them."""
+    gone = True
     for path in paths:
-        with contextlib.suppress(OSError):
+        try:
             for name in os.listdir(path):
                 if os.path.isdir(os.path.join(path, name)):
-                    with contextlib.suppress(OSError):
+                    with contextlib.suppress(FileNotFoundError):
                         os.rmdir(os.path.join(path, name))
             os.rmdir(path)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            gone = False
+    return gone
 
 
 def sweep(delegation: Delegation) -> int:

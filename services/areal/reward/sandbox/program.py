@@ -20,6 +20,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 import types
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ from areal.reward.sandbox.values import Limits
 
 SCRIPT_NAME = "main.py"
 _CHANNEL = 3
-_TELL = 9
+_TELL = 19  # above whatever a run hands over
 _MOST_DESCRIPTORS = 5  # order, three standard streams, channel
 _EXEC_FAILED = 127
 _SETUP_CPU_S = 0.05  # of a cell; so little more or less doesn't cost a whole second of limit
@@ -203,10 +204,19 @@ def run_script(source: str, argv: list[str]) -> NoReturn:
     except SystemExit as request:
         code = _exit_code(request)
     except BaseException as error:
-        trace = error.__traceback__
-        shown = error.with_traceback(trace.tb_next if trace else None)  # without this frame
-        sys.excepthook(type(shown), shown, shown.__traceback__)
+        _show(error)
     _leave(code)
+
+
+def _show(error: BaseException) -> None:
+    """Prints the traceback without our own frame. The interpreter's hook would look for the source in a file."""
+    trace = error.__traceback__
+    shown = error.with_traceback(trace.tb_next if trace else None)
+    with contextlib.suppress(BaseException):
+        if sys.excepthook is sys.__excepthook__:
+            traceback.print_exception(shown)
+        else:
+            sys.excepthook(type(shown), shown, shown.__traceback__)
 
 
 def _exit_code(request: SystemExit) -> int:

@@ -64,6 +64,7 @@ class SandboxConfig:
     spares: int = 2  # cells made ahead, a zygote
     max_runs: int = 0  # at once; 0 is four a zygote
     drivers: tuple[str, ...] | None = None  # modules that zygotes import; None: those of the judge that exist
+    driver_paths: tuple[str, ...] = ()  # directories that drivers are imported from beside the service's own
     preload: tuple[str, ...] = ("numpy",)  # what the zygotes of runs with `numpy` import beside
     first_uid: int = 200000
     layers: Layers = ALL_LAYERS
@@ -140,6 +141,11 @@ class Sandbox:
     def _count_restart(self) -> None:
         self._counters.zygote_restarts += 1
 
+    def _drivers(self) -> tuple[str, ...]:
+        if self._config.drivers is not None:
+            return self._config.drivers
+        return tuple(name for name in DRIVERS if importlib.util.find_spec(name) is not None)
+
     def _zygote_config(self, numpy: bool) -> ZygoteConfig:
         config = self._config
         preload = config.preload if numpy else ()
@@ -151,15 +157,12 @@ class Sandbox:
             place = found.submodule_search_locations[0]
             packages.append(os.path.dirname(place))
             readable += [place, f"{place}.libs"]
-        drivers = config.drivers
-        if drivers is None:
-            drivers = tuple(name for name in DRIVERS if importlib.util.find_spec(name) is not None)
         return ZygoteConfig(
             namespaces=self._namespaced,
-            drivers=drivers,
+            drivers=self._drivers(),
             preload=preload,
-            import_paths=tuple(dict.fromkeys(packages)),
-            hidden_paths=(),
+            import_paths=tuple(dict.fromkeys((*packages, *config.driver_paths))),
+            hidden_paths=config.driver_paths,
             readable=tuple(readable),
             first_uid=config.first_uid,
             spares=config.spares,
@@ -187,6 +190,10 @@ class Sandbox:
 
         Raises as `run` does.
         """
+        drivers = self._drivers()
+        if not isinstance(run.entry, Driver) or run.entry.module not in drivers:
+            name = run.entry.module if isinstance(run.entry, Driver) else type(run.entry).__name__
+            raise SandboxRefusalError(f"{name} is no driver that cells have: {', '.join(drivers)}", fix="use run()")
         ours, theirs = socket.socketpair()
         went: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         killers: list[Any] = []
@@ -355,7 +362,7 @@ class Sandbox:
         wall_s = max(0.0, event["ended"] - began)
         seen = Seen(
             status=event["status"], reason="output" if over else event["reason"], wall_s=wall_s,
-            cpu_s=event["cpu_s"], rss_bytes=event["rss"], out_of_memory=event["oom"],
+            cpu_s=event["cpu_s"], cpu_all_s=event["cpu_all_s"], rss_bytes=event["rss"], out_of_memory=event["oom"],
             tasks_refused=event["tasks_hit"], disk_full=event["full"], stderr=err,
         )  # fmt: skip
         said = verdict(seen, run.limits)

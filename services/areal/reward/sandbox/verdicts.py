@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from areal.reward.sandbox.values import Ending, Limits
 
 _NEARLY = 0.95  # of the memory limit: above it, an end by signal is put down to memory where no cgroup counts
+_SPENT = 0.6  # of the CPU limit: above it, a SIGKILL that nobody here sent is the kernel's, which counts in ticks
 _TAIL_BYTES = 4096
 _OUT_OF_MEMORY = (b"MemoryError", b"std::bad_alloc", b"OutOfMemoryError", b"heap out of memory", b"out of memory")
 _OUT_OF_ROOM = (b"[Errno 28]", b"No space left on device", b"[Errno 27]", b"File too large")
@@ -22,7 +23,8 @@ class Seen:
     status: int  # as wait gives it
     reason: str  # why it was killed: wall, output, cancel, or nothing
     wall_s: float
-    cpu_s: float
+    cpu_s: float  # of the program
+    cpu_all_s: float  # with the cell's own setup, as the kernel counts it against the limit
     rss_bytes: int
     out_of_memory: bool  # the cgroup killed one of its processes
     tasks_refused: bool
@@ -54,7 +56,8 @@ def verdict(seen: Seen, limits: Limits) -> Verdict:
     killed = seen.reason == "wall"
     if seen.out_of_memory and (killed or code != 0):
         return Verdict(Ending.MEMORY_LIMIT)
-    if ended.signal == signal.SIGXCPU or seen.cpu_s > limits.cpu_s:
+    exhausted = ended.signal == signal.SIGKILL and not killed and seen.cpu_all_s >= _SPENT * limits.cpu_s
+    if exhausted or ended.signal == signal.SIGXCPU or seen.cpu_s > limits.cpu_s:
         return Verdict(Ending.CPU_LIMIT)
     if killed or seen.wall_s > limits.wall_s:
         return Verdict(Ending.WALL_LIMIT)

@@ -66,7 +66,8 @@ def _watch(control: socket.socket, entry: int, child: int, box: str) -> NoReturn
     with contextlib.suppress(BlockingIOError):
         order, given = messages.receive(control, 1)
         if order is not None and given:
-            bring_back(given[0], order["keep"], order["bytes"])
+            with contextlib.suppress(OSError):  # nothing that a program left behind may cost its verdict
+                bring_back(given[0], order["keep"], order["bytes"])
             os.close(given[0])
     messages.send(control, report)
     os._exit(0)
@@ -88,18 +89,17 @@ def bring_back(pipe: int, paths: Iterable[str], limit_bytes: int) -> None:
             descriptor = _open_without_links(path)
         except OSError:
             continue
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_size > left:
-                continue
-            left -= found.st_size
-            with contextlib.suppress(BrokenPipeError):
+        try:
+            found = os.fstat(descriptor)
+            if stat.S_ISREG(found.st_mode) and found.st_size <= left:
+                left -= found.st_size
                 _write_all(pipe, json.dumps({"path": path, "size": found.st_size}).encode() + b"\n")
                 remaining = found.st_size
-                while remaining:
-                    chunk = file.read(min(_CHUNK_BYTES, remaining)) or b"\0" * min(_CHUNK_BYTES, remaining)
+                while remaining and (chunk := os.read(descriptor, min(_CHUNK_BYTES, remaining))):
                     _write_all(pipe, chunk)
                     remaining -= len(chunk)
+        finally:
+            os.close(descriptor)
 
 
 def _write_all(pipe: int, data: bytes) -> None:

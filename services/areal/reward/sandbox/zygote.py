@@ -13,6 +13,7 @@ import importlib
 import os
 import resource
 import signal
+import site
 import socket
 import sys
 import traceback
@@ -27,9 +28,9 @@ from areal.reward.sandbox.values import Layers
 
 FATAL = 119
 _OF_CELLS = (program, warden)  # what a child needs is imported before the fork
-_IMPORTED_LATE = ("json", "linecache", "traceback", "encodings.idna", "multiprocessing", "concurrent.futures",
-                  "asyncio", "typing", "collections", "itertools", "functools", "heapq", "bisect", "math", "string",
-                  "random", "re", "operator", "decimal", "fractions", "copy", "statistics", "datetime")  # fmt: skip
+_IMPORTED_EARLY = ("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "json",
+                   "itertools", "linecache", "math", "operator", "random", "re", "string", "traceback",
+                   "typing")  # fmt: skip
 
 
 def main(descriptor: int) -> NoReturn:
@@ -55,8 +56,10 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
     os.setsid()
     layers = Layers(**config["layers"])
     sys.path += config["import_paths"]
-    for module in (*_IMPORTED_LATE, *config["drivers"], *config["preload"]):
+    for module in (*_IMPORTED_EARLY, *config["drivers"], *config["preload"]):
         importlib.import_module(module)
+    site.setquit()
+    site.sethelper()
     sys.path[:] = [path for path in sys.path if path not in config["hidden_paths"]]
     mapped, tasks = _mapped_bytes(), _tasks_of_user()
     # Descriptors and the ruleset of the machine's own paths come first: the private root hides them.

@@ -209,7 +209,10 @@ class Zygote:
         if self.errors >= 0:
             os.close(self.errors)
             self.errors = -1
-        cgroups.remove_parent(self.groups)
+        # Its cells end with it, but a moment later: their groups tell when.
+        until = time.monotonic() + _STOP_S
+        while not cgroups.remove_parent(self.groups) and time.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 async def start_zygote(config: ZygoteConfig, on_end: Callable[[Zygote], None]) -> Zygote:
