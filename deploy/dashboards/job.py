@@ -5,6 +5,7 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import dashboard
 
 from deploy.dashboards.panels import JOB, board, graph, number
+from deploy.dashboards.programs import programs_row
 
 _RATE = "[$__rate_interval]"
 
@@ -12,7 +13,7 @@ _RATE = "[$__rate_interval]"
 def job() -> dashboard.Dashboard:
     """The board."""
     made = board("areal-rljob", "AReaL / One RLJob", "One job: learning, flow of groups, staleness, restarts, audit.")
-    return _trouble(_flow(_learning(_now(made))))
+    return _trouble(programs_row(_flow(_learning(_now(made)))))
 
 
 def _now(made: dashboard.Dashboard) -> dashboard.Dashboard:
