@@ -1,0 +1,92 @@
+"""What the page on rewards says of tiers, formats, checkers, statuses, flags, limits and commands is true."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from areal.reward.code_rows import _ROWS
+from areal.reward.http_models import HTTP_STATUS
+from areal.reward.judge.checkers import NAMES
+from areal.reward.judge.formats.registry import FORMATS
+from areal.reward.judge.suites import from_document
+from areal.reward.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
+from areal.reward.languages.table import COMPILE_LIMITS
+from areal.reward.sandbox.tiers import as_markdown
+from areal.reward.sandbox.values import DEFAULT_LIMITS
+from areal.reward.verifiers.code import _FORKS, NO_PROGRAM
+from areal.spec.serving import CodeReward
+from typer.main import get_command
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reward.md").read_text()
+
+
+def first_column(heading: str) -> list[str]:
+    """The words in backticks that begin the rows of the first table after a heading's words."""
+    table = PAGE.partition(heading)[2].partition("|---")[2].partition("\n\n")[0]
+    return [cell for row in table.splitlines()[1:] for cell in re.findall(r"`(\w+)`", row.split("|")[1])]
+
+
+def test_tiers_are_the_sandbox_s_own_table():
+    assert PAGE.partition("<!-- tiers -->\n")[2].partition("<!-- /tiers -->")[0] == as_markdown()
+
+
+def test_every_format_and_every_checker_has_a_row():
+    assert first_column("by its columns:") == list(FORMATS)
+    assert sorted(first_column("calls the program in another.")) == sorted(NAMES)
+
+
+def test_statuses_are_sorted_by_whose_doing_they_are():
+    rows = first_column("### From a judgement to a reward")
+    named = {Status(word) for word in rows if word != NO_PROGRAM}
+    assert named == set(Status) - {Status.SKIPPED}
+    assert {Status(word) for word in rows[: len(OF_PROGRAM)]} == OF_PROGRAM
+    assert {Status(word) for word in rows[len(OF_PROGRAM) + 1 :][: len(RETRYABLE)]} == RETRYABLE
+
+
+def test_every_flag_is_named():
+    paragraph = PAGE.partition("**Flags**")[2].partition("\n\n")[0]
+    assert set(re.findall(r"`([a-z_]+)`", paragraph)) - {"areal_sandbox_flags_total"} == {flag.value for flag in Flag}
+
+
+def test_limits_are_the_defaults():
+    limits = DEFAULT_LIMITS
+    table = PAGE.partition("### Limits")[2].partition("\n\nA row")[0]
+    for said in (
+        f"{limits.wall_s:g} s, {limits.cpu_s:g} s a case",
+        f"`reward.code.totalSeconds` ({CodeReward().total_seconds:g} s)",
+        f"| {limits.memory_bytes >> 20} MB |",
+        f"{limits.output_bytes >> 20} MB (one byte more ends the run), {limits.stderr_bytes >> 10} kB",
+        f"{limits.disk_bytes >> 20} MB, {limits.inodes:,} files",
+        f"| {limits.processes}, {limits.open_files}, {limits.stack_bytes >> 20} MB |",
+        f"{COMPILE_LIMITS.cpu_s:g} s of processor time, {COMPILE_LIMITS.wall_s:g} s by the clock, "
+        f"{COMPILE_LIMITS.memory_bytes >> 30} GB",
+    ):
+        assert said in table
+    assert f"programs {_FORKS} processes" in PAGE
+    assert f"the first {_ROWS:,} rows" in PAGE
+
+
+def test_the_suites_that_are_shown_are_suites():
+    shown = PAGE.partition("### Suites\n\n```json\n")[2].partition("```")[0].splitlines()
+    assert {type(from_document(json.loads(line))).__name__ for line in shown} == {
+        "StdioSuite", "CallSuite", "AssertSuite",
+    }  # fmt: skip
+
+
+def test_http_statuses_are_those_of_the_service():
+    said = {int(code) for code in re.findall(r"\b([45]\d\d) (?:with|after|below|for|when)", PAGE)}
+    assert said == set(HTTP_STATUS.values()) - {499, 400}
+
+
+@pytest.mark.parametrize("command", sorted(set(re.findall(r"^areal ((?:reward|eval) \w+)[^\n]*$", PAGE, re.M))))
+def test_the_commands_that_are_shown_exist_with_their_options(command):
+    from areal.cli.main import app
+
+    group, name = command.split()
+    found = get_command(app).commands[group].commands[name]
+    options = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
+    for line in re.findall(rf"^areal {command}([^\n#]*)", PAGE, re.M):
+        assert {word for word in line.split() if word.startswith("--")} <= options
