@@ -19,21 +19,24 @@ def needs_root() -> str:
     return "" if os.geteuid() == 0 else "only root can start programs as another user"
 
 
-def as_user(argv: Sequence[str], uid: int = UID, *, lasting: bool = False) -> list[str]:
-    """What root executes to run `argv` as the user. `lasting`: it stays when the process that started it is gone."""
+def open_home() -> str:
+    """Lines of a shell script that, in a mount namespace of their own, let everybody reach this interpreter."""
     home = os.path.expanduser("~root")
-    inside = [path for path in {sys.prefix, sys.base_prefix} if path.startswith(home + "/")]
     steps = ["set -e"]
-    for path in sorted(inside):
-        stage = shlex.quote(path)
+    for path in sorted(path for path in {sys.prefix, sys.base_prefix} if path.startswith(home + "/")):
+        place = shlex.quote(path)
         steps += [
-            f"mount --bind {stage} /mnt",
+            f"mount --bind {place} /mnt",
             f"mount -t tmpfs -o size=1m,mode=0755 none {shlex.quote(home)}",
-            f"mkdir -p {stage}",
-            f"mount --move /mnt {stage}",
+            f"mkdir -p {place}",
+            f"mount --move /mnt {place}",
         ]
+    return "\n".join(steps)
+
+
+def as_user(argv: Sequence[str], uid: int = UID) -> list[str]:
+    """What root executes to run `argv` as the user. It ends when whoever started it ends."""
     drop = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all"]
-    if not lasting:
-        drop += ["--pdeathsig=KILL"]
-    steps.append(f'exec {shlex.join(drop)} -- env HOME=/tmp USER=runner "$@"')
-    return ["unshare", "--mount", "--propagation=private", "sh", "-c", "\n".join(steps), "sh", *argv]
+    drop += ["--pdeathsig=KILL"]
+    script = f'{open_home()}\nexec {shlex.join(drop)} -- env HOME=/tmp USER=runner "$@"'
+    return ["unshare", "--mount", "--propagation=private", "sh", "-c", script, "sh", *argv]

@@ -294,7 +294,7 @@ except OSError as error:
         "makes_namespaces", "a run gets namespaces, and with them capabilities, of its own", Seen.REACHED,
         ("seccomp",), _RAW + """
 if libc.unshare(0x10000000) == 0:
-    print("REACHED user namespace", open("/proc/self/uid_map").read())
+    print("REACHED user namespace", flush=True)
 for name, flags in (("mount", 0x20000), ("net", 0x40000000), ("pid", 0x20000000), ("ipc", 0x08000000)):
     if libc.unshare(flags) == 0:
         print("REACHED namespace", name)
@@ -457,6 +457,27 @@ with open(T["shared_file"], "rb") as file:
     time.sleep(0.8)
 """),
     _of(
+        "runs_a_setuid_program", "a program with the setuid bit gives its rights to the run", Seen.REACHED,
+        ("no_new_privileges", "private_root", "seccomp"), """
+import glob, os, subprocess
+for path in ("/usr/bin/su", "/usr/bin/newgrp", "/usr/bin/passwd", "/usr/bin/mount"):
+    try:
+        process = subprocess.Popen([path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    except OSError as error:
+        print(error)
+        continue
+    for _ in range(200):
+        try:
+            status = open(f"/proc/{process.pid}/status").read()
+        except OSError:
+            break
+        users = next(line for line in status.splitlines() if line.startswith("Uid:")).split()[1:]
+        if users[1] == "0" and os.getuid() != 0:
+            print("REACHED root by", path, users)
+            break
+    process.kill()
+"""),
+    _of(
         "raises_its_priority", "a run takes the processor from others", Seen.REACHED, ("seccomp", "user"), _RAW + """
 word("setpriority", *call(141, 0, 0, -10))
 word("setpriority of the user", *call(141, 2, 0, 19))
@@ -485,15 +506,14 @@ except OSError:
     pass
 """),
     _of(
-        "writes_to_the_kernels_settings", "settings of the machine are changed", Seen.LEFTOVER,
+        "opens_the_kernels_settings", "settings of the machine can be opened for writing", Seen.REACHED,
         ("private_root", "landlock", "user"), """
-for path, text in (("/proc/sys/kernel/core_pattern", "|/tmp/x"), ("/proc/sys/kernel/hostname", T["mark"]),
-                   ("/proc/sysrq-trigger", "?"), ("/sys/kernel/uevent_helper", "/tmp/x"),
-                   ("/sys/fs/cgroup/memory/release_agent", "/tmp/x")):
-    try:
-        with open(path, "w") as file:
-            file.write(text)
-        print("wrote", path)
+import glob, os
+for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/dev/kmsg",
+             "/dev/mem", "/proc/sys/vm/drop_caches", *glob.glob("/sys/fs/cgroup/*/release_agent")):
+    try:  # opened only: what is written there would change the machine
+        os.close(os.open(path, os.O_WRONLY))
+        print("REACHED", path)
     except OSError as error:
         print(error)
 """),

@@ -18,17 +18,17 @@ _SLOW = Limits(
 def _of(
     name: str, must_not: str, seen: Seen, layers: tuple[str, ...], source: str, *, limits: Limits = _LIMITS,
     endings: frozenset[Ending] = ANY_BOUND, several: bool = True, stdin: bytes = b"",
-    bound_bytes: int = 0,
+    bound_bytes: int = 0, never_clean: bool = False,
 ) -> Attack:  # fmt: skip
     return Attack(
         name, Category.RESOURCE, must_not, seen, layers, source, endings=endings, limits=limits, several=several,
-        stdin=stdin, bound_bytes=bound_bytes,
+        stdin=stdin, bound_bytes=bound_bytes, never_clean=never_clean,
     )  # fmt: skip
 
 
 RESOURCE: tuple[Attack, ...] = (
     _of("spins", "processor time is taken without end", Seen.ENDING, ("rlimits", "kill_all"), "while True: pass\n",
-        endings=TIME),
+        endings=frozenset({Ending.CPU_LIMIT}), limits=Limits(wall_s=10.0, cpu_s=1.0)),
     _of("sleeps", "a run that does nothing is waited for", Seen.ENDING, ("kill_all",), """
 import time
 while True:
@@ -116,17 +116,21 @@ time.sleep(1.5)
 """, limits=_SLOW),
     _of("takes_shared_memory", "memory that no limit of a process counts is taken", Seen.MEMORY,
         ("cgroup", "rlimits"), """
-import os, mmap
+import os, mmap, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 held = []
-for _ in range(40):
+for _ in range(50):
     try:
         file = os.memfd_create("x")
-        for _ in range(32):
-            os.write(file, bytes(1 << 20))
-        held.append(file)
     except OSError as error:
         print(error)
         break
+    held.append(file)
+    try:
+        for _ in range(64):
+            os.write(file, bytes(1 << 20))
+    except OSError:
+        pass
 try:
     area = mmap.mmap(-1, 1 << 30)
     for place in range(0, 1 << 30, 4096):
@@ -202,6 +206,20 @@ try:
 except (RuntimeError, MemoryError):
     pass
 print("THREADS", count, flush=True)
+"""),
+    _of("starts_small_threads", "threads with little memory each are made above the limit", Seen.LATE,
+        ("cgroup", "rlimits"), """
+import threading, time
+threading.stack_size(32768)
+count = 0
+try:
+    while count < 5000:
+        threading.Thread(target=time.sleep, args=(0.5,), daemon=True).start()
+        count += 1
+except (RuntimeError, MemoryError):
+    pass
+print("THREADS", count, flush=True)
+import os; os._exit(0)
 """),
     _of("fills_the_disk", "more is written than the quota", Seen.MEMORY, ("quotas", "landlock", "private_root"), """
 import os
@@ -289,7 +307,7 @@ except OSError as error:
     os.write(1, str(error).encode())
     os._exit(5)
 os._exit(0)
-"""),
+""", never_clean=True),
     _of("recurses_without_end", "a deep stack takes down more than the run", Seen.ENDING, ("rlimits",), """
 import sys
 sys.setrecursionlimit(10 ** 9)

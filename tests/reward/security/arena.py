@@ -27,6 +27,7 @@ from support.as_user import as_user
 
 _LATE_S = 4.0  # beyond the wall limit: machines are busy; what hangs does so for 20
 _MEMORY_SLACK = 72 << 20  # an interpreter, page tables, the neighbour
+_CPU_SLACK_S = 1.5  # limits are whole seconds
 _GRACE_S = 3.0
 ATTACKS = {attack.name: attack for attack in (*ISOLATION, *RESOURCE, *NATIVE)}
 
@@ -37,9 +38,9 @@ def main() -> None:
     outside.loopback_up()
     outside.mount_queues()
     os.chmod("/tmp", 0o1777)
-    os.makedirs("/tmp/outside/open")
-    os.chmod("/tmp/outside", 0o755)
-    os.chmod("/tmp/outside/open", 0o1777)
+    os.makedirs("/run/outside/open")
+    os.chmod("/run/outside", 0o755)
+    os.chmod("/run/outside/open", 0o1777)
     print(json.dumps(Arena(told).fight()))
 
 
@@ -62,7 +63,7 @@ class Arena:
         self._memory = outside.MemoryOfAll(told["memory_group"])
 
     def fight(self) -> dict[str, Any]:
-        for path, mode in (("/tmp/outside/canary", 0o644), ("/tmp/outside/of_root", 0o600)):
+        for path, mode in (("/run/outside/canary", 0o644), ("/run/outside/of_root", 0o600)):
             with open(path, "w") as file:
                 file.write(f"{self._secret}\n")
             os.chmod(path, mode)
@@ -70,7 +71,7 @@ class Arena:
         for one in self._attacks:
             own = one.seen in (Seen.VICTIM, Seen.SECRET)
             self._victims[one.name] = outside.Victim.start(self._secret, self._wrap) if own else general
-            self._servers[one.name] = outside.Servers(self._marks[one.name], "/tmp/outside")
+            self._servers[one.name] = outside.Servers(self._marks[one.name], "/run/outside")
             if one.seen is Seen.CONNECTION:
                 self._servers[one.name].open()
         watch = outside.Watch(self._shared_file, list(self._marks.values()))
@@ -90,7 +91,7 @@ class Arena:
         assert service.stdin is not None
         assert service.stdout is not None
         try:
-            open_secret = "/tmp/outside/canary" if self._told["uid"] else "/tmp/outside/of_root"
+            open_secret = "/run/outside/canary" if self._told["uid"] else "/run/outside/of_root"
             first = {
                 "tier": self._told["tier"], "off": self._told["off"], "neighbour_secret": self._neighbour_secret,
                 "open_secret": open_secret, "at_once": self._told["at_once"],
@@ -129,8 +130,8 @@ class Arena:
     def _order(self, one: Attack, service: int) -> dict[str, Any]:
         victim = self._victims[one.name]
         targets = {
-            "canary": "/tmp/outside/canary", "canary_of_root": "/tmp/outside/of_root",
-            "open_directory": "/tmp/outside/open", "service": service, "victim": victim.process.pid,
+            "canary": "/run/outside/canary", "canary_of_root": "/run/outside/of_root",
+            "open_directory": "/run/outside/open", "service": service, "victim": victim.process.pid,
             "victim_address": victim.address, "mark": self._marks[one.name], "ipc_key": self._keys[one.name],
             "shared_file": self._shared_file, **self._servers[one.name].ports,
         }  # fmt: skip
@@ -159,6 +160,8 @@ class Arena:
             return "it ended cleanly"
         if ended["ending"] not in one.endings:
             return f"it ended by {ended['ending']}"
+        if one.seen is Seen.ENDING and ended["cpu_s"] > one.limits.cpu_s + _CPU_SLACK_S:
+            return f"it took {ended['cpu_s']:.1f} s of processor time"
         if ended["took_s"] - ended["setup_s"] > one.limits.wall_s + _LATE_S:
             return f"it took {ended['took_s']:.1f} s"
         if one.seen is Seen.REACHED:
@@ -177,7 +180,7 @@ class Arena:
             return f"{most} processes at once" if most > one.limits.processes + 1 else ""
         if one.seen is Seen.LEFTOVER:
             library = os.path.dirname(os.__file__)
-            places = ("/tmp", "/dev/shm", "/dev/mqueue", "/tmp/outside/open", "/var/tmp", "/run", "/", library)
+            places = ("/tmp", "/dev/shm", "/dev/mqueue", "/run/outside/open", "/var/tmp", "/run", "/", library)
             return "; ".join(outside.leftovers(mark, self._keys[one.name], places))
         if one.seen is Seen.LOCK:
             return "a lock was held" if watch.locked else ""

@@ -54,7 +54,7 @@ async def _attack(sandbox: Sandbox, one: dict[str, Any]) -> None:
             "ending": ended.ending, "exit_code": ended.exit_code, "signal": ended.signal,
             "stdout": ended.stdout.decode(errors="replace"), "stderr": ended.stderr.decode(errors="replace"),
             "files": {name: data.decode(errors="replace") for name, data in ended.files.items()},
-            "setup_s": ended.setup_s,
+            "setup_s": ended.setup_s, "cpu_s": ended.cpu_s,
         }  # fmt: skip
     except ArealError as error:
         said["error"] = f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.reward.sandbox import cgroups
+from support.as_user import open_home
 
 _MEMORY_BYTES = 1400 << 20
 _TASKS = 400
@@ -26,10 +27,20 @@ set -e
 for list in $JOIN; do echo $$ > "$list"; done
 exec unshare --pid --fork --kill-child=KILL --mount --net --ipc --uts --propagation=private --mount-proc sh -c '
 set -e
+for group in $GROUPS_MADE; do mount --bind "$group" "$group"; done
+for place in $(cut -d " " -f 5 /proc/self/mountinfo | sort -u); do
+  case " $GROUPS_MADE /proc " in
+    *" $place "*) ;;
+    *) mount -o remount,bind,ro "$place" 2>/dev/null || true ;;
+  esac
+done
 mount -t tmpfs -o size=512m,mode=1777 none /tmp
-mount -t tmpfs -o size=64m,mode=1777 none /dev/shm
+for place in /dev/shm /var/tmp /run; do mount -t tmpfs -o size=64m,mode=1777 none $place; done
+test ! -w /etc/passwd
+eval "$OPEN_HOME"
 exec "$@"' sh "$@"
 """
+"""Everything of the machine is read-only in there, but for the cgroups that were made for it."""
 
 
 def lacking() -> str:
@@ -67,7 +78,8 @@ def fight(
             "memory_group": memory,
         }  # fmt: skip
         environment = {
-            "PATH": os.environ["PATH"], "JOIN": " ".join(join),
+            "PATH": os.environ["PATH"], "JOIN": " ".join(join), "GROUPS_MADE": " ".join(map(os.path.dirname, join)),
+            "OPEN_HOME": open_home(),
             "PYTHONPATH": f"{_REPOSITORY / 'tests'}:{_REPOSITORY / 'services'}",
         }  # fmt: skip
         done = subprocess.run(

@@ -168,7 +168,7 @@ class Watch:
             self._thread.join()
 
     def _look(self) -> None:
-        with open(self._file, "r+b") as file:
+        with open(self._file, "rb") as file:
             while not self._over.wait(_SAMPLE_S):
                 self.locked = self.locked or _is_locked(file.fileno())
                 names: dict[str, int] = {}
