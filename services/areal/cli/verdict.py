@@ -94,16 +94,22 @@ def _table(judgement: Judgement) -> Table:
 def _what(case: CaseResult) -> str:
     if case.status in (Status.PASSED, Status.SKIPPED):
         return case.detail
-    parts = [case.detail]
+    parts = [case.detail] if case.detail else _ending(case)
+    if case.status is Status.WRONG_ANSWER and case.stdout_head:
+        parts.append(f"printed {case.stdout_head[:200]!r}")
+    return "; ".join(parts)
+
+
+def _ending(case: CaseResult) -> list[str]:
+    """What a process left, when nobody said it in words."""
+    parts = []
     if case.exit_code:
         parts.append(f"exit code {case.exit_code}")
     if case.signal:
         parts.append(f"signal {case.signal}")
     if case.stderr_head.strip():
         parts.append(case.stderr_head.strip().splitlines()[-1][:300])
-    elif case.stdout_head and not case.detail:
-        parts.append(f"printed {case.stdout_head[:200]!r}")
-    return "; ".join(part for part in parts if part)
+    return parts
 
 
 def _facts(judgement: Judgement) -> Table:
