@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 from areal.errors import ConfigError
 from areal.operator.children import snapshot_hash
+from areal.operator.children.pods import pod_template
+from areal.operator.children.wanted import Wanted
 from areal.operator.memory import reason_of
 from areal.operator.observed import HotFields
 from areal.operator.runtime.resources import Json
 from areal.plan.cluster import ClusterRefusal, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role
+from areal.plan.code_pods import offer_of, refusal
 from areal.plan.resolved import ResolvedJob
 from areal.spec.check import check, refuse
 from areal.spec.job import RLJob
@@ -89,7 +92,22 @@ def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
         return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
     if material.runtime is None:
         return Refusal(AcceptedReason.RUNTIME_NOT_FOUND, material.runtime_problem)
+    if (message := _unjudgeable(raw, job, resolved, material.runtime)) is not None:
+        return Refusal(AcceptedReason.NOT_AVAILABLE, message)
     return Admitted(job, resolved, material.runtime, snapshot_hash(material.runtime), roles_of(resolved))
+
+
+def _unjudgeable(raw: Json, job: RLJob, resolved: ResolvedJob, runtime: RuntimeSpec) -> str | None:
+    """Why the reward pods that this job would get can't run its programs; None when they can, or when it has none."""
+    if resolved.verifier != "code":
+        return None
+    wanted = Wanted(job=job, raw=raw, runtime=runtime, resolved=resolved, replicas={}, operator_namespace="")
+    try:
+        spec = pod_template(wanted, Role.REWARD)["spec"]
+    except ConfigError:
+        return None  # whoever makes the pods says what is wrong with them
+    refused = refusal(job, offer_of(spec, runtime.sandbox))
+    return None if refused is None else f"{refused[0]}. {refused[1]}"
 
 
 def words_of(error: ConfigError) -> str:

@@ -229,6 +229,9 @@ ENV_INDEX = "AREAL_INDEX"
 ENV_POD_IP = "AREAL_POD_IP"
 ENV_POD_NAME = "AREAL_POD_NAME"
 
+ENV_SANDBOX_KERNEL = "AREAL_SANDBOX_KERNEL"
+"""Set to kata in reward pods whose RuntimeClass the runtime lists as virtual machines: nothing inside can tell."""
+
 
 def launch_command(role: Role) -> list[str]:
     """What a long-running role's container runs as its first process.

@@ -118,6 +118,17 @@ class RuntimeNetworkPolicy(Block):
     egress: Egress = knob(Egress, what="Where pods may connect to, by role.")
 
 
+class RuntimeSandbox(Block):
+    """Which RuntimeClasses give the pods of the reward service a kernel of their own: programs run there in tier T4."""
+
+    gvisor: list[Name] = knob(lambda: ["gvisor"], what="RuntimeClasses of gVisor.", max_length=64)
+    virtual_machines: list[Name] = knob(
+        list,
+        what="RuntimeClasses of virtual machines (Kata). Nothing inside can tell, so what is listed is believed.",
+        max_length=64,
+    )
+
+
 class RuntimeSpec(Block):
     """Images, pod templates and defaults of jobs."""
 
@@ -126,6 +137,7 @@ class RuntimeSpec(Block):
     roles: RuntimeRoles = knob(RuntimeRoles, what="Pod templates by role.")
     storage: RuntimeStorage = knob(RuntimeStorage, what="Defaults of a job's volume.")
     network_policy: RuntimeNetworkPolicy = knob(RuntimeNetworkPolicy, what="Who may talk to whom.")
+    sandbox: RuntimeSandbox = knob(RuntimeSandbox, what="What RuntimeClasses mean to the reward service.")
 
     def template_of(self, role: str) -> dict[str, Any]:
         """The template of one role's pods alone, by the role's name here (rewardCustom, tools)."""

@@ -23,6 +23,7 @@ from areal.plan.cluster_names import (
     ENV_INDEX,
     ENV_POD_IP,
     ENV_POD_NAME,
+    ENV_SANDBOX_KERNEL,
     LABEL_POD_INDEX,
     LAUNCHER_PORT,
     MAIN_CONTAINER,
@@ -37,6 +38,7 @@ from areal.plan.cluster_names import (
     template_key,
     tool_command,
 )
+from areal.plan.code_pods import kernel_of
 from areal.spec.cluster import PodPatch
 
 _FIRST = ("name", "image", "imagePullPolicy", "command", "env", "ports", "resources")
@@ -151,7 +153,7 @@ def _claimed(template: Json, w: Wanted, role: Role, default: Json) -> Json:
             f"the runtime names no image for {role}",
             fix=f"Set image of the container main in the runtime's spec.roles.{key}.template, or in spec.template.",
         )
-    own = _our_container(main, w, role, default)
+    own = _our_container(main, w, role, default, spec.get("runtimeClassName"))
     lists = {
         kind: [_tidy(own if c["name"] == MAIN_CONTAINER else c) for c in spec[kind]]
         for kind in ("containers", "initContainers")
@@ -178,10 +180,12 @@ def _grace_s(given: object, role: Role) -> int:
     return max(given, needed) if isinstance(given, int) else needed
 
 
-def _our_container(main: Json, w: Wanted, role: Role, default: Json) -> Json:
+def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_class: str | None) -> Json:
     command = tool_command(role) if role in BATCH_JOBS else launch_command(role)
     kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
     ours = _environment(role)
+    if role is Role.REWARD and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
+        ours.append({"name": ENV_SANDBOX_KERNEL, "value": "kata"})
     names = {variable["name"] for variable in ours}
     container = {
         **{name: value for name, value in main.items() if name != "args"},

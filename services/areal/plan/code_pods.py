@@ -1,0 +1,89 @@
+"""What the reward service's pods can offer to programs, told from a pod's spec before there is a pod.
+
+Pure. Owns the refusal of jobs whose programs their pods could never run: in a restricted pod a program is one process
+that writes nothing. What the spec can't tell (the node's kernel, an open seccomp profile) is taken for the better, for
+the service probes when it starts and refuses what it can't do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from areal.spec.code_tiers import demanding, level
+from areal.spec.job import RLJob
+from areal.spec.runtime import MAIN_CONTAINER, RuntimeSandbox
+
+Kernel = Literal["host", "gvisor", "kata"]
+
+_LOOSER = (
+    "let the platform's runtime give its reward pods namespaces (hostUsers: false, runAsUser 0 and the capability "
+    "SYS_ADMIN in spec.roles.reward.template, as docs/reward.md shows)"
+)
+
+
+@dataclass(frozen=True)
+class Offer:
+    """The best that a pod can offer to a program."""
+
+    tier: Literal["T2", "T3", "T4"]
+    several: bool  # processes, files to write, programs of the image
+    kernel: Kernel
+
+
+def kernel_of(runtime_class: str | None, sandbox: RuntimeSandbox) -> Kernel:
+    """Whose kernel the pods of a RuntimeClass have."""
+    if runtime_class in sandbox.virtual_machines:
+        return "kata"
+    return "gvisor" if runtime_class in sandbox.gvisor else "host"
+
+
+def offer_of(pod_spec: Mapping[str, Any], sandbox: RuntimeSandbox) -> Offer:
+    """What a pod with this spec can offer.
+
+    Args:
+        pod_spec: of the reward service, everything merged.
+        sandbox: what the runtime says of RuntimeClasses.
+    """
+    kernel = kernel_of(pod_spec.get("runtimeClassName"), sandbox)
+    several = _may_unshare(pod_spec)
+    if kernel != "host":
+        return Offer("T4", several, kernel)
+    return Offer("T3" if several else "T2", several, kernel)
+
+
+def refusal(job: RLJob, offer: Offer) -> tuple[str, str] | None:
+    """Why the job's programs can't be judged in such pods, and what to do; None when they can."""
+    if job.spec.reward.verifier != "code":
+        return None
+    code = job.spec.reward.programs
+    field = "spec.reward.code"
+    if level(code.min_tier) > level(offer.tier):
+        fix = "Set podTemplate.reward.runtimeClassName to a class of gVisor or Kata that the runtime lists"
+        if code.min_tier == "T3":
+            fix += f", or {_LOOSER}"
+        message = f"{field}.minTier is {code.min_tier}, but its reward pods offer {offer.tier}"
+        return message, f"{fix}; or lower minTier."
+    wants = demanding(code.language, tuple(code.needs))
+    if wants and not offer.several:
+        fix = f"{_LOOSER[0].upper()}{_LOOSER[1:]}, or judge Python that needs none of it."
+        return f"{field} has {' and '.join(wants)}, but in its reward pods a program is one process without files", fix
+    return None
+
+
+def _may_unshare(pod_spec: Mapping[str, Any]) -> bool:
+    """Whether the service could make namespaces: as root with SYS_ADMIN, or with a seccomp profile that lets users."""
+    pod = pod_spec.get("securityContext") or {}
+    main: Mapping[str, Any] = next(
+        (one for one in pod_spec.get("containers") or () if one.get("name") == MAIN_CONTAINER), {}
+    )
+    own = main.get("securityContext") or {}
+    if own.get("privileged"):
+        return True
+    profile = (own.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
+    if profile in ("Unconfined", "Localhost"):
+        return True
+    user = own.get("runAsUser", pod.get("runAsUser"))
+    added = (own.get("capabilities") or {}).get("add") or ()
+    return user == 0 and bool({"SYS_ADMIN", "CAP_SYS_ADMIN", "ALL"}.intersection(added))
