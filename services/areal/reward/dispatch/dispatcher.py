@@ -47,6 +47,7 @@ A = TypeVar("A", Judgement, Executed)
 
 GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is broken
 COMPILE_S = 20.0
+RETRY_PAUSE_S = 0.25  # what took one zygote may be taking others: they are replaced by then
 _ANY = StdioSuite((StdioCase("", ""),))
 _REMEMBERED_SUITES = 256  # by identity: callers in this process pass the same object again and again
 
@@ -325,6 +326,7 @@ class Dispatcher:
             return result
         log.warning("the sandbox failed, trying once more: %s", result.message)
         self.meters.retried()
+        await asyncio.sleep(RETRY_PAUSE_S)
         return replace(await self._attempt(once, guard_s, failed), attempt=2)
 
     async def _attempt(self, once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A]) -> A:
