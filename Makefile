@@ -70,7 +70,8 @@ docs:  ## Regenerate the generated pages of docs/
 	$(PY) -m areal.spec.conditions_page docs/conditions.md
 
 bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
-	@for file in bench/bench_*.py; do $(PY) $$file || exit 1; done
+	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
+	@for file in bench/bench_*.py bench/reward.py; do $(PY) $$file || exit 1; done
 
 chaos: setup  ## A hundred thousand simulated schedules, then every crash test on real processes
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -47,7 +47,12 @@ def report(name: str, figures: Sequence[Figure], **more: object) -> None:
             f"  {figure.name:<44} {figure.value:>12,.0f} {figure.unit:<10}"
             f" {figure.ratio:>7.3f} of {figure.limit_name} ({figure.limit:,.0f})"
         )
-    RESULTS.mkdir(exist_ok=True)
     rows = [{**asdict(figure), "ratio": figure.ratio} for figure in figures]
-    result = {"load": os.getloadavg()[0], "figures": rows, **more}
-    (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    write(name, {"load": os.getloadavg()[0], "figures": rows, **more})
+
+
+def write(name: str, result: Mapping[str, object]) -> None:
+    """Write `bench/results/<name>.json`; dataclasses become objects."""
+    RESULTS.mkdir(exist_ok=True)
+    text = json.dumps(result, indent=1, default=asdict)
+    (RESULTS / f"{name}.json").write_text(text + "\n")

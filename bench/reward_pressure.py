@@ -1,0 +1,116 @@
+"""The service under pressure: mathematics, poison among it, and tenants of very different appetites."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from dataclasses import dataclass
+
+import orjson
+from areal.reward.dispatch.dispatcher import Dispatcher
+from areal.reward.dispatch.values import Ticket
+from areal.reward.judge.values import CallCase, CallSuite, Options, Submission
+from areal.reward.verifiers.math import MathVerifier
+from areal.v1 import reward_pb2 as pb
+from reward_rates import percentile
+
+SHARES = {"large": 100, "middle": 10, "small": 1}
+
+
+def _item(answer: str, gold: str) -> pb.ScoreItem:
+    return pb.ScoreItem(verifier="math", completion=answer, row_json=orjson.dumps({"answer": gold}))
+
+
+def integers(count: int) -> list[pb.ScoreItem]:
+    """What text decides."""
+    return [_item(f"so it is \\boxed{{{n}}}", str(n)) for n in range(count)]
+
+
+def mixed_pairs(count: int) -> list[pb.ScoreItem]:
+    """What computer algebra decides: no pair is asked twice."""
+    shapes = (
+        (r"\boxed{{\frac{{{n}}}{{7}}}}", "{n}/7"),
+        (r"\boxed{{(x+{n})^2}}", "x^2+2*{n}*x+{n}^2"),
+        (r"\boxed{{{n}\sqrt{{2}}}}", r"\sqrt{{2}}*{n}"),
+        (r"\boxed{{({n}, {n}+1)}}", "({n},{n}+1)"),
+        (r"\boxed{{\sin({n}\pi/6)}}", r"\sin({n}\pi/6)"),
+    )
+    return [
+        _item(answer.format(n=n + 2), gold.format(n=n + 2))
+        for n, (answer, gold) in zip(range(count), itertools.cycle(shapes), strict=False)
+    ]
+
+
+def endless(count: int) -> list[pb.ScoreItem]:
+    """Answers that computer algebra does not finish, and that no guard refuses by its looks."""
+    return [_item(rf"\boxed{{\int_0^1 \sin(\cos(\tan(x^{n + 3}+e^x)))\,dx}}", r"\int_0^1 x\,dx") for n in range(count)]
+
+
+async def scored(verifier: MathVerifier, items: list[pb.ScoreItem]) -> tuple[float, list[pb.ScoreResult]]:
+    """Items a second in batches as workers send them, and the results."""
+    began = time.perf_counter()
+    results: list[pb.ScoreResult] = []
+    for start in range(0, len(items), 64):
+        results += await verifier.score(items[start : start + 64])
+    return len(items) / (time.perf_counter() - began), results
+
+
+@dataclass(frozen=True)
+class Poisoned:
+    """A hundred answers, ten of which never end."""
+
+    right: int
+    timeouts: int
+    faults: int
+    seconds: float
+
+
+async def poisoned(verifier: MathVerifier) -> Poisoned:
+    """Sends ten endless answers among ninety honest ones, all at once."""
+    bad, good = endless(10), mixed_pairs(90)
+    items: list[pb.ScoreItem] = []
+    for number, one in enumerate(bad):
+        items += [one, *good[number * 9 : number * 9 + 9]]
+    began = time.perf_counter()
+    results = await verifier.score(items)
+    seconds = time.perf_counter() - began
+    verdicts = [result.verdict.status if result.WhichOneof("outcome") == "verdict" else "FAULT" for result in results]
+    return Poisoned(verdicts.count("EQUAL"), verdicts.count("TIMEOUT"), verdicts.count("FAULT"), seconds)
+
+
+_WORK = "def total(n):\n    return sum(i * i for i in range(n))\n"
+_SUITE = CallSuite("total", (CallCase((20_000,), sum(i * i for i in range(20_000))),))
+
+
+async def _waited(dispatcher: Dispatcher, tenant: str, number: int) -> tuple[float, float]:
+    program = Submission(f"{_WORK}# {tenant} {number}\n")
+    judgement = await dispatcher.judge(program, _SUITE, Options(no_cache=True), Ticket(tenant))
+    assert judgement.score == 1.0, judgement
+    return judgement.timing.queued_s, judgement.timing.total_s - judgement.timing.queued_s
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """How long the smallest tenant waits, alone and among others. Seconds."""
+
+    alone_p99_s: float
+    among_p99_s: float
+    quantum_s: float  # the longest that one judgement held a slot
+
+    @property
+    def allowed_s(self) -> float:
+        return 2 * self.alone_p99_s + self.quantum_s
+
+
+async def fairness(dispatcher: Dispatcher, queued: int) -> Fairness:
+    """Queues `queued` judgements of three tenants at once, 100:10:1; then the small tenant's alone."""
+    counts = {name: max(1, round(queued * share / sum(SHARES.values()))) for name, share in SHARES.items()}
+    alone = await asyncio.gather(*(_waited(dispatcher, "small", n) for n in range(counts["small"])))
+    everybody = [
+        asyncio.create_task(_waited(dispatcher, name, 10_000 + n)) for name in SHARES for n in range(counts[name])
+    ]
+    found = await asyncio.gather(*everybody)
+    small = found[-counts["small"] :]
+    quantum = percentile([served for _, served in found], 0.99)
+    return Fairness(percentile([w for w, _ in alone], 0.99), percentile([w for w, _ in small], 0.99), quantum)

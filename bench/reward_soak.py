@@ -1,0 +1,86 @@
+"""What a long life leaves behind: processes, descriptors, mounts, cgroups, directories, memory."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from areal.reward.sandbox.runner import Sandbox
+from areal.reward.sandbox.values import Ending, Limits, Run, Script
+from reward_rates import at_once
+
+
+@dataclass(frozen=True)
+class Traces:
+    """What this process and its children hold now."""
+
+    processes: int
+    descriptors: int
+    mounts: int
+    cgroups: int
+    directories: int
+    rss_bytes: int
+
+
+def _cgroups() -> int:
+    roots = [Path("/sys/fs/cgroup")] if Path("/sys/fs/cgroup/cgroup.controllers").exists() else []
+    roots += [Path("/sys/fs/cgroup") / name for name in ("memory", "pids", "unified") if not roots]
+    return sum(len(list(root.rglob("*areal*"))) for root in roots if root.exists())
+
+
+def traces() -> Traces:
+    """Counted outside in, so that nothing which hides from the sandbox's own books is missed."""
+    gc.collect()
+    me = psutil.Process()
+    return Traces(
+        processes=len(me.children(recursive=True)),
+        descriptors=len(os.listdir("/proc/self/fd")),
+        mounts=len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        cgroups=_cgroups(),
+        directories=sum(1 for entry in os.scandir(tempfile.gettempdir()) if "areal" in entry.name),
+        rss_bytes=me.memory_info().rss,
+    )
+
+
+HABITS = (
+    ("print(1)", Ending.EXITED),
+    ("import sys; sys.exit(3)", Ending.EXITED),
+    ("print('x' * (2 << 20))", Ending.OUTPUT_LIMIT),
+    ("raise ValueError(1)", Ending.EXITED),
+    ("while True: pass", Ending.WALL_LIMIT),
+    ("import os; os.abort()", Ending.SIGNALED),
+)
+
+
+async def soak(sandbox: Sandbox, runs: int, slots: int) -> dict[str, object]:
+    """Runs programs of every habit; says what was there before and what is there after."""
+
+    async def one(number: int) -> None:
+        # Most programs are quick; one in a hundred never ends.
+        source, ending = HABITS[4] if number % 100 == 99 else HABITS[(0, 1, 2, 3, 5)[number % 5]]
+        ended = await sandbox.run(
+            Run(Script(source), limits=Limits(wall_s=0.2 if ending is Ending.WALL_LIMIT else 4.0))
+        )
+        assert ended.ending is ending, (number, source, ended)
+
+    await at_once(one, 200, slots)  # zygotes and spares of every profile exist from here on
+    before = traces()
+    rate = await at_once(one, runs, slots)
+    after = traces()
+    leaked = {
+        name: getattr(after, name) - getattr(before, name)
+        for name in ("processes", "descriptors", "mounts", "cgroups", "directories")
+    }
+    growth = after.rss_bytes / before.rss_bytes - 1
+    return {
+        "runs": runs,
+        "runs_per_s": rate,
+        "leaked": leaked,
+        "rss_growth": growth,
+        "before": asdict(before),
+        "after": asdict(after),
+    }
