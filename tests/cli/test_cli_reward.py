@@ -199,7 +199,7 @@ def test_a_program_is_judged_case_by_case(program: str, code: int, status: str |
 def test_a_person_sees_what_a_function_returned_and_should_have(tmp_path: Path) -> None:
     (tmp_path / "answer.md").write_text(f"<think>hm</think>\n```python\n{ADD.replace('+', '-')}```\n")
     (tmp_path / "rows.jsonl").write_text(f"{json.dumps(SUMS)}\n{json.dumps(APPS)}\n")
-    arguments = ("reward", "try", "answer.md", "--completion", "--language", "python", "--suite", "rows.jsonl:2")
+    arguments = ("reward", "try", "answer.md", "--completion", "--suite", "rows.jsonl:2")
     done = areal(*arguments, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "WRONG_ANSWER" in done.stdout

@@ -15,7 +15,7 @@ reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandb
 @reward_app.command(
     "try",
     epilog="Examples:\n\n  areal reward try solution.py --suite suite.json\n\n  areal reward try solution.cpp --suite "
-    "problems.jsonl:12\n\n  areal reward try answer.md --completion --language python --suite row.json --json",
+    "problems.jsonl:12\n\n  areal reward try answer.md --completion --suite row.json --json",
     short_help="Judge one program by one suite, case by case.",
 )
 def try_(
@@ -24,7 +24,9 @@ def try_(
         str, typer.Option(metavar="FILE[:LINE]", help="A suite or dataset row as .json, or a line of a .jsonl.")
     ],
     format: Annotated[str, typer.Option(help="The row's format; found by its columns unless given.")] = "auto",
-    language: Annotated[str | None, typer.Option(help="The program's; by its file name unless given.")] = None,
+    language: Annotated[
+        str | None, typer.Option(help="The program's; by its file name unless given, Python in a completion.")
+    ] = None,
     completion: Annotated[
         bool, typer.Option("--completion", help="The file is a model's completion: judge the program in it.")
     ] = False,

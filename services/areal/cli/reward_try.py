@@ -64,7 +64,8 @@ async def _judge(asked: Asked, submission: Submission, suite: Suite) -> Judgemen
 
 
 def _submission(asked: Asked) -> Submission:
-    language = asked.language or _SUFFIXES.get(asked.solution.suffix.lower(), "")
+    fallback = "python" if asked.completion else ""
+    language = asked.language or _SUFFIXES.get(asked.solution.suffix.lower(), fallback)
     if language not in LANGUAGES:
         what = f"there is no language {language!r}" if language else f"which language is {asked.solution}?"
         raise ConfigError(what, fix=f"give --language with one of {', '.join(LANGUAGES)}")

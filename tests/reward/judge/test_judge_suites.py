@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import subprocess
@@ -197,6 +198,35 @@ def test_a_mistake_is_named_by_its_place(change: dict[str, Any], message: str) -
     with pytest.raises(DataError, match=message) as refused:
         from_document(good | change)
     assert refused.value.fix
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["$tuple", "$set", "$dict", "$int", "name", "a", "arguments"]), inner, max_size=2
+        )
+    ),
+    max_leaves=8,
+)
+_fields = st.sampled_from([
+    "kind", "entry_point", "cases", "checker", "limits", "prelude", "test", "integrity", "isolate_cases", "x",
+])  # fmt: skip
+
+
+@given(st.sampled_from([ADD, SUM, CHECK]), st.dictionaries(_fields, _json, max_size=2), _json)
+def test_any_document_is_a_suite_or_a_data_error(suite: Any, damage: dict[str, Any], case: Any) -> None:
+    good = document(suite)
+    for read in (
+        good | damage,
+        good | {"cases": [case]},
+        good | {"cases": [{"arguments": [case], "expected": case}]},
+        case,
+    ):
+        with contextlib.suppress(DataError):
+            found = from_document(read)
+            assert digest(from_json(to_json(found))) == digest(found)
 
 
 @pytest.mark.parametrize(
