@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+from areal.plan.code_pods import offer_of
 from areal.reward.code_rows import _ROWS
 from areal.reward.http_models import HTTP_STATUS
 from areal.reward.judge.checkers import NAMES
@@ -17,6 +19,7 @@ from areal.reward.languages.table import COMPILE_LIMITS
 from areal.reward.sandbox.tiers import as_markdown
 from areal.reward.sandbox.values import DEFAULT_LIMITS
 from areal.reward.verifiers.code import _FORKS, NO_PROGRAM
+from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
 from areal.spec.serving import CodeReward
 from typer.main import get_command
 
@@ -74,6 +77,19 @@ def test_the_suites_that_are_shown_are_suites():
     assert {type(from_document(json.loads(line))).__name__ for line in shown} == {
         "StdioSuite", "CallSuite", "AssertSuite",
     }  # fmt: skip
+
+
+def test_the_runtime_that_is_shown_gives_its_pods_namespaces():
+    shown = yaml.safe_load(re.search(r"```yaml\n(apiVersion: .*?)```", PAGE, re.S)[1])
+    platform = RuntimeSpec.model_validate(shown["spec"])
+    offer = offer_of(platform.template_of("reward")["spec"], platform.sandbox)
+    assert (shown["kind"], offer.tier, offer.several) == ("ClusterRLRuntime", "T3", True)
+
+
+def test_the_job_that_is_shown_for_gvisor_is_accepted_there():
+    shown = yaml.safe_load(re.search(r"```yaml\n(spec:\n  reward:.*?)```", PAGE, re.S)[1])["spec"]
+    offer = offer_of({"runtimeClassName": shown["podTemplate"]["reward"]["runtimeClassName"]}, RuntimeSandbox())
+    assert offer.tier == shown["reward"]["code"]["minTier"] == "T4"
 
 
 def test_http_statuses_are_those_of_the_service():

@@ -9,7 +9,6 @@ import pytest
 from areal.errors import ConfigError
 from areal.operator.children import Wanted, workloads
 from areal.operator.children.pods import pod_template
-from areal.operator.children.reserved import refuse_template
 from areal.plan.cluster_names import Role
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -90,15 +89,6 @@ def test_a_reserved_variable_is_refused_with_the_field(name: str) -> None:
 def test_the_log_format_is_everybody_s_to_choose() -> None:
     w = patched(env=[{"name": "AREAL_LOG_FORMAT", "value": "json"}])
     assert {"name": "AREAL_LOG_FORMAT", "value": "json"} in main_of(pod_template(w, Role.TRAINER))["env"]
-
-
-def test_only_the_platform_says_whose_kernel_its_pods_have() -> None:
-    variable = {"name": "AREAL_SANDBOX_KERNEL", "value": "kata"}
-    with pytest.raises(ConfigError, match="AREAL_SANDBOX_KERNEL"):
-        pod_template(patched(env=[variable]), Role.TRAINER)
-    refuse_template({"spec": {"containers": [{"name": "main", "env": [variable]}]}}, "template")
-    with pytest.raises(ConfigError, match="RANK"):
-        refuse_template({"spec": {"containers": [{"name": "main", "env": [{"name": "RANK"}]}]}}, "template")
 
 
 @pytest.mark.parametrize(

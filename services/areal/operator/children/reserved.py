@@ -15,9 +15,6 @@ from areal.plan.cluster_names import LABEL_COMPONENT, LABEL_MANAGED_BY, LABEL_NA
 OPEN_ENV = frozenset({"AREAL_LOG_FORMAT"})
 """Variables of our own that anybody may set."""
 
-PLATFORM_ENV = frozenset({"AREAL_SANDBOX_KERNEL"})
-"""Those that only a runtime may set: they say what nodes are, and no job may make that up."""
-
 _ENV_PREFIXES = ("AREAL_", "PET_", "TORCHELASTIC_")
 _ENV_NAMES = frozenset({
     "RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "NODE_RANK",
@@ -41,10 +38,10 @@ def is_reserved_env(name: str) -> bool:
     return name not in OPEN_ENV and (name in _ENV_NAMES or name.startswith(_ENV_PREFIXES))
 
 
-def refuse_env(names: Iterable[str], field: str, *, allowed: frozenset[str] = frozenset()) -> None:
+def refuse_env(names: Iterable[str], field: str) -> None:
     """Raise ConfigError for the first reserved variable. `field` says where: `spec.podTemplate.trainer.env`."""
     for index, name in enumerate(names):
-        if is_reserved_env(name) and name not in allowed:
+        if is_reserved_env(name):
             raise ConfigError(
                 f"{field}[{index}].name: {name} is set by the operator", fix=f"Remove {name} from {field}."
             )
@@ -73,4 +70,4 @@ def refuse_template(template: Mapping[str, Any], field: str) -> None:
     refuse_labels(metadata.get("labels") or {}, f"{field}.metadata.labels")
     for container in (template.get("spec") or {}).get("containers") or ():
         names = [str(variable.get("name", "")) for variable in container.get("env") or ()]
-        refuse_env(names, f"{field}.spec.containers[{container.get('name')}].env", allowed=PLATFORM_ENV)
+        refuse_env(names, f"{field}.spec.containers[{container.get('name')}].env")
