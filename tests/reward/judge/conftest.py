@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-
+import pytest_asyncio
 from areal.reward.judge.judge import Judge
 from areal.reward.sandbox.runner import Sandbox, SandboxConfig
 from areal.reward.sandbox.values import Tier
 
 
-@pytest.fixture(params=[Tier.T3, Tier.T2], ids=["T3", "T2"])
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[Tier.T3, Tier.T2], ids=["T3", "T2"])
 async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
-    """A started sandbox of exactly this tier."""
+    """A started sandbox of exactly this tier; its tests run on the module's event loop."""
     made = Sandbox(SandboxConfig(highest_tier=request.param, zygotes=2))
     await made.start()
     if made.powers.tier is not request.param:
@@ -23,6 +23,6 @@ async def sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     await made.stop()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def judge(sandbox: Sandbox) -> Judge:
     return Judge(sandbox)

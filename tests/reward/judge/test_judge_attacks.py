@@ -7,8 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import pytest
-from reward.judge.verdict_attacks import ATTACKS, HONEST, INPUTS, NAIVE_GRADER, answer
-
 from areal.reward.judge.judge import Judge
 from areal.reward.judge.values import (
     AssertSuite,
@@ -23,8 +21,9 @@ from areal.reward.judge.values import (
 )
 from areal.reward.sandbox.runner import Sandbox
 from areal.reward.sandbox.values import Ended, Ending, Limits, Run, Script
+from reward.judge.verdict_attacks import ATTACKS, HONEST, INPUTS, NAIVE_GRADER, answer
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 R = TypeVar("R")
 
 SHORT = Limits(wall_s=1.0, cpu_s=1.0, memory_bytes=256 << 20, output_bytes=1 << 16)
@@ -58,7 +57,7 @@ async def test_no_trick_passes_and_none_escapes_its_score(judge: Judge, suite: S
 
 
 async def test_no_trick_gains_a_part_of_the_score(judge: Judge) -> None:
-    options = Options(scoring=Scoring.FRACTION, total_s=2.0)
+    options = Options(scoring=Scoring.FRACTION, total_s=1.2)
     found = await each(ATTACKS, lambda source: judge.judge(Submission(source), CALLS, options))
     assert tells({name: one for name, one in found.items() if one.score != 0.0}) == {}
 

@@ -1,6 +1,7 @@
+# ruff: noqa: E501 - a program a line
 """Wrong solutions that want a pass all the same, and honest ones with odd habits.
 
-The task of the first: `solve(n)`, given a list `[n, label]`, returns `(n * 7919 + 13) % 1009`. None of them computes it.
+The task: `solve(x)`, given a list `[n, label]`, returns `(n * 7919 + 13) % 1009`. None of the attacks computes it.
 """
 
 from __future__ import annotations
@@ -244,7 +245,7 @@ HONEST: Mapping[str, str] = {
 }  # fmt: skip
 
 # What the field does: the test runs in the program's own process, and what comes out of it is believed.
-NAIVE_GRADER = '''
+NAIVE_GRADER = """
 import sys
 program, cases = {program!r}, {cases!r}
 space = {{"__name__": "program"}}
@@ -257,4 +258,4 @@ except Exception:
     print("FAILED")
     sys.exit(1)
 print("PASSED")
-'''
+"""

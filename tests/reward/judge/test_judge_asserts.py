@@ -1,0 +1,74 @@
+"""Test code in one cell, the program in another: what crosses between them, and what it means."""
+
+from __future__ import annotations
+
+import pytest
+from areal.reward.judge.judge import Judge
+from areal.reward.judge.values import AssertSuite, Options, Scoring, Status, Submission
+
+pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest.mark.parametrize(
+    ("test", "source", "status"),
+    [
+        ("x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]", "def f(x): x.sort()", Status.PASSED),
+        ("x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]", "def f(x): sorted(x)", Status.WRONG_ANSWER),
+        ("x = {'a': [1]}\ny = x['a']\ncandidate(x)\nassert y == [1, 2] and x['b'] == 3",
+         "def f(x):\n    x['a'].append(2)\n    x['b'] = 3", Status.PASSED),
+        ("s = {1}\nf(s)\nassert s == {1, 2}", "def f(s): s.add(2)", Status.PASSED),
+        ("x = [3, 1]\nassert f(x) == sorted(x)", "def f(x):\n    x.clear()\n    return x", Status.WRONG_ANSWER),
+        ("try:\n    f(-1)\nexcept ValueError as e:\n    assert 'low' in str(e)\nelse:\n    assert False",
+         "def f(n): raise ValueError('too low')", Status.PASSED),
+        ("try:\n    f(-1)\nexcept ValueError:\n    pass\nelse:\n    assert False", "def f(n): return n",
+         Status.WRONG_ANSWER),
+        ("assert f(1) == 2", "def f(n): raise ValueError('no')", Status.RUNTIME_ERROR),
+        ("assert f(1) == 2", "class Odd(Exception): pass\ndef f(n): raise Odd('no')", Status.RUNTIME_ERROR),
+        ("assert f(1) == 2", "def f(n): raise AssertionError('mine')", Status.RUNTIME_ERROR),
+        ("assert f(1) == 2", "def f(n): raise NameError('mine')", Status.RUNTIME_ERROR),
+        ("assert f(1) < 2", "def f(n): return None", Status.WRONG_ANSWER),
+        ("assert len(f(1)) == 2", "def f(n): return 7", Status.WRONG_ANSWER),
+        ("assert f(1) == 2", "def f(n): return f", Status.BAD_RESULT_TYPE),
+        ("try:\n    assert f(1) == 2\nexcept BaseException:\n    pass", "def f(n): return f", Status.BAD_RESULT_TYPE),
+        ("assert f(1) == 2", "def f(n):\n    while True: pass", Status.TIME_LIMIT),
+        ("try:\n    assert f(1) == 2\nexcept BaseException:\n    pass", "import os\ndef f(n): os._exit(0)",
+         Status.PROTOCOL_VIOLATION),
+        ("from collections import Counter\nassert f('aab') == {'a': 2, 'b': 1}",
+         "from collections import Counter\ndef f(s): return Counter(s)", Status.PASSED),
+        ("assert f(n=1, k={'a': (1,)}) == (1, {'a': (1,)})", "def f(n, k): return n, k", Status.PASSED),
+        ("def check(candidate):\n    assert candidate(2) == helper(2)", "def f(n): return helper(n)", Status.PASSED),
+        ("def check(candidate):\n    assert candidate(2) == 4\ncheck(f)", "def f(n): return n * n", Status.PASSED),
+        ("assert f.__name__ == 'f'\nassert f(2) == 4", "def f(n): return n * n", Status.PASSED),
+        ("assert f(f(2)) == 16", "def f(n): return n * n", Status.PASSED),
+        ("for i in range(50):\n    assert f(i) == i * i", "def f(n): return n * n", Status.PASSED),
+    ],
+)  # fmt: skip
+async def test_calls_cross_by_value(judge: Judge, test: str, source: str, status: Status) -> None:
+    suite = AssertSuite(test, "f", prelude="def helper(n): return n * n")
+    found = await judge.judge(Submission(source), suite, Options(total_s=1.5))
+    assert (found.status, found.score) == (status, float(status is Status.PASSED)), found.message
+
+
+async def test_arguments_come_back_when_the_suite_says_so(judge: Judge) -> None:
+    test = "x = [3, 3, 1]\nk = f(x)\nassert x[:k] == [1]"
+    source = Submission("def f(x):\n    x[:] = [1]\n    return 1")
+    assert (await judge.judge(source, AssertSuite(test, "f"))).score == 0.0
+    assert (await judge.judge(source, AssertSuite(test, "f", updates_arguments=True))).score == 1.0
+
+
+async def test_each_assert_is_a_case(judge: Judge) -> None:
+    suite = AssertSuite("assert f(1) == 1\nassert f(2) == 4\nassert f(3) == 9", "f")
+    program = Submission("def f(n):\n    if n == 2: raise ValueError\n    return n * n")
+    found = await judge.judge(program, suite, Options(scoring=Scoring.FRACTION))
+    assert [case.status for case in found.cases] == [Status.PASSED, Status.RUNTIME_ERROR, Status.PASSED]
+    assert found.score == pytest.approx(2 / 3)
+    found = await judge.judge(program, suite)
+    assert [case.status for case in found.cases] == [Status.PASSED, Status.RUNTIME_ERROR, Status.SKIPPED]
+
+
+async def test_methods_are_called_on_a_fresh_object(judge: Judge) -> None:
+    suite = AssertSuite(
+        "assert Solution().f(1) == 1\nassert Solution().f(1) == 1\nassert candidate(1) == 1", "Solution.f"
+    )
+    program = Submission("class Solution:\n    n = 0\n    def f(self, k):\n        self.n += k\n        return self.n")
+    assert (await judge.judge(program, suite)).score == 1.0
