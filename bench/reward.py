@@ -32,7 +32,7 @@ from areal.reward.sandbox.values import Tier
 from areal.reward.stack import StackSettings, code_stack
 from areal.reward.verifiers.math import MathVerifier
 from report import write
-from reward_soak import soak
+from reward_soak import see_own_mounts_only, soak
 
 SLOTS = 2
 SECTIONS = ("latency", "suites", "math", "fairness", "soak")
@@ -217,6 +217,7 @@ async def main() -> int:
     wanted = given.only.split(",")
     load, began = os.getloadavg()[0], time.time()
     table, more = Table(quiet=load < 1), {}
+    see_own_mounts_only()
     print(f"\nreward  (load {load:.1f} before the start)")
     measures: dict[str, Callable[[Table], Awaitable[None]]] = {
         "latency": latency, "suites": suites, "math": math, "fairness": fairness,
