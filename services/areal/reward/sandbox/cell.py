@@ -36,6 +36,7 @@ class Means:
     count_inodes: bool = False  # tmpfs knows nr_inodes
     return_to_pid_namespace: bool = False  # setns back after a fork; otherwise a shim forks twice
     user_namespace: bool = False  # made by an ordinary user: no other uid, capabilities only inside
+    own_tasks: bool = False  # in a user namespace of its own, a cell's tasks are counted apart from its neighbours'
     bounding: bool = False  # CAP_SETPCAP: capabilities can be given up for good
     landlock_abi: int = 0
     seccomp: bool = True
@@ -101,7 +102,11 @@ def _become_user(place: Place) -> None:
         os.setgroups([])
         os.setresgid(place.uid, place.uid, place.uid)
         os.setresuid(place.uid, place.uid, place.uid)
-    kernel.drop_capabilities()
+    if means.own_tasks:
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # its own /proc is root's otherwise
+        kernel.enter_user_namespace()
+    if place.layers.no_new_privileges:
+        kernel.drop_capabilities()  # otherwise the filters still need them
 
 
 def _rules_of_private_root(place: Place, box: str) -> int:
@@ -131,8 +136,10 @@ def _filters(place: Place, box: str) -> None:
         shape = place.shape
         assembled = place.filters[shape.fork, shape.execute]
         if 0 < place.means.landlock_abi < landlock.SCOPES_FROM and not place.means.namespaces:
-            assembled = seccomp.program(seccomp.Policy(shape.fork, shape.execute, only_signal=os.getpid()))
+            assembled = seccomp.program(seccomp.Policy(shape.fork, shape.execute, bool(place.join), os.getpid()))
         seccomp.install(assembled)
+    if place.layers.user and not place.layers.no_new_privileges:
+        kernel.drop_capabilities()
 
 
 def _default_signals() -> None:

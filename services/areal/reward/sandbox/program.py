@@ -31,7 +31,7 @@ from areal.reward.sandbox.values import Limits
 
 SCRIPT_NAME = "main.py"
 _CHANNEL = 3
-_TELL = 19  # above whatever a run hands over
+_TELL = 100  # above every number that a handed-over descriptor may get
 _MOST_DESCRIPTORS = 5  # order, three standard streams, channel
 _EXEC_FAILED = 127
 _SETUP_CPU_S = 0.05  # of a cell; so little more or less doesn't cost a whole second of limit
@@ -43,12 +43,12 @@ _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_
 def serve(entry: socket.socket, place: Place, box: str) -> NoReturn:
     """Waits for a run, becomes it, ends."""
     step = "hand-over"
+    os.dup2(entry.detach(), _TELL, inheritable=False)
+    tell = socket.socket(fileno=_TELL)
     try:
-        given, descriptors = messages.receive(entry, _MOST_DESCRIPTORS)
+        given, descriptors = messages.receive(tell, _MOST_DESCRIPTORS)
         if given is None:
             os._exit(0)  # a spare that nobody needs any more
-        os.dup2(entry.fileno(), _TELL, inheritable=False)
-        tell = socket.socket(fileno=_TELL)
         order = messages.read_order(descriptors[0])
         channel = _take_descriptors(descriptors[1:], place)
         limits = Limits(**given["limits"])
@@ -67,21 +67,17 @@ def serve(entry: socket.socket, place: Place, box: str) -> NoReturn:
         tell.close()
     except BaseException as error:
         with contextlib.suppress(OSError):
-            messages.send(socket.socket(fileno=_TELL), {"failed": f"{step}: {type(error).__name__}: {error}"})
+            messages.send(tell, {"failed": f"{step}: {type(error).__name__}: {error}"})
         os._exit(SETUP_FAILED)
     action()
     os._exit(1)
 
 
 def _take_descriptors(descriptors: list[int], place: Place) -> socket.socket | None:
-    parked = [os.dup(descriptor) for descriptor in descriptors]  # numbers below 5 may be taken by one another
-    for descriptor in descriptors:
-        os.close(descriptor)
-    high: list[int] = []
-    for descriptor in parked:
-        target = 20 + len(high)
+    high = list(range(_TELL + 1, _TELL + 1 + len(descriptors)))  # first out of the way of one another
+    for descriptor, target in zip(descriptors, high, strict=True):
         os.dup2(descriptor, target, inheritable=False)
-        high.append(target)
+        os.close(descriptor)
     for standard in range(3):
         os.dup2(high[standard], standard)
     if len(high) > 3:
