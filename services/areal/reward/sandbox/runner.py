@@ -245,13 +245,13 @@ class Sandbox:
             address_space = limits.memory_bytes
             if not isinstance(run.entry, Command):
                 address_space += zygote.address_space
-        own_user = zygote.means.own_user and self._config.layers.user
+        counted = zygote.means.own_tasks or (zygote.means.own_user and self._config.layers.user)
         return {
             "op": "run", "id": number, "shape": list(asdict(Shape.of(run)).values()),
             "limits": messages.limits_of(limits), "writable": run.writable,
             "keep": list(run.keep), "keep_bytes": limits.disk_bytes, "tell": tell,
             "channel": tell, "memory": limits.memory_bytes, "group_tasks": tasks + 1, "address_space": address_space,
-            "tasks": tasks + 1 if own_user else zygote.tasks + _TASKS_OF_SHARED_USER,
+            "tasks": tasks + 1 if counted else zygote.tasks + _TASKS_OF_SHARED_USER,
         }  # fmt: skip
 
     async def _fly(

@@ -70,6 +70,7 @@ class Policy:
 
     fork: bool = False  # otherwise only threads of the same process
     execute: bool = False
+    memory_files: bool = True  # memory that no process's limit counts: only where a cgroup does
     only_signal: int | None = None  # the one process that may be signalled, where Landlock can't scope signals
 
 
@@ -251,6 +252,8 @@ def program(policy: Policy, machine: str = kernel.MACHINE) -> bytes:
     out.refuse(("clone3",), errno.ENOSYS)  # its flags are behind a pointer; libraries fall back to clone
     if not policy.fork:
         out.refuse(("fork", "vfork"), errno.EAGAIN)
+    if not policy.memory_files:
+        out.refuse(("memfd_create",), errno.EPERM)
     if not policy.execute:
         out.refuse(("execve", "execveat"), errno.EPERM)
     if case := out.when("clone"):

@@ -86,18 +86,19 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
         count_inodes=wanted and _try(_inodes_counted),
         return_to_pid_namespace=wanted and _try(_pid_namespace_returns),
         user_namespace=in_user_namespace,
+        own_tasks=in_user_namespace and proc and _try(_tasks_counted_apart),
         bounding=bool(kernel.capabilities() >> kernel.CAP_SETPCAP & 1),
         landlock_abi=abi,
     )
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     _silence()
+    groups = Groups.given(config["groups"], groups_given) if layers.cgroup else Groups.none()
     filters = {
-        (fork, execute): seccomp.program(seccomp.Policy(fork, execute))
+        (fork, execute): seccomp.program(seccomp.Policy(fork, execute, memory_files=bool(groups)))
         for fork in (False, True)
         for execute in (False, True)
     }
-    groups = Groups.given(config["groups"], groups_given) if layers.cgroup else Groups.none()
     gc.collect()
     gc.freeze()  # cells share these pages
     cells = Cells(link, means, layers, rules, filters, groups, config["first_uid"], config["spares"])
@@ -114,11 +115,7 @@ def _enter_namespaces(in_user_namespace: bool, layers: Layers) -> None:
     if layers.network:
         flags |= kernel.CLONE_NEWNET
     if in_user_namespace:
-        uid, gid = os.geteuid(), os.getegid()
-        kernel.unshare(flags | kernel.CLONE_NEWUSER)
-        for name, line in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
-            with open(f"/proc/self/{name}", "w", encoding="ascii") as file:
-                file.write(line)
+        kernel.enter_user_namespace(flags)
     else:
         kernel.unshare(flags)
     child = os.fork()
@@ -168,6 +165,31 @@ def _mapped_bytes() -> int:
     with contextlib.suppress(OSError, ValueError), open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[0]) * resource.getpagesize()
     return 128 << 20
+
+
+def _tasks_counted_apart() -> None:
+    """Raises OSError unless a limit of two tasks lets this process, in a user namespace of its own, have one child."""
+    kernel.enter_user_namespace()
+    kernel.drop_capabilities()
+    resource.setrlimit(resource.RLIMIT_NPROC, (2, 2))
+    children = [_waiting_child()]
+    try:
+        children.append(_waiting_child())
+    except BlockingIOError:
+        return
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    raise OSError("a task above the limit was let through")
+
+
+def _waiting_child() -> int:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+        os._exit(0)
+    return child
 
 
 def _tasks_of_user() -> int:
