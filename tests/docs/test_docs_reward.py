@@ -15,7 +15,7 @@ from areal.reward.judge.checkers import NAMES
 from areal.reward.judge.formats.registry import FORMATS
 from areal.reward.judge.suites import from_document
 from areal.reward.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
-from areal.reward.languages.table import COMPILE_LIMITS
+from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES
 from areal.reward.sandbox.tiers import as_markdown
 from areal.reward.sandbox.values import DEFAULT_LIMITS
 from areal.reward.verifiers.code import _FORKS, NO_PROGRAM
@@ -47,6 +47,21 @@ def test_statuses_are_sorted_by_whose_doing_they_are():
     assert named == set(Status) - {Status.SKIPPED}
     assert {Status(word) for word in rows[: len(OF_PROGRAM)]} == OF_PROGRAM
     assert {Status(word) for word in rows[len(OF_PROGRAM) + 1 :][: len(RETRYABLE)]} == RETRYABLE
+
+
+def test_languages_that_need_a_cgroup_are_named():
+    shown = {
+        "javascript": "JavaScript",
+        "java": "Java",
+        "go": "Go",
+        "bash": "bash",
+        "c": "C",
+        "cpp": "C++",
+        "rust": "Rust",
+    }
+    several = re.search(r"\. ([\w+, ]+) are several processes or threads", PAGE)[1]
+    named = set(re.split(r", | and ", several))
+    assert named == {shown[one.name] for one in LANGUAGES.values() if not one.as_memory or one.processes > 1}
 
 
 def test_every_flag_is_named():
