@@ -11,7 +11,7 @@ from areal.reward.dispatch.offer import Offer
 from areal.reward.dispatch.values import Executed, Priority
 from areal.reward.judge.values import CaseResult, Checker, Judgement, Scoring, Status
 
-_ADD_SUITE = {
+_ADD_SUITE: dict[str, Any] = {
     "kind": "stdio",
     "cases": [{"stdin": "1 2\n", "expected": "3\n"}, {"stdin": "5 -7\n", "expected": "-2\n"}],
 }

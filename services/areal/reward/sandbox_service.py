@@ -115,6 +115,9 @@ class SandboxService(rpc.SandboxServicer):
         except DataError as error:
             judgement = Judgement(Status.GOLD_ERROR, message=str(error), tier=offer.tier)
         self._progress.advance()
+        if log.isEnabledFor(logging.DEBUG):
+            told = {"request_id": request.request_id, "tenant": request.tenant, "labels": dict(request.labels)}
+            log.debug("judged %s in %.3f s", judgement.status.value, judgement.timing.total_s, extra=told)
         return wire.judgement_to_wire(judgement, request.request_id, offer.runtime_digest)
 
     async def _execute(self, request: pb.ExecuteRequest, remaining_s: float | None) -> pb.ExecuteResult:

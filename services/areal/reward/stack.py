@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -17,7 +16,7 @@ from areal.reward.dispatch.dispatcher import Dispatcher
 from areal.reward.dispatch.executor import Executor
 from areal.reward.dispatch.meters import Meters
 from areal.reward.dispatch.offer import Offer, Runtime
-from areal.reward.dispatch.pod_memory import pod_memory_bytes
+from areal.reward.dispatch.pod_limits import pod_cores, pod_memory_bytes
 from areal.reward.dispatch.readiness import Readiness
 from areal.reward.judge.judge import Judge
 from areal.reward.languages.discovery import Toolchain
@@ -29,6 +28,7 @@ from areal.reward.sandbox.values import Ending, Powers, Tier
 from areal.reward.self_test import SelfTest
 
 _SAMPLE_S = 1.0
+_MOST_ZYGOTES = 8  # each forks hundreds of cells a second
 _RUNS_A_SLOT = 2  # split tests hold two at once
 _ENDED_ITSELF = (Ending.EXITED.value, Ending.SIGNALED.value)
 
@@ -66,7 +66,8 @@ async def code_stack(
         InfraError: the sandbox does not start.
     """
     async with contextlib.AsyncExitStack() as owned:
-        slots = settings.slots or default_slots(len(os.sched_getaffinity(0)))
+        cores = pod_cores()
+        slots = settings.slots or default_slots(cores)
         store, found = None, await asyncio.to_thread(_found, settings.languages)
         if len(settings.languages) > 1:
             store = Store()
@@ -75,6 +76,7 @@ async def code_stack(
             min_tier=settings.min_tier,
             allow_unsafe=settings.allow_unsafe,
             highest_tier=settings.highest_tier,
+            zygotes=min(_MOST_ZYGOTES, cores),
             max_runs=_RUNS_A_SLOT * slots + 2,  # the self-test has its own
             readable=Toolchains.readable(found, store),
         )

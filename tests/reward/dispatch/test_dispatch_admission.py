@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from areal.reward.dispatch.admission import Bounds, DrainRate, MemoryBudget
-from areal.reward.dispatch.pod_memory import pod_memory_bytes
 
 
 def test_either_bound_refuses_and_says_which() -> None:
@@ -45,26 +42,3 @@ def test_memory_of_all_limits_stays_within_the_budget_but_one_alone_may_have_the
     assert not memory.fits(301)
     memory.give(500)
     assert memory.fits(900)
-
-
-@pytest.mark.parametrize(
-    ("membership", "file", "text"),
-    [
-        ("0::/\n", "memory.max", "1000000\n"),
-        ("0::/kubepods/pod1\n", "kubepods/pod1/memory.max", "1000000\n"),
-        ("4:memory:/pod1\n0::/\n", "memory/pod1/memory.limit_in_bytes", "1000000\n"),
-        ("4:cpu,memory:/gone\n", "memory/memory.limit_in_bytes", "1000000\n"),
-    ],
-)
-def test_the_pods_memory_is_its_groups_limit(tmp_path: Path, membership: str, file: str, text: str) -> None:
-    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / file).write_text(text)
-    (tmp_path / "membership").write_text(membership)
-    assert pod_memory_bytes(tmp_path, tmp_path / "membership") == 1_000_000
-
-
-def test_without_a_limit_the_pod_has_the_machines_memory(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text("max\n")
-    (tmp_path / "membership").write_text("0::/\n")
-    assert pod_memory_bytes(tmp_path, tmp_path / "membership") > 1 << 28
-    assert pod_memory_bytes(tmp_path / "none", tmp_path / "none") > 1 << 28
