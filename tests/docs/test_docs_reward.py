@@ -10,7 +10,7 @@ import pytest
 import yaml
 from areal.plan.code_pods import offer_of
 from areal.reward.code_rows import _ROWS
-from areal.reward.http_models import HTTP_STATUS
+from areal.reward.http_models import HTTP_STATUS, ExecuteBody, JudgeBody
 from areal.reward.judge.checkers import NAMES
 from areal.reward.judge.formats.registry import FORMATS
 from areal.reward.judge.suites import from_document
@@ -105,6 +105,15 @@ def test_the_job_that_is_shown_for_gvisor_is_accepted_there():
     shown = yaml.safe_load(re.search(r"```yaml\n(spec:\n  reward:.*?)```", PAGE, re.S)[1])["spec"]
     offer = offer_of({"runtimeClassName": shown["podTemplate"]["reward"]["runtimeClassName"]}, RuntimeSandbox())
     assert offer.tier == shown["reward"]["code"]["minTier"] == "T4"
+
+
+def test_the_bodies_that_are_shown_are_requests():
+    shown = re.findall(r"localhost:7651/(\w+) -d '(.*?)'$", PAGE, re.S | re.M)
+    bodies = {
+        path: {"execute": ExecuteBody, "judge": JudgeBody}[path].model_validate_json(body) for path, body in shown
+    }
+    assert bodies["execute"].stdin == "hello\n"
+    assert from_document(bodies["judge"].suite).cases[0].stdin == "1 2\n"
 
 
 def test_http_statuses_are_those_of_the_service():
