@@ -18,9 +18,8 @@ import time
 from dataclasses import asdict
 from typing import Any
 
-from reward.attacks.isolation import ISOLATION
-from reward.attacks.native import NATIVE
-from reward.attacks.resource import RESOURCE
+from areal.reward.sandbox.values import MemoryBound
+from reward.attacks.claims import ATTACKS
 from reward.attacks.table import Attack, Seen, prepared
 from reward.security import outside
 from support.as_user import as_user
@@ -29,7 +28,6 @@ _LATE_S = 4.0  # beyond the wall limit: machines are busy; what hangs does so fo
 _MEMORY_SLACK = 72 << 20  # an interpreter, page tables, the neighbour
 _CPU_SLACK_S = 1.5  # limits are whole seconds
 _GRACE_S = 3.0
-ATTACKS = {attack.name: attack for attack in (*ISOLATION, *RESOURCE, *NATIVE)}
 
 
 def main() -> None:
@@ -60,6 +58,7 @@ class Arena:
         modules = ("calendar", "cmd", "colorsys", "csv", "fileinput", "fractions", "imghdr", "mailbox", "pdb", "pipes")
         chosen = importlib.import_module(modules[os.getpid() % len(modules)])
         self._shared_file = str(chosen.__file__)
+        self._each = False  # whether the memory limit is each process's
         self._memory = outside.MemoryOfAll(told["memory_group"])
 
     def fight(self) -> dict[str, Any]:
@@ -99,6 +98,8 @@ class Arena:
             service.stdin.write(json.dumps(first) + "\n")
             service.stdin.flush()
             said: dict[str, Any] = {"verdicts": {}, "ready": self._line(service)}
+            several = said["ready"]["fork"]
+            self._each = several and said["ready"]["memory_bound"] == MemoryBound.PROCESS
             together = [one for one in self._attacks if one.seen is not Seen.MEMORY]
             alone = [one for one in self._attacks if one.seen is Seen.MEMORY]
             for batch in (together, *([one] for one in alone)):
@@ -186,7 +187,7 @@ class Arena:
             return "a lock was held" if watch.locked else ""
         if one.seen is Seen.MEMORY and self._memory:
             taken = self._memory.peak() - before
-            bound = one.bound_bytes or one.limits.memory_bytes
+            bound = one.bound_bytes or one.limits.memory_bytes * (one.limits.processes if self._each else 1)
             return f"{taken >> 20} MB were taken" if taken > bound + _MEMORY_SLACK else ""
         return ""
 

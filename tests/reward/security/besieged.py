@@ -90,7 +90,7 @@ async def _main() -> None:
     await sandbox.start()
     powers = sandbox.powers
     held = [probe.name for probe in powers.probes if probe.held]
-    _say(ready=True, tier=powers.tier.name, memory_bound=powers.memory_bound, held=held)
+    _say(ready=True, tier=powers.tier.name, memory_bound=powers.memory_bound, fork=powers.fork, held=held)
     over = asyncio.Event()
     neighbour = asyncio.create_task(_neighbour(sandbox, told["neighbour_secret"], over))
     slots = asyncio.Semaphore(told["at_once"])

@@ -1,0 +1,47 @@
+"""Every claim of isolation, in every tier that this machine offers: attacks in an outer cell, judged from outside."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from reward.attacks.claims import ATTACKS, CLAIMS, Claim
+from reward.security import outer_cell
+from reward.security.settings import SETTINGS, Setting
+
+pytestmark = [pytest.mark.component, pytest.mark.skipif(bool(outer_cell.lacking()), reason=outer_cell.lacking())]
+
+
+@pytest.fixture(scope="module", params=SETTINGS, ids=lambda setting: setting.name)
+def battle(request: pytest.FixtureRequest) -> tuple[Setting, dict[str, Any]]:
+    """All attacks on one sandbox at once, as far as they don't measure the memory of all."""
+    setting: Setting = request.param
+    said = outer_cell.fight(setting.of(ATTACKS), tier=setting.tier.name, uid=setting.uid, at_once=6)
+    return setting, said
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"claim{claim.number}")
+def test_no_attack_on_a_claim_wins(battle: tuple[Setting, dict[str, Any]], claim: Claim) -> None:
+    setting, said = battle
+    tried = setting.of(claim.attacks)
+    assert tried
+    won = {name: said["verdicts"][name] for name in tried if said["verdicts"][name]["won"]}
+    assert not won, f"claim {claim.number}: {claim.text}"
+
+
+def test_a_neighbour_of_all_attacks_is_judged_right(battle: tuple[Setting, dict[str, Any]]) -> None:
+    _, said = battle
+    assert said["neighbour"] > 0
+    assert said["wrong"] == []
+
+
+def test_the_service_outlives_all_attacks(battle: tuple[Setting, dict[str, Any]]) -> None:
+    setting, said = battle
+    assert said["ready"]["tier"] == setting.tier.name
+    assert said["signals"] == 0
+    assert said["stopped"]
+    assert said["exit_code"] == 0
+
+
+def test_every_attack_belongs_to_a_claim() -> None:
+    assert {name for claim in CLAIMS for name in claim.attacks} == set(ATTACKS)

@@ -1,0 +1,80 @@
+"""Every layer is needed: with it, and what stands behind it, switched off, an attack wins that otherwise doesn't.
+
+This is also what shows that the attacks are real, and that those who watch see them. Nothing leaves the outer cell.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import pytest
+from areal.reward.sandbox.values import Layers, Tier
+from reward.attacks.claims import ATTACKS
+from reward.security import outer_cell
+from reward.security.settings import SETTINGS, Setting
+
+pytestmark = [pytest.mark.component, pytest.mark.skipif(bool(outer_cell.lacking()), reason=outer_cell.lacking())]
+
+_ROOT_T3, _USER_T3, _ROOT_T2, _USER_T2 = SETTINGS
+
+
+@dataclass(frozen=True)
+class Hole:
+    """Layers off, and the attacks that then win."""
+
+    setting: Setting
+    off: tuple[str, ...]
+    winners: tuple[str, ...]
+
+
+HOLES = (
+    Hole(_USER_T2, ("landlock",), (
+        "reads_a_file_of_the_machine", "reads_a_file_through_another_process", "leaves_files",
+        "makes_others_die_first", "looks_for_other_runs",
+    )),
+    Hole(_USER_T2, ("landlock", "kill_all"), ("signals_everybody",)),
+    Hole(_USER_T2, ("seccomp",), (
+        "connects_to_loopback", "connects_to_a_socket_file", "opens_strange_sockets", "mounts", "reaches_the_kernel",
+        "makes_namespaces", "leaves_shared_memory", "keeps_a_key", "locks_a_file_that_everybody_reads",
+        "raises_its_priority", "raises_its_limits", "forks_without_end",
+    )),
+    Hole(_USER_T2, ("seccomp", "landlock"), (
+        "connects_to_an_abstract_socket", "traces_a_process", "reads_memory_of_a_process",
+        "writes_memory_of_a_process",
+    )),
+    Hole(_USER_T2, ("seccomp", "kill_all"), ("leaves_a_daemon", "holds_its_pipes")),
+    Hole(_USER_T2, ("rlimits",), ("spins", "opens_files_without_end", "takes_much_memory")),
+    Hole(_USER_T2, ("environment",), ("prints_its_environment",)),
+    Hole(_USER_T2, ("descriptors",), ("talks_to_what_made_it",)),
+    Hole(_ROOT_T2, ("landlock", "user"), ("reads_a_file_of_root", "opens_the_kernels_settings")),
+    Hole(_ROOT_T3, ("network", "seccomp", "landlock"), ("connects_to_loopback", "connects_to_an_abstract_socket")),
+    Hole(_ROOT_T3, ("private_root", "landlock"), ("reads_a_file_of_the_machine", "leaves_files")),
+    Hole(_ROOT_T3, ("private_root", "landlock", "seccomp", "no_new_privileges"), ("runs_a_setuid_program",)),
+    Hole(_ROOT_T3, ("quotas", "cgroup"), ("fills_the_disk", "fills_the_inodes")),
+    Hole(_ROOT_T3, ("cgroup",), ("takes_memory_in_children",)),
+    Hole(_ROOT_T3, ("cgroup", "rlimits"), ("forks_in_every_child",)),
+    Hole(_ROOT_T3, ("namespaces", "kill_all", "landlock", "user"), ("leaves_a_daemon", "reads_environments_of_others")),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("hole", HOLES, ids=lambda hole: f"{hole.setting.name}-without-{'-'.join(hole.off)}")
+def test_without_a_layer_an_attack_wins(hole: Hole) -> None:
+    said = outer_cell.fight(hole.winners, tier=hole.setting.tier.name, uid=hole.setting.uid, off=hole.off)
+    verdicts = said["verdicts"]
+    assert [name for name in hole.winners if not verdicts[name]["won"]] == [], verdicts
+
+
+def test_every_layer_is_switched_off_somewhere() -> None:
+    assert {layer for hole in HOLES for layer in hole.off} == {field.name for field in fields(Layers)}
+
+
+def test_an_attack_names_the_layers_whose_absence_lets_it_win() -> None:
+    for hole in HOLES:
+        for name in hole.winners:
+            assert set(ATTACKS[name].layers) & set(hole.off), name
+
+
+def test_holes_are_of_tiers_that_have_the_layer() -> None:
+    of_t3 = {"namespaces", "network", "private_root", "quotas", "cgroup"}
+    for hole in HOLES:
+        assert hole.setting.tier is Tier.T3 or not of_t3 & set(hole.off)
