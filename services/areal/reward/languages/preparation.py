@@ -6,6 +6,7 @@ sources alone, and is found again by the toolchain's digest when the directory o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -19,6 +20,7 @@ from areal.reward.languages.discovery import Toolchain
 from areal.reward.languages.table import COREUTILS, LANGUAGES, PREPARE_LIMITS
 from areal.reward.sandbox.values import Command, Ended, Powers, Run
 
+_PREFIX = "areal-toolchains-"
 _HIDDEN = ("/tmp", "/dev", "/proc", "/box")  # a cell has its own there
 _DONE = ".done"
 
@@ -40,24 +42,23 @@ class Store:
     """Prepared files, a directory a toolchain. Without a path it is a temporary one, gone with `close`."""
 
     def __init__(self, path: str | Path | None = None) -> None:
-        self._temporary = path is None
-        self.path = (
-            Path(tempfile.mkdtemp(prefix="areal-toolchains-", dir="/var/tmp"))
-            if path is None
-            else Path(path).absolute()
-        )
-        real = self.path.resolve()
-        if any(real.is_relative_to(hidden) for hidden in _HIDDEN):
-            fix = "name a directory elsewhere, for example /var/cache/areal/toolchains"
-            raise ConfigError(
-                f"toolchains can't be prepared in {real}: a cell has its own {real.parts[1]} there", fix=fix
-            )
+        self.temporary = path is None
+        self.path = _temporary() if path is None else Path(path).absolute()
+        if path is not None:
+            self._refuse_hidden("name a directory elsewhere, for example /var/cache/areal/toolchains")
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(0o755)  # mkdtemp's is its owner's alone, and cells are other users
 
+    def _refuse_hidden(self, fix: str) -> None:
+        real = self.path.resolve()
+        if any(real.is_relative_to(hidden) for hidden in _HIDDEN):
+            raise PreparationError(
+                f"toolchains can't be prepared in {real}: a cell has its own {real.parts[1]} there", fix=fix
+            )
+
     def close(self) -> None:
         """Removes a temporary store."""
-        if self._temporary:
+        if self.temporary:
             shutil.rmtree(self.path, ignore_errors=True)
 
     def directory(self, toolchain: Toolchain) -> Path:
@@ -73,6 +74,7 @@ class Store:
 
     def put(self, toolchain: Toolchain, files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> None:
         """Lays files into a toolchain's directory; complete or not at all."""
+        self._refuse_hidden("give the service a writable /var/tmp: in a pod, an emptyDir")
         target = self.directory(toolchain)
         scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=self.path))
         try:
@@ -93,6 +95,13 @@ class Store:
                 raise
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _temporary() -> Path:
+    """A new directory that cells can see; any other where none is writable, as in a restricted pod: it stays empty."""
+    with contextlib.suppress(OSError):
+        return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/var/tmp"))
+    return Path(tempfile.mkdtemp(prefix=_PREFIX))
 
 
 async def prepare(cells: Cells, toolchain: Toolchain, words: Mapping[str, str]) -> Mapping[str, bytes]:
