@@ -26,7 +26,7 @@ from reward.judge.verdict_attacks import ATTACKS, HONEST, INPUTS, NAIVE_GRADER, 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 R = TypeVar("R")
 
-SHORT = Limits(wall_s=1.0, cpu_s=1.0, memory_bytes=256 << 20, output_bytes=1 << 16)
+SHORT = Limits(wall_s=0.6, cpu_s=1.0, memory_bytes=256 << 20, output_bytes=1 << 16)
 CASES = tuple(CallCase(([n, "label"],), answer(n)) for n in INPUTS)
 CALLS = CallSuite("solve", CASES, limits=SHORT, prelude="from math import *")
 TEST = "def check(candidate):\n" + "".join(f"    assert candidate([{n}, 'label']) == {answer(n)}\n" for n in INPUTS)
@@ -57,7 +57,7 @@ async def test_no_trick_passes_and_none_escapes_its_score(judge: Judge, suite: S
 
 
 async def test_no_trick_gains_a_part_of_the_score(judge: Judge) -> None:
-    options = Options(scoring=Scoring.FRACTION, total_s=1.2)
+    options = Options(scoring=Scoring.FRACTION, total_s=0.8)
     found = await each(ATTACKS, lambda source: judge.judge(Submission(source), CALLS, options))
     assert tells({name: one for name, one in found.items() if one.score != 0.0}) == {}
 
