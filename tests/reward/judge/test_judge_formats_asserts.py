@@ -182,6 +182,21 @@ def test_tests_that_need_more_of_the_program_run_in_its_process(change: Row) -> 
     assert asserts_of(MBPP | change).integrity is Integrity.IN_PROCESS
 
 
+def test_names_that_tests_bind_themselves_are_not_the_programs() -> None:
+    script = """\
+def close(a, b):
+    def inner(x, *, y=1):
+        return [z for z in x if (w := z)]
+    try:
+        assert abs(a - b) < 1e-6 or inner([a])
+    except ZeroDivisionError as why:
+        raise AssertionError(why)
+for i, (given, due) in enumerate([((1, 2), 3)]):
+    close(add(*given), due)
+"""
+    assert asserts_of(MBPP | {"test": script}).integrity is Integrity.SPLIT
+
+
 def test_sanitised_mbpp_has_imports_and_mbpp_plus_a_script() -> None:
     row = {"test_imports": ["import math"], "test_list": ["assert math.isclose(add(1, 2), 3)"], "code": MBPP["code"]}
     suite = asserts_of(row)
@@ -296,6 +311,15 @@ def test_a_broken_row_is_refused_by_column(row: Row, message: str) -> None:
     assert refused.value.fix
 
 
+_odd = (
+    st.none()
+    | st.integers()
+    | st.text(max_size=9)
+    | st.lists(st.text(max_size=9) | st.lists(st.integers()), max_size=3)
+    | st.sampled_from(["assert add(1) == 1", "def mean(x):", "import os", "class A: pass", "\0", "[1, 2]"])
+)
+
+
 @given(
     st.sampled_from([HUMANEVAL, MBPP, EVALPLUS, EVALPLUS | {"base_output": [1.5], "plus_output": [3.0, 1.0]}]),
     st.dictionaries(
@@ -303,8 +327,7 @@ def test_a_broken_row_is_refused_by_column(row: Row, message: str) -> None:
             "prompt", "test", "entry_point", "test_list", "test_setup_code", "code", "base_input", "plus_input", "atol",
             "canonical_solution", "base_output", "base_time", "task_id", "challenge_test_list", "test_imports",
         ]),
-        st.none() | st.integers() | st.text(max_size=30) | st.lists(st.text(max_size=9) | st.lists(st.integers()), max_size=3)
-        | st.sampled_from(["assert add(1) == 1", "def mean(x):", "import os", "class A: pass", "\0", "[1, 2]"]),
+        _odd,
         max_size=2,
     ),
 )  # fmt: skip

@@ -28,6 +28,14 @@ PROMPT = "import math\n\n\ndef half(x):\n    return x / 2\n\n\ndef mean(xs):\n  
 PLUS = {"prompt": PROMPT, "entry_point": "mean", "base_input": [[[1, 2]], [[0.1, 0.2]]], "plus_input": [[[3]]]}
 MEAN = PROMPT + "    return math.fsum(xs) / len(xs)\n"
 
+PLUS_SCRIPT = """\
+import numpy as np
+def assertion(out, exp, atol):
+    assert out == exp or (atol and np.allclose(out, exp, rtol=1e-07, atol=atol))
+for i, (given, due) in enumerate(zip([[1, 2], [0.1, 0.2]], [3, 0.3])):
+    assertion(add(*given), due, 1e-6)
+"""
+
 ROWS: dict[str, tuple[Row, str, str]] = {
     "native": ({"kind": "stdio", "cases": [{"stdin": "1 2\n", "expected": "3\n"}]}, SUM, "print(input())"),
     "humaneval": (
@@ -45,6 +53,11 @@ ROWS: dict[str, tuple[Row, str, str]] = {
             "test_list": ["assert add(1, 2) == 3", "assert twice(add(1, 2)) == 6"],
             "test_setup_code": "def twice(x):\r\n    return 2 * x",
         },
+        ADD,
+        EQUAL + "def add(a, b):\n    return Equal(3)\n",
+    ),
+    "mbpp plus": (
+        {"code": ADD, "test_list": ["assert add(1, 2) == 3"], "test": PLUS_SCRIPT},
         ADD,
         EQUAL + "def add(a, b):\n    return Equal(3)\n",
     ),

@@ -82,9 +82,13 @@ def read(tree: ast.AST) -> set[str]:
 
 
 def foreign(tree: ast.Module) -> set[str]:
-    """Names that the module reads but neither binds nor finds among the builtins."""
-    bound = defined(tree) | {argument.arg for node in ast.walk(tree) if isinstance(node, ast.arguments)
-                             for argument in _parameters(node)}  # fmt: skip
+    """Names that the module reads but binds nowhere, and that are no builtins."""
+    bound = imported(tree) | _assigned(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            bound |= {argument.arg for argument in _parameters(node)}
+        elif isinstance(node, _Function | ast.ClassDef | ast.ExceptHandler) and node.name:
+            bound.add(node.name)
     return {name for name in read(tree) - bound if not hasattr(builtins, name)}
 
 
