@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from areal.reward.judge.values import Status, Submission
 from areal.reward.languages.discovery import Toolchain
@@ -27,7 +28,7 @@ SECRET = "areal-canary-5f1c9e"
 @pytest.fixture
 def quick(cells: Sandbox, found: tuple[Toolchain, ...], store: Store) -> Toolchains:
     """Toolchains whose compilers get little."""
-    return Toolchains(cells, store=store, found=found, compile_limits=SHORT)
+    return Toolchains(cells, store=store, found=found, compile_limits=SHORT, unbounded_memory=True)
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +41,8 @@ def canary() -> Iterator[Path]:
     path.unlink()
 
 
-async def refused(toolchains: Toolchains, language: str, source: str) -> Compiled:
-    need(language, toolchains)
+async def refused(toolchains: Toolchains, store: Store, language: str, source: str) -> Compiled:
+    need(language, toolchains, store)
     began = time.monotonic()
     compiled = await toolchains.compiled(Submission(source, language))
     assert time.monotonic() - began < 60  # a bomb that isn't stopped takes hours
@@ -86,9 +87,9 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-async def test_a_bomb_is_refused_within_its_limits(quick: Toolchains, name: str) -> None:
+async def test_a_bomb_is_refused_within_its_limits(quick: Toolchains, store: Store, name: str) -> None:
     language, source = BOMBS[name]
-    await refused(quick, language, source)
+    await refused(quick, store, language, source)
 
 
 @pytest.mark.parametrize(
@@ -103,27 +104,27 @@ async def test_a_bomb_is_refused_within_its_limits(quick: Toolchains, name: str)
     ],
 )
 async def test_no_file_of_the_machine_is_compiled_in(
-    toolchains: Toolchains, canary: Path, language: str, source: str
+    toolchains: Toolchains, store: Store, canary: Path, language: str, source: str
 ) -> None:
-    compiled = await refused(toolchains, language, source.format(path=canary))
+    compiled = await refused(toolchains, store, language, source.format(path=canary))
     assert compiled.result is not None
     assert SECRET not in compiled.result.stderr_head + compiled.result.detail
 
 
 async def test_environment_of_the_service_is_unknown_to_compilers(
-    toolchains: Toolchains, monkeypatch: pytest.MonkeyPatch
+    toolchains: Toolchains, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    need("rust", toolchains)
+    need("rust", toolchains, store)
     monkeypatch.setenv("AREAL_CANARY", SECRET)
-    compiled = await refused(toolchains, "rust", 'fn main() { println!("{}", env!("AREAL_CANARY")); }')
+    compiled = await refused(toolchains, store, "rust", 'fn main() { println!("{}", env!("AREAL_CANARY")); }')
     assert compiled.result is not None
     assert SECRET not in compiled.result.stderr_head
 
 
 async def test_a_compilation_that_nobody_waits_for_ends_and_leaves_nothing(
-    cells: Sandbox, quick: Toolchains, found: tuple[Toolchain, ...]
+    cells: Sandbox, quick: Toolchains, store: Store, found: tuple[Toolchain, ...]
 ) -> None:
-    need("cpp", quick)
+    need("cpp", quick, store)
     language, source = BOMBS["a computation for the compiler"]
     patient = Toolchains(cells, found=found)
     asking = asyncio.ensure_future(patient.compiled(Submission(source, language)))
@@ -138,13 +139,10 @@ async def test_a_compilation_that_nobody_waits_for_ends_and_leaves_nothing(
 
 
 def _compilers() -> list[int]:
-    """Compilers that run as the user of some cell."""
+    """Compilers that some cell of ours runs now."""
     found = []
-    for name in os.listdir("/proc"):
-        with contextlib.suppress(OSError, ValueError):
-            if (
-                Path(f"/proc/{name}/comm").read_text().startswith("cc1plus")
-                and os.stat(f"/proc/{name}").st_uid >= 200000
-            ):
-                found.append(int(name))
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if process.name().startswith("cc1plus"):
+                found.append(process.pid)
     return found
