@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from areal.reward.sandbox import cell as cell_setup
-from areal.reward.sandbox import kernel, messages, orphans
+from areal.reward.sandbox import messages, orphans
 from areal.reward.sandbox.cell import Means, Place
 from areal.reward.sandbox.cgroups import Group, Groups
+from areal.reward.sandbox.forks import Forks
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.values import DEFAULT_LIMITS, Layers
 
@@ -107,7 +107,7 @@ class Cells:
 
     def serve(self) -> None:
         self._inside = self.means.namespaces and self.layers.namespaces
-        self._own_pid_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY) if self._returns() else -1
+        self._forks = Forks(self._inside, self.means.return_to_pid_namespace)
         woken, wake = socket.socketpair()
         for end in (woken, wake):
             end.setblocking(False)
@@ -135,9 +135,6 @@ class Cells:
             if not events and short:
                 self._make(self._recent)
             self._drop_extra_spares()
-
-    def _returns(self) -> bool:
-        return self.means.return_to_pid_namespace
 
     # ---- the service's line
 
@@ -195,7 +192,7 @@ class Cells:
                 group.limit(_SPARE_MEMORY, _SPARE_TASKS, swap=False)
                 joins = group.joins()
             place = Place(shape, self.first_uid + slot, self.means, self.layers, self.rules, tuple(joins), self.filters)
-            pid = self._fork(place, control, entry)
+            pid = self._forks.fork(place, control, entry)
         except OSError as error:
             self._failures += 1
             self._tell({"event": "trouble", "message": f"no cell could be made: {error}"})
@@ -217,46 +214,6 @@ class Cells:
             self._poll.register(end, select.POLLIN)
             self._by_descriptor[end.fileno()] = made
         return made
-
-    def _fork(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
-        if not self._inside:
-            pid = os.fork()
-            if pid == 0:
-                cell_setup.become(place, control, entry)
-            return pid
-        if self._returns():
-            kernel.unshare(kernel.CLONE_NEWPID)
-            try:
-                pid = os.fork()
-                if pid == 0:
-                    cell_setup.become(place, control, entry)
-            finally:
-                kernel.setns(self._own_pid_namespace, kernel.CLONE_NEWPID)
-            return pid
-        return self._fork_by_shim(place, control, entry)
-
-    def _fork_by_shim(self, place: Place, control: socket.socket, entry: socket.socket) -> int:
-        """Where a process can't go back to its pid namespace, a child makes the new one and its first process."""
-        reader, writer = os.pipe()
-        shim = os.fork()
-        if shim == 0:
-            try:
-                kernel.unshare(kernel.CLONE_NEWPID)
-                pid = os.fork()
-                if pid == 0:
-                    cell_setup.become(place, control, entry)
-                os.write(writer, str(pid).encode())
-            finally:
-                os._exit(0)
-        os.close(writer)
-        try:
-            text = os.read(reader, 32)
-        finally:
-            os.close(reader)
-            os.waitpid(shim, 0)
-        if not text:
-            raise OSError("unshare of the pid namespace failed")
-        return int(text)
 
     def _hand_over(self, chosen: Cell) -> None:
         run, entry, control = chosen.run, chosen.entry, chosen.control

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import importlib.util
 import itertools
-import json
 import os
 import socket
 import time
@@ -21,11 +20,12 @@ from typing import Any
 
 from areal.errors import ConfigError, InfraError
 from areal.reward.sandbox import cgroups, messages
+from areal.reward.sandbox.admission import SandboxRefusalError, check
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.probing import probe
 from areal.reward.sandbox.profiles import Profile
 from areal.reward.sandbox.session import MAX_FRAME_BYTES, Session
-from areal.reward.sandbox.streams import PIPE_BYTES, CappedReader, Feeder
+from areal.reward.sandbox.streams import CappedReader, Pipe, input_of, unpack
 from areal.reward.sandbox.values import (
     ALL_LAYERS,
     Command,
@@ -47,10 +47,6 @@ _SETUP_S = 25.0
 _THREADS = 64  # tasks of a run of one process
 _TASKS_OF_SHARED_USER = 1024  # above what the user has, where runs share one
 _KEEP_OVERHEAD = 1 << 16
-
-
-class SandboxRefusalError(ConfigError):
-    """This machine's tier can't run what was asked."""
 
 
 @dataclass(frozen=True)
@@ -216,27 +212,6 @@ class Sandbox:
             with contextlib.suppress(asyncio.CancelledError, ConfigError, InfraError):
                 await task
 
-    def _refuse(self, run: Run) -> None:
-        powers = self.powers
-        needs = []
-        if run.limits.processes > 1 and not powers.fork:
-            needs.append(f"{run.limits.processes} processes")
-        if isinstance(run.entry, Command) and not powers.execute:
-            needs.append("to execute programs")
-        if (run.files or run.keep) and not powers.scratch:
-            needs.append("a scratch directory for its files")
-        if needs:
-            raise SandboxRefusalError(
-                f"the run needs {' and '.join(needs)}; sandbox tier {powers.tier.name} offers none",
-                fix="run it where T3 is available: namespaces (root or user namespaces) allowed to the reward service",
-            )
-        size = sum(len(data) for data in run.files.values())
-        if size > run.limits.disk_bytes or len(run.files) > run.limits.inodes:
-            raise SandboxRefusalError("the run's files are larger than its disk limit", fix="raise limits.disk_bytes")
-        for path in (*run.files, *run.keep):
-            if path.startswith("/") or not path or any(part in ("", ".", "..") for part in path.split("/")):
-                raise SandboxRefusalError(f"{path!r} is no plain relative path", fix="name files below the scratch")
-
     def _order(self, number: int, run: Run, zygote: Zygote, tell: bool) -> dict[str, Any]:
         limits = run.limits
         tasks = max(limits.processes, _THREADS) if limits.processes == 1 else limits.processes
@@ -265,7 +240,7 @@ class Sandbox:
         theirs: list[int] = [channel.detach()] if channel is not None else []
         try:
             try:
-                self._refuse(run)
+                check(run, self.powers)
             except SandboxRefusalError:
                 self._counters.refusals += 1
                 raise
@@ -307,8 +282,8 @@ class Sandbox:
 
         limits = run.limits
         with contextlib.ExitStack() as stack:
-            theirs = [messages.write_order(run), _stdin(run.stdin, stack)]
-            stdout, stderr, kept = _Pipe(), _Pipe(), _Pipe() if run.keep else None
+            theirs = [messages.write_order(run), input_of(run.stdin, stack)]
+            stdout, stderr, kept = Pipe(), Pipe(), Pipe() if run.keep else None
             theirs += [stdout.writer, stderr.writer, *channel]
             channel.clear()
             if kept is not None:
@@ -336,7 +311,7 @@ class Sandbox:
                 raise InfraError(f"the sandbox could not set up a run: {event['failure']}", fix="try again")
             until = asyncio.get_running_loop().time() + _GRACE_S
             out, err = await output.finish(until), await errors.finish(until)
-            files = _unpack(await brought.finish(until)) if brought is not None else {}
+            files = unpack(await brought.finish(until)) if brought is not None else {}
         return self._ended(run, event, asked, out, err, errors.over, files, output.over)
 
     async def _see_off(self, zygote: Zygote, ended: asyncio.Future[dict[str, Any]]) -> None:
@@ -375,40 +350,6 @@ class Sandbox:
             stderr_truncated=truncated, files=files, wall_s=wall_s, cpu_s=event["cpu_s"], max_rss_bytes=event["rss"],
             memory_peak_bytes=event["peak"], setup_s=max(0.0, began - asked), tier=self.powers.tier,
         )  # fmt: skip
-
-
-class _Pipe:
-    def __init__(self) -> None:
-        self.reader, self.writer = os.pipe()
-
-
-def _stdin(data: bytes, stack: contextlib.ExitStack) -> int:
-    """A descriptor from which the program reads this."""
-    if not data:
-        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-    reader, writer = os.pipe()
-    if len(data) <= PIPE_BYTES:
-        os.set_blocking(writer, False)
-        if os.write(writer, data) == len(data):
-            os.close(writer)
-            return reader
-        raise InfraError("a new pipe took less than it holds")
-    stack.callback(Feeder(writer, data).close)
-    return reader
-
-
-def _unpack(data: bytes) -> dict[str, bytes]:
-    """Kept files, as the warden wrote them."""
-    files: dict[str, bytes] = {}
-    at = 0
-    while (end := data.find(b"\n", at)) >= 0:
-        head = json.loads(data[at:end])
-        at = end + 1
-        if at + head["size"] > len(data):
-            break
-        files[head["path"]] = data[at : at + head["size"]]
-        at += head["size"]
-    return files
 
 
 def _missing(powers: Powers) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 from collections.abc import Callable
 
 _CHUNK_BYTES = 1 << 16
-PIPE_BYTES = 1 << 16  # what a pipe takes at once
 
 
 class CappedReader:
@@ -95,3 +95,32 @@ class Feeder:
             os.close(self._descriptor)
             self._descriptor = -1
             self._left = memoryview(b"")
+
+
+class Pipe:
+    """A pipe's two descriptors."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+
+
+def input_of(data: bytes, stack: contextlib.ExitStack) -> int:
+    """A descriptor from which a program reads this. The stack stops the feeding of what no pipe holds at once."""
+    if not data:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    pipe = Pipe()
+    stack.callback(Feeder(pipe.writer, data).close)
+    return pipe.reader
+
+
+def unpack(data: bytes) -> dict[str, bytes]:
+    """Kept files, as the warden wrote them; one that was cut off is left out."""
+    files: dict[str, bytes] = {}
+    at = 0
+    while (end := data.find(b"\n", at)) >= 0:
+        head = json.loads(data[at:end])
+        at = end + 1 + head["size"]
+        if at > len(data):
+            break
+        files[head["path"]] = data[end + 1 : at]
+    return files
