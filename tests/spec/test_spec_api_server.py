@@ -80,7 +80,7 @@ def job(post: Callable[..., Object]) -> Object:
     spec["algorithm"]["clipHigh"] = 0.3
     spec["generation"] = {"engine": {"type": "sglang", "extraArgs": ["--log-level=info"]}, "replicas": 2}
     spec["trainer"] = {"packLength": 1024, "hooks": "pvc://code/hooks.py"}
-    spec["reward"] = {"verifier": "exact"}
+    spec["reward"] = {"verifier": "code", "code": {"minTier": "T3", "needs": ["fork"]}}
     spec["rollout"]["chatTemplate"] = False
     spec["replay"] = {"backend": "External", "external": {"secretName": "redis-urls"}}
     return post(yaml.safe_dump(values), keep=True)
@@ -251,7 +251,12 @@ def test_removing_and_adding_an_optional_field_is_a_change(path, admin, namespac
         holder = holder[name]
     value = holder[last]
     holder[last] = None
-    for name, other in {"replay.external": ("replay", None), "dataset.evaluation": ("evaluation", None)}.items():
+    together = {
+        "replay.external": ("replay", None),
+        "dataset.evaluation": ("evaluation", None),
+        "reward.verifier": ("reward", {}),  # with its settings
+    }
+    for name, other in together.items():
         if name == path:
             bare["spec"][other[0]] = other[1]
     made = admin.create(bare)
