@@ -10,7 +10,7 @@ from areal.reward.judge.formats.registry import suite_of
 from areal.reward.judge.judge import Judge
 from areal.reward.judge.values import Integrity, Options, Status, Submission
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 
 Row = dict[str, Any]
 
@@ -134,18 +134,15 @@ ROWS: dict[str, tuple[Row, str, str]] = {
 }
 
 
-async def test_right_programs_pass_and_wrong_ones_do_not(judge: Judge) -> None:
-    """All rows in one sandbox: to start one takes longer than to judge them."""
-    surprises = {}
-    for name, (row, right, wrong) in ROWS.items():
-        suite = suite_of(row)
-        found = await judge.judge(Submission(right), suite, Options(reveal=True))
-        refused = await judge.judge(Submission(wrong), suite, Options(reveal=True))
-        if (found.status, found.score) != (Status.PASSED, 1.0):
-            surprises[f"{name}, right"] = found
-        if refused.status is Status.PASSED or refused.score != 0.0:
-            surprises[f"{name}, wrong"] = refused
-    assert not surprises
+@pytest.mark.parametrize("name", ROWS)
+async def test_a_right_program_passes_and_a_wrong_one_does_not(name: str, judge: Judge) -> None:
+    row, right, wrong = ROWS[name]
+    suite = suite_of(row)
+    found = await judge.judge(Submission(right), suite, Options(reveal=True))
+    assert (found.status, found.score) == (Status.PASSED, 1.0), found
+    refused = await judge.judge(Submission(wrong), suite, Options(reveal=True))
+    assert refused.status is not Status.PASSED
+    assert refused.score == 0.0, refused
 
 
 async def test_tests_that_need_a_class_of_the_program_are_judged_in_its_process(judge: Judge) -> None:
