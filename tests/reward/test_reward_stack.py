@@ -26,6 +26,7 @@ from areal.reward.dispatch.values import Execution, Ticket
 from areal.reward.judge.values import CallCase, CallSuite, Options, Status, StdioSuite, Submission
 from areal.reward.sandbox.values import Limits, Run, Script, Tier
 from areal.reward.self_test import SelfTest
+from areal.reward.serve import ServeOptions, serve
 from areal.reward.stack import CodeStack, StackSettings, code_stack
 from areal.spec.job import RLJob
 from areal.v1 import common_pb2 as common
@@ -262,3 +263,16 @@ async def test_the_command_serves_both_faces_and_leaves_nothing(tmp_path: Path, 
     assert code == 143
     _, alive = psutil.wait_procs(family, timeout=10)
     assert alive == []
+
+
+@pytest.mark.parametrize(("options", "message"), [
+    (ServeOptions(stack=StackSettings(min_tier=Tier.T0)), "without a sandbox"),
+    (ServeOptions(stack=StackSettings(Tier.T3, highest_tier=Tier.T2, languages=("python",))), "sandbox tier T2"),
+    (ServeOptions(token_file=Path("/dev/null")), "is empty"),
+])  # fmt: skip
+async def test_a_service_refuses_to_start_where_it_can_not_promise_what_is_asked(
+    options: ServeOptions, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        await serve(options, lambda serving: None)
+    assert refused.value.fix

@@ -25,9 +25,7 @@ def serve_command(
 ) -> int:
     """Serve until stopped; the exit code."""
     logs.setup("reward", "reward-service", json=False)
-    stack = StackSettings(
-        min_tier=Tier[min_tier], allow_unsafe=min_tier == "T0", highest_tier=Tier[highest_tier], slots=slots
-    )
+    stack = StackSettings(min_tier=Tier[min_tier], highest_tier=Tier[highest_tier], slots=slots)
     console = Console()
 
     def told(serving: Serving) -> None:

@@ -85,6 +85,7 @@ class SandboxClient:
         until = self._until(asked.deadline_unix_ms)
         asked.suite_digest = await self.put_suite(suite)
         uploads, tries = 0, 0
+        last: ArealError | None = None
         while True:
             answer = await self._once(asked, until)
             if isinstance(answer, pb.JudgeResult):
@@ -94,6 +95,8 @@ class SandboxClient:
                     uploads += 1
                     asked.suite_digest = await self.put_suite(suite, again=True)
                     continue
+                if answer.status == pb.SANDBOX_STATUS_DEADLINE_EXCEEDED and last is not None:
+                    raise last  # it says more than that the time is over
                 fault, hint_s = _error(answer), answer.retry_after_ms / 1000
                 if not answer.retryable:
                     raise fault
@@ -101,6 +104,7 @@ class SandboxClient:
                 fault, hint_s = answer
             pause_s = hint_s or min(MAX_PAUSE_S, FIRST_PAUSE_S * 2 ** min(tries, 8))
             tries += 1
+            last = fault
             if time.time() + pause_s >= until:
                 raise fault
             await asyncio.sleep(pause_s)

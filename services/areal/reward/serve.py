@@ -22,6 +22,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.reward.http_face import HttpServer, create_app
+from areal.reward.sandbox.values import Tier
 from areal.reward.sandbox_service import SERVICE_NAME, SandboxService
 from areal.reward.stack import StackSettings, code_stack
 from areal.reward.verifiers.math import MathVerifier
@@ -62,6 +63,8 @@ async def serve(options: ServeOptions, told: Callable[[Serving], None]) -> int:
         ConfigError: this machine is below the tier that is asked for, or the token can't be read.
         InfraError: a port is taken, or the sandbox does not start.
     """
+    if options.stack.min_tier < Tier.T1:
+        raise ConfigError("a service never runs programs without a sandbox", fix="ask for --min-tier T2")
     token = _token(options.token_file)
     waits, progress, metrics = WaitRegistry("reward"), ProgressCounter(), RoleMetrics("reward", _NAME)
     stop = asyncio.Event()

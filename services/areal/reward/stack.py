@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
+from areal.errors import ArealError
 from areal.observe.metrics import RoleMetrics
 from areal.reward.dispatch.admission import Bounds, MemoryBudget
 from areal.reward.dispatch.dispatcher import Dispatcher
@@ -26,6 +28,8 @@ from areal.reward.languages.toolchains import Toolchains
 from areal.reward.sandbox.runner import Sandbox, SandboxConfig
 from areal.reward.sandbox.values import Ending, Powers, Tier
 from areal.reward.self_test import SelfTest
+
+log = logging.getLogger(__name__)
 
 _SAMPLE_S = 1.0
 _MOST_ZYGOTES = 8  # each forks hundreds of cells a second
@@ -106,11 +110,10 @@ async def code_stack(
 
         readiness = Readiness(SelfTest(sandbox, judge), tested, period_s=settings.test_period_s)
         await readiness.check()  # a service that fails it is up, is not ready, and tests itself again soon
-        for work in (readiness.keep(), _sampling(sandbox, dispatcher)):
+        for work in (readiness.keep(), _sampling(sandbox, dispatcher), _prepared(toolchains)):
             task = asyncio.create_task(work)
+            task.add_done_callback(_complain)
             owned.push_async_callback(_ended, task)
-        preparing = asyncio.create_task(_prepared(toolchains))
-        owned.push_async_callback(_ended, preparing)
         yield CodeStack(sandbox, dispatcher, readiness)
 
 
@@ -132,8 +135,11 @@ def _found(languages: tuple[str, ...]) -> tuple[Toolchain, ...]:
 
 
 async def _prepared(toolchains: Toolchains) -> None:
-    """Makes what compilations share, while the service serves already."""
-    await toolchains.prepare()
+    """Makes what compilations share, while the service serves already. What fails is tried again at its first use."""
+    try:
+        await toolchains.prepare()
+    except ArealError as error:
+        log.warning("a toolchain could not be prepared: %s", error.message)
 
 
 async def _sampling(sandbox: Sandbox, dispatcher: Dispatcher) -> None:
@@ -148,6 +154,11 @@ async def _sampling(sandbox: Sandbox, dispatcher: Dispatcher) -> None:
         }
         kills = {why: float(n) for why, n in counters.endings.items() if why not in _ENDED_ITSELF}
         dispatcher.meters.sample(dispatcher.scheduler, loop.time(), counts, kills)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("something that the reward service does beside judging failed", exc_info=error)
 
 
 async def _ended(task: asyncio.Task[None]) -> None:
