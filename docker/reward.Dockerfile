@@ -11,6 +11,17 @@ COPY docker/environment pyproject.toml constraints.txt /build/
 RUN /build/environment "$ENVIRONMENT" reward
 
 FROM ${BASE}
+# python: no compiler, for pods of tier T2, which start no programs. sandbox: C, C++, JavaScript, bash. full: Java, Go, Rust too.
+ARG TOOLCHAINS=sandbox
+RUN case "$TOOLCHAINS" in \
+      python) packages="" ;; \
+      sandbox) packages="gcc g++ libc6-dev nodejs bash coreutils" ;; \
+      full) packages="gcc g++ libc6-dev nodejs bash coreutils default-jdk-headless golang-go rustc" ;; \
+      *) echo "TOOLCHAINS is python, sandbox or full, not '$TOOLCHAINS'" >&2; exit 64 ;; \
+    esac; \
+    if [ -n "$packages" ]; then \
+      apt-get update && apt-get install -y --no-install-recommends $packages && rm -rf /var/lib/apt/lists/*; \
+    fi
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal
 ENV PATH=/opt/areal/bin:/opt/areal/env/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/tmp
 WORKDIR /tmp

@@ -52,6 +52,7 @@ class Language:
     source: str  # what the submission's file is called
     tools: Mapping[str, tuple[str, ...]]  # a word of argv → names to look for
     install: str  # Debian packages that bring it
+    module: tuple[str, str] = ("", "")  # another name for the file, where the text has this pattern
     run: tuple[str, ...] = ()  # empty: a Script of the sandbox's own interpreter
     compile: tuple[str, ...] = ()  # empty: nothing to compile
     artefact: str = ""  # what `compile` makes
@@ -111,6 +112,10 @@ _JAVASCRIPT = Language(
     name="javascript",
     tier=Tier.T3,
     source="main.js",
+    module=(
+        "main.mjs",
+        r"(?m)^\s*(import\s[^(;]*\sfrom\s|import\s*['\"{*]|export\s)",
+    ),  # Node 18 doesn't see it by itself
     tools={"node": ("node", "nodejs")},
     install="nodejs",
     run=(
@@ -118,7 +123,7 @@ _JAVASCRIPT = Language(
         "--max-old-space-size={heap_mb}",
         "--stack-size={stack_kb}",
         "--v8-pool-size=1",  # threads that collect garbage; a core is all that a run has
-        "main.js",
+        "{source}",
     ),
     environment={**_C_LOCALE, "UV_THREADPOOL_SIZE": "2", "NODE_NO_WARNINGS": "1"},
     start_s=0.5,
@@ -168,7 +173,7 @@ _JAVA = Language(
     tier=Tier.T3,
     source="Main.java",
     tools={"java": ("java",), "javac": ("javac",)},
-    install="openjdk-17-jdk-headless",
+    install="default-jdk-headless",
     prepare=("{java}", *_JVM, "-Xmx256m", "-m", "jdk.compiler/com.sun.tools.javac.Main", "-proc:none", "Pack.java"),
     prepare_files={"Pack.java": "Pack.java"},
     prepared=("Pack.class", "Pack$Source.class"),

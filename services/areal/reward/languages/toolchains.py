@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -150,7 +151,7 @@ class Toolchains:
         source = submission.source.replace("\r\n", "\n")
         if not language.compiled:
             key = _digest(toolchain, language, source)
-            files = {language.source: _encoded(source)} if language.run else {}
+            files = {_file_name(language, source): _encoded(source)} if language.run else {}
             return Compiled(language.name, source, key, files=files)
         if language.needs_prepared:
             await self._prepare(language, toolchain)
@@ -165,6 +166,7 @@ class Toolchains:
         if not language.run:
             return Run(Script(compiled.source), stdin=stdin, limits=adjusted)
         words = self._words(self._toolchains[language.name]) | {
+            "source": next(iter(compiled.files)),
             "heap_mb": str(max(16, int(limits.memory_bytes * language.memory_factor) // _MEGABYTE)),
             "heap_bytes": str(int(limits.memory_bytes * language.memory_factor)),
             "stack_kb": str(
@@ -307,6 +309,11 @@ def compile_result(ended: Ended, language: Language, limits: Limits) -> CaseResu
         stderr_head=said,
         detail=detail,
     )
+
+
+def _file_name(language: Language, source: str) -> str:
+    name, pattern = language.module
+    return name if name and re.search(pattern, source) else language.source
 
 
 def _encoded(source: str) -> bytes:
