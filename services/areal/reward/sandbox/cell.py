@@ -30,7 +30,8 @@ _PARKED = 200  # above whatever a zygote has open
 class Means:
     """How this machine does each step. Found once by a zygote, in the place where its cells will be."""
 
-    namespaces: bool = False
+    namespaces: bool = False  # of mounts and processes at least
+    more_namespaces: int = 0  # flags of those that a cell gets beside these
     own_user: bool = False  # a uid a slot
     proc: bool = False  # a fresh /proc can be mounted
     count_inodes: bool = False  # tmpfs knows nr_inodes
@@ -39,6 +40,7 @@ class Means:
     own_tasks: bool = False  # in a user namespace of its own, a cell's tasks are counted apart from its neighbours'
     bounding: bool = False  # CAP_SETPCAP: capabilities can be given up for good
     landlock_abi: int = 0
+    limits: tuple[int, ...] = ()  # kinds of rlimits that can be set
     seccomp: bool = True
 
 
@@ -74,9 +76,9 @@ def _arrange_descriptors(place: Place, control: socket.socket, entry: socket.soc
 
 
 def _unshare(place: Place) -> None:
-    flags = kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWCGROUP
-    if place.layers.network:
-        flags |= kernel.CLONE_NEWNET
+    flags = kernel.CLONE_NEWNS | place.means.more_namespaces
+    if not place.layers.network:
+        flags &= ~kernel.CLONE_NEWNET
     kernel.unshare(flags)
 
 
@@ -119,15 +121,16 @@ def _rules_of_private_root(place: Place, box: str) -> int:
     return landlock.ruleset(rules, abi)
 
 
-def _fixed_limits() -> None:
+def _fixed_limits(place: Place) -> None:
     for kind in (resource.RLIMIT_CORE, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_NICE, resource.RLIMIT_RTPRIO):
-        resource.setrlimit(kind, (0, 0))
+        if kind in place.means.limits:
+            resource.setrlimit(kind, (0, 0))
 
 
 def _filters(place: Place, box: str) -> None:
     """The last steps, on the process that will run the code."""
     if place.layers.rlimits:
-        _fixed_limits()
+        _fixed_limits(place)
     if place.layers.landlock and place.means.landlock_abi:
         rules = _RULES if place.rules is not None else _rules_of_private_root(place, box)
         landlock.restrict(rules)

@@ -22,6 +22,7 @@ import threading
 import time
 import traceback
 import types
+from collections.abc import Collection
 from typing import Any, NoReturn
 
 from areal.reward.sandbox import kernel, landlock, messages
@@ -58,7 +59,7 @@ def serve(entry: socket.socket, place: Place, box: str) -> NoReturn:
         _lay_files(order)
         step = "limits"
         if place.layers.rlimits:
-            set_limits(limits, given)
+            set_limits(limits, given, place.means.limits)
         if not given["writable"] and place.layers.landlock and place.means.landlock_abi and box != "/":
             _make_read_only(place.means.landlock_abi)
         step = "program"
@@ -114,7 +115,7 @@ def _make_read_only(abi: int) -> None:
     os.close(rules)
 
 
-def set_limits(limits: Limits, given: dict[str, Any]) -> None:
+def set_limits(limits: Limits, given: dict[str, Any], settable: Collection[int]) -> None:
     """Both limits of each kind alike: what ends the program can't be caught."""
     cpu = max(1, math.ceil(limits.cpu_s + time.process_time() - _SETUP_CPU_S))
     wanted = {
@@ -130,6 +131,8 @@ def set_limits(limits: Limits, given: dict[str, Any]) -> None:
     if given["tasks"]:
         wanted[resource.RLIMIT_NPROC] = given["tasks"]
     for kind, value in wanted.items():
+        if kind not in settable:
+            continue
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (value, value))

@@ -17,7 +17,9 @@ import site
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from typing import Any, NoReturn
 
 from areal.reward.sandbox import kernel, landlock, messages, mounts, program, seccomp, warden
@@ -27,6 +29,7 @@ from areal.reward.sandbox.cgroups import Groups
 from areal.reward.sandbox.values import Layers
 
 FATAL = 119
+_MORE_NAMESPACES = (kernel.CLONE_NEWIPC, kernel.CLONE_NEWUTS, kernel.CLONE_NEWNET, kernel.CLONE_NEWCGROUP)
 _OF_CELLS = (program, warden)  # what a child needs is imported before the fork
 _IMPORTED_EARLY = ("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "json",
                    "itertools", "linecache", "math", "operator", "random", "re", "string", "traceback",
@@ -83,12 +86,14 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
         namespaces=wanted,
         own_user=own and may_setuid,
         proc=proc,
+        more_namespaces=sum(flag for flag in _MORE_NAMESPACES if wanted and _try(partial(kernel.unshare, flag))),
         count_inodes=wanted and _try(_inodes_counted),
         return_to_pid_namespace=wanted and _try(_pid_namespace_returns),
         user_namespace=in_user_namespace,
         own_tasks=in_user_namespace and proc and _try(_tasks_counted_apart),
-        bounding=bool(kernel.capabilities() >> kernel.CAP_SETPCAP & 1),
+        bounding=_try(kernel.give_up_bounding, mounts_apart=False),
         landlock_abi=abi,
+        limits=_settable_limits(),
     )
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
@@ -132,18 +137,29 @@ def _stand_by(child: int) -> NoReturn:
     os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
 
 
-def _try(act: Any) -> bool:
-    """Whether the act works, tried in a child with a mount namespace to lose."""
+def _try(act: Callable[[], Any], *, mounts_apart: bool = True) -> bool:
+    """Whether the act works, tried in a child; with `mounts_apart` one that has a mount namespace to lose."""
     child = os.fork()
     if child == 0:
         try:
-            kernel.unshare(kernel.CLONE_NEWNS)
+            if mounts_apart:
+                kernel.unshare(kernel.CLONE_NEWNS)
             act()
             os._exit(0)
         except BaseException:
             os._exit(1)
     _, status = os.waitpid(child, 0)
     return status == 0
+
+
+def _settable_limits() -> tuple[int, ...]:
+    """Kinds of rlimits that this kernel lets a process set at all."""
+    found = []
+    for kind in {value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(kind, resource.getrlimit(kind))
+            found.append(kind)
+    return tuple(sorted(found))
 
 
 def _inodes_counted() -> None:
