@@ -3,7 +3,7 @@
 import pytest
 from areal.reward.judge.checkers import RULES, check
 from areal.reward.judge.values import Checker
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 TEXT = st.text(st.sampled_from("ab1.0 \n\t-e+naif"), max_size=30)
@@ -87,17 +87,20 @@ def test_an_unknown_rule_is_a_key_error() -> None:
         check(Checker(name="vibes"), b"", "")
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(RULES)), st.text(st.sampled_from("ab1.0 \n\t-e+"), max_size=30))
 def test_every_rule_accepts_the_expected_text_itself(name: str, text: str) -> None:
     assert check(Checker(name=name), text.encode(), text)
 
 
+@settings(deadline=None)
 @given(st.sampled_from(sorted(RULES)), TEXT, TEXT)
 def test_what_is_exact_is_right_for_all_and_rules_are_symmetric(name: str, a: str, b: str) -> None:
     checker = Checker(name=name)
     assert check(checker, a.encode(), b) == check(checker, b.encode(), a)
 
 
+@settings(deadline=None)
 @given(TEXT, TEXT)
 def test_stricter_rules_accept_less(a: str, b: str) -> None:
     def right(name: str) -> bool:

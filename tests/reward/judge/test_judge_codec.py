@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from areal.reward.judge import codec
 from areal.reward.judge.codec import CodecError, decode, encode
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 LEAVES = (
@@ -48,11 +48,13 @@ def shape(value: Any) -> Any:
     return (kind.__name__, value)
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_what_goes_in_comes_out_with_types_and_bits(value: Any) -> None:
     assert shape(decode(encode(value))) == shape(value)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_are_a_value_or_a_codec_error(data: bytes) -> None:
     try:
@@ -62,6 +64,7 @@ def test_arbitrary_bytes_are_a_value_or_a_codec_error(data: bytes) -> None:
     assert shape(decode(encode(value))) == shape(value)
 
 
+@settings(deadline=None)
 @given(VALUES, st.data())
 def test_a_flipped_byte_never_does_anything_else(value: Any, data: st.DataObject) -> None:
     encoded = bytearray(encode(value))
@@ -70,6 +73,7 @@ def test_a_flipped_byte_never_does_anything_else(value: Any, data: st.DataObject
         decode(bytes(encoded))
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_a_value_cut_short_or_with_more_behind_it_is_malformed(value: Any) -> None:
     encoded = encode(value)
@@ -143,6 +147,29 @@ def test_foreign_keys_and_elements_are_refused(key: Any) -> None:
             encode(container)
 
 
+@settings(deadline=None)
+@given(
+    st.integers(1, 70).flatmap(lambda bits: st.lists(st.integers(-(2**bits), 2**bits), min_size=8))
+    | st.lists(st.floats(), min_size=8)
+)
+def test_long_lists_of_numbers_keep_every_bit(values: list[Any]) -> None:
+    assert shape(decode(encode([values]))) == shape([values])
+    assert shape(decode(encode(tuple(values)))) == shape(tuple(values))
+
+
+@pytest.mark.parametrize(
+    "odd", [True, IntLike(3), FloatLike(1.0), None, AlwaysEqual()], ids=lambda odd: type(odd).__name__
+)
+def test_one_odd_item_among_numbers_keeps_its_type_or_is_refused(odd: Any) -> None:
+    for numbers in ([1] * 20, [1.5] * 20):
+        values = [*numbers, odd]
+        if odd is None or odd is True:
+            assert shape(decode(encode(values))) == shape(values)
+        else:
+            with pytest.raises(CodecError):
+                encode(values)
+
+
 def nested(depth: int) -> Any:
     value: Any = []
     for _ in range(depth - 1):
@@ -183,6 +210,8 @@ def test_a_list_that_holds_itself_is_too_deep() -> None:
         b"s\xff\xff\xff\xff", b"l\xff\xff\xff\x7f", b"s\x01\x00\x00\x00\xff",
         b"S\x02\x00\x00\x00NN", b"d\x02\x00\x00\x00NNNN", b"S\x01\x00\x00\x00l\x00\x00\x00\x00",
         b"d\x01\x00\x00\x00l\x00\x00\x00\x00N", b"S\x02\x00\x00\x00Ti\x01\x00\x01", b"\x80\x04\x95", b"cos\nsystem\n",
+        b"8\x02\x00\x00\x00" + bytes(15), b"D\xff\xff\xff\x7f",
+        b"4\x01\x00\x00\x00" + bytes(5),
     ],
 )  # fmt: skip
 def test_what_is_no_value_is_refused(data: bytes) -> None:

@@ -8,7 +8,7 @@ import pytest
 from areal.reward.judge.codec import CodecError
 from areal.reward.judge.equality import same
 from areal.reward.judge.values import Checker
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 PLAIN = Checker()
@@ -56,12 +56,14 @@ def test_what_counts_as_the_same(result: Any, expected: Any, checker: Checker, r
     assert same(result, expected, checker) is right
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_every_value_is_the_same_as_itself(value: Any) -> None:
     for checker in (PLAIN, STRICT, CLOSE, ANY_ORDER, Checker(unordered=True, absolute=0.1)):
         assert same(value, value, checker)
 
 
+@settings(deadline=None)
 @given(VALUES, VALUES)
 def test_what_is_the_same_is_equal_in_python_too(a: Any, b: Any) -> None:
     assert same(a, b, STRICT) == same(b, a, STRICT)
@@ -69,6 +71,7 @@ def test_what_is_the_same_is_equal_in_python_too(a: Any, b: Any) -> None:
         assert a == b
 
 
+@settings(deadline=None)
 @given(st.lists(VALUES, max_size=6), st.randoms())
 def test_order_counts_only_when_it_does(values: list[Any], random: Any) -> None:
     shuffled = list(values)

@@ -12,18 +12,21 @@ A value is one tag byte and its content, little-endian:
   s b              length u32, UTF-8 (lone surrogates allowed) or bytes
   l t S Z          count u32, then items: list, tuple, set, frozenset
   d                count u32, then key, value, …: in the order of the dict
+  1 2 4 8 D        count u32, then integers of so many bytes, or doubles: a list of nothing else, as most long ones are
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 MAX_BYTES = 1_000_000  # of one encoded value: below the frame of a session, with room for its header
 MAX_NODES = 200_000  # leaves and containers; what a judge can walk in a moment
 MAX_DEPTH = 60  # far below any recursion limit, far above any data set
 MAX_INT_BITS = 16_384  # arithmetic on longer ones would cost the judge more than the program
+MIN_PACKED = 8  # items of a list that is worth packing
 MAX_SAME_HASH = 64  # honest keys rarely share one; thousands that do make a set quadratic
 
 BAD_TYPE = "bad_type"
@@ -41,12 +44,14 @@ class CodecError(ValueError):
 
 # References of our own: a program that patches builtins in its own process harms nothing but its own result, and an
 # honest one that shadows a name should not even do that.
-_type, _len, _int = type, len, int
+_type, _len, _int, _map, _set, _tuple, _min, _max = type, len, int, map, set, tuple, min, max
+_pack, _unpack = struct.pack, struct.unpack
 _pack_int, _pack_count = struct.Struct("<H").pack, struct.Struct("<I").pack
 _pack_double, _pack_complex = struct.Struct("<d").pack, struct.Struct("<dd").pack
 _read_short, _read_count = struct.Struct("<H").unpack_from, struct.Struct("<I").unpack_from
 _read_double, _read_complex = struct.Struct("<d").unpack_from, struct.Struct("<dd").unpack_from
 
+_PACKED = {"b": b"1", "h": b"2", "i": b"4", "q": b"8", "d": b"D"}
 _CONTAINERS: dict[type, bytes] = {list: b"l", tuple: b"t", set: b"S", frozenset: b"Z"}
 
 
@@ -89,17 +94,33 @@ class _Encoder:
         if depth >= MAX_DEPTH:
             raise CodecError(TOO_BIG, "nested too deeply")
         count = _len(value)
+        if kind is list and count >= MIN_PACKED and self._put_packed(value, count):
+            return
         if kind is dict:
             self._write(b"d" + _pack_count(count))
             items: Any = [part for pair in dict.items(value) for part in pair]
             count *= 2
         else:
             self._write(_CONTAINERS[kind] + _pack_count(count))
-            items = tuple(value)
+            items = _tuple(value)
         if _len(items) != count:
             raise CodecError(MALFORMED, "a container changed while it was encoded")
         for item in items:
             self.put(item, depth + 1)
+
+    def _put_packed(self, value: list[Any], count: int) -> bool:
+        """Writes a list of floats, or of integers of 64 bits, in one piece. False when it is another one."""
+        kinds = _tuple(_set(_map(_type, value)))
+        if _len(kinds) != 1 or (kinds[0] is not _int and kinds[0] is not float):
+            return False
+        code = "d" if kinds[0] is float else _width(_min(value), _max(value))
+        if not code:
+            return False
+        self.nodes -= count
+        if self.nodes < 0:
+            raise CodecError(TOO_BIG, "too many values")
+        self._write(_PACKED[code] + _pack_count(count) + _pack(f"<{count}{code}", *value))
+        return True
 
     def _write(self, part: bytes) -> None:
         self.room -= _len(part)
@@ -131,7 +152,7 @@ class _Decoder:
         reader = _READERS.get(tag)
         if reader is None:
             raise CodecError(MALFORMED, "an unknown tag")
-        return reader(self, depth)
+        return reader(self, depth=depth)
 
     def _bytes(self, length: int) -> bytes:
         start, self.at = self.at, self.at + length
@@ -188,6 +209,16 @@ class _Decoder:
             raise CodecError(TOO_BIG, "nested too deeply")
         return [self.take(depth + 1) for _ in range(self._count())]
 
+    def packed(self, code: str, depth: int) -> list[Any]:
+        if depth >= MAX_DEPTH:
+            raise CodecError(TOO_BIG, "nested too deeply")
+        count = self._count()
+        self.nodes -= count
+        if self.nodes < 0:
+            raise CodecError(TOO_BIG, "too many values")
+        size: int = count * struct.calcsize(f"<{code}")
+        return list(_unpack(f"<{count}{code}", self._bytes(size)))
+
     def tuple_(self, depth: int) -> tuple[Any, ...]:
         return tuple(self.items(depth))
 
@@ -216,11 +247,18 @@ class _Decoder:
         return value
 
 
-_READERS: dict[bytes, Callable[[_Decoder, int], Any]] = {
+_READERS: dict[bytes, Callable[..., Any]] = {
     b"N": _Decoder.none, b"T": _Decoder.true, b"F": _Decoder.false, b"i": _Decoder.integer, b"f": _Decoder.double,
     b"c": _Decoder.pair, b"s": _Decoder.text, b"b": _Decoder.raw, b"l": _Decoder.items, b"t": _Decoder.tuple_,
     b"S": _Decoder.set_, b"Z": _Decoder.frozenset_, b"d": _Decoder.dict_,
+    **{tag: partial(_Decoder.packed, code=code) for code, tag in _PACKED.items()},
 }  # fmt: skip
+
+
+def _width(low: int, high: int) -> str:
+    """The shortest code that holds these integers; none for integers of more than 64 bits."""
+    bits = _max(low.bit_length(), high.bit_length()) + 1
+    return "b" if bits <= 8 else "h" if bits <= 16 else "i" if bits <= 32 else "q" if bits <= 64 else ""
 
 
 def _bounded_hashes(keys: list[Any]) -> None:
