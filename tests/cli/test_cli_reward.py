@@ -187,6 +187,7 @@ def test_a_program_is_judged_case_by_case(program: str, code: int, status: str |
     (tmp_path / "suite.json").write_text(json.dumps(SUMS))
     done = areal("reward", "try", "solution.py", "--suite", "suite.json", "--json", cwd=tmp_path)
     assert done.returncode == code, done.stderr
+    assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
     assert facts["total"] == 2
     assert facts["score"] == (1.0 if code == 0 else 0.0)
@@ -251,6 +252,7 @@ def test_capabilities_say_what_runs_here(tmp_path: Path) -> None:
 @pytest.mark.component
 def test_humaneval_passes_every_reference_solution(tmp_path: Path) -> None:
     done = areal("eval", "humaneval", "--canonical", "--json", cwd=tmp_path)
+    assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["passed"], facts["total"], facts["unjudged"]) == (164, 164, 0), facts["failures"]
     assert facts["pass@1"] == 1.0
@@ -262,6 +264,7 @@ def test_humaneval_passes_every_reference_solution(tmp_path: Path) -> None:
 @pytest.mark.component
 def test_humaneval_passes_no_deliberately_wrong_solution(tmp_path: Path) -> None:
     done = areal("eval", "humaneval", "--wrong", "--limit", "16", "--json", cwd=tmp_path)
+    assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
     assert facts["kinds"] == {kind: {"passed": 0, "total": 16} for kind in wrong.COMPLETIONS}
     assert (facts["passed"], facts["unjudged"], done.returncode) == (0, 0, 0)
@@ -272,6 +275,7 @@ def test_no_task_of_humaneval_takes_an_object_that_equals_everything(tmp_path: P
     lines = [{"task_id": name, "completion": wrong.COMPLETIONS["always_equal"]} for name in problems(1.0)]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = areal("eval", "humaneval", "--samples", "samples.jsonl", "--json", cwd=tmp_path)
+    assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["passed"], facts["total"], facts["unjudged"], facts["pass@1"]) == (0, 164, 0, 0.0)
     assert facts["flags"]["foreign_type"] > 150
@@ -288,6 +292,7 @@ def test_humaneval_judges_samples_and_estimates_pass_at_k(tmp_path: Path) -> Non
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = areal("eval", "humaneval", "--samples", "samples.jsonl", "--json", "--k", "1", "--k", "2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+    assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
     assert (facts["passed"], facts["total"], facts["attempted"]) == (4, 6, 3)
     assert facts["pass@1"] == pytest.approx(2 / 3)
