@@ -1,7 +1,7 @@
-"""One look at whether the sandbox judges right and holds: a good program, a wrong one, and one that attacks.
+"""One look at whether the sandbox judges right and holds: a good program, a wrong one, and ones that attack.
 
-Goes past the queue: a full service is a healthy one. The attack tries what no tier from T2 upwards allows; a tier below
-promises nothing, and only judging is tested there.
+Goes past the queue: a full service is a healthy one. The attacks try what no tier from T2 upwards allows; a tier below
+promises nothing, and only judging is tested there. What costs a second or much memory is tried once.
 """
 
 from __future__ import annotations
@@ -13,24 +13,9 @@ from areal.reward.dispatch.readiness import Finding
 from areal.reward.judge.judge import Judge
 from areal.reward.judge.values import Options, Status, StdioCase, StdioSuite, Submission
 from areal.reward.sandbox.runner import Sandbox
-from areal.reward.sandbox.values import Limits, Run, Script, Tier
+from areal.reward.sandbox.selftest import self_test
+from areal.reward.sandbox.values import Limits, Tier
 
-_ATTACK = """
-import os, socket
-won = []
-def tried(name, act):
-    try:
-        act()
-    except BaseException:
-        return
-    won.append(name)
-tried("a socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-tried("the service's memory", lambda: open("/proc/{pid}/mem", "rb"))
-tried("the service's environment", lambda: open("/proc/{pid}/environ", "rb").read())
-tried("a signal to the service", lambda: os.kill({pid}, 0))
-tried("a file of the host", lambda: open("/etc/shadow", "rb").read())
-print("won: " + ", ".join(won) if won else "held")
-"""
 _LIMITS = Limits(wall_s=20.0, cpu_s=5.0)  # a busy machine is no broken one
 
 
@@ -41,6 +26,7 @@ class SelfTest:
         self._sandbox = sandbox
         self._judge = judge
         self._pid = os.getpid() if service_pid is None else service_pid
+        self._first = True
 
     async def __call__(self) -> Finding:
         expected = secrets.token_hex(8)
@@ -54,10 +40,12 @@ class SelfTest:
         tier = self._sandbox.powers.tier
         if tier < Tier.T2:
             return Finding(True, f"judging is right; {tier.name} promises nothing else")
-        ended = await self._sandbox.run(Run(Script(_ATTACK.replace("{pid}", str(self._pid))), limits=_LIMITS))
-        said = ended.stdout.decode(errors="replace").strip()
-        if said != "held":
+        probes = await self_test(self._sandbox, thorough=self._first, service_pid=self._pid)
+        if failed := [probe for probe in probes if not probe.held]:
+            words = "; ".join(f"{probe.name}: {probe.detail}" for probe in failed)
             return Finding(
-                False, f"an attack was not held: {said or ended.ending.value}"[:300], breach=said.startswith("won")
+                False, f"the sandbox didn't hold: {words}"[:300], breach=any("won" in one.detail for one in failed)
             )
-        return Finding(True, f"judging is right, and {tier.name} held an attack")
+        self._first = False
+        held = sum(probe.name.endswith("attack") for probe in probes)
+        return Finding(True, f"judging is right, and {tier.name} held {held} attacks")
