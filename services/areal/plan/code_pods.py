@@ -1,8 +1,8 @@
 """What the reward service's pods can offer to programs, told from a pod's spec before there is a pod.
 
-Pure. Owns the refusal of jobs whose programs their pods could never run: in a restricted pod a program is one process
-that writes nothing. What the spec can't tell (the node's kernel, an open seccomp profile) is taken for the better, for
-the service probes when it starts and refuses what it can't do.
+Pure. Owns the refusal of jobs whose programs their pods could never run: below T3 a program is one process that writes
+nothing, and the job's rules tie languages and needs to that tier. What the spec can't tell (the node's kernel, an open
+seccomp profile) is taken for the better, for the service probes when it starts and refuses what it can't do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from areal.spec.code_tiers import demanding, level
+from areal.spec.code_tiers import level
 from areal.spec.job import RLJob
 from areal.spec.runtime import MAIN_CONTAINER, RuntimeSandbox
 
@@ -28,7 +28,6 @@ class Offer:
     """The best that a pod can offer to a program."""
 
     tier: Literal["T2", "T3", "T4"]
-    several: bool  # processes, files to write, programs of the image
     kernel: Kernel
 
 
@@ -47,10 +46,9 @@ def offer_of(pod_spec: Mapping[str, Any], sandbox: RuntimeSandbox) -> Offer:
         sandbox: what the runtime says of RuntimeClasses.
     """
     kernel = kernel_of(pod_spec.get("runtimeClassName"), sandbox)
-    several = _may_unshare(pod_spec)
-    if kernel != "host":
-        return Offer("T4", several, kernel)
-    return Offer("T3" if several else "T2", several, kernel)
+    if kernel != "host":  # their own kernel lets users make namespaces, whatever the pod's profile says
+        return Offer("T4", kernel)
+    return Offer("T3" if _may_unshare(pod_spec) else "T2", kernel)
 
 
 def refusal(job: RLJob, offer: Offer) -> tuple[str, str] | None:
@@ -58,17 +56,12 @@ def refusal(job: RLJob, offer: Offer) -> tuple[str, str] | None:
     if job.spec.reward.verifier != "code":
         return None
     code = job.spec.reward.programs
-    field = "spec.reward.code"
     if level(code.min_tier) > level(offer.tier):
         fix = "Set podTemplate.reward.runtimeClassName to a class of gVisor or Kata that the runtime lists"
         if code.min_tier == "T3":
             fix += f", or {_LOOSER}"
-        message = f"{field}.minTier is {code.min_tier}, but its reward pods offer {offer.tier}"
+        message = f"spec.reward.code.minTier is {code.min_tier}, but its reward pods offer {offer.tier}"
         return message, f"{fix}; or lower minTier."
-    wants = demanding(code.language, tuple(code.needs))
-    if wants and not offer.several:
-        fix = f"{_LOOSER[0].upper()}{_LOOSER[1:]}, or judge Python that needs none of it."
-        return f"{field} has {' and '.join(wants)}, but in its reward pods a program is one process without files", fix
     return None
 
 
