@@ -139,7 +139,9 @@ func main() {
 RUST = r"""
 use std::io::Read;
 
-fn deep(n: u64) -> u64 { if std::hint::black_box(n) == 0 { 0 } else { 1 + deep(n - 1) } }
+fn seen<T>(value: &T) { unsafe { std::ptr::read_volatile(value as *const T as *const u8); } }
+
+fn deep(n: u64) -> u64 { seen(&n); if n == 0 { 0 } else { 1 + deep(n - 1) } }
 
 fn main() {
     let mut text = String::new();
@@ -149,8 +151,8 @@ fn main() {
         "sum" => println!("{}", words.map(|one| one.parse::<i64>().unwrap()).sum::<i64>()),
         "exit" => std::process::exit(7),
         "fail" => panic!("no"),
-        "loop" => loop { std::hint::black_box(0); },
-        "hog" => { let mut kept = Vec::new(); loop { kept.push(std::hint::black_box(vec![1u8; 1 << 24])); } }
+        "loop" => loop { seen(&0u8); },
+        "hog" => { let mut kept = Vec::new(); loop { kept.push(vec![1u8; 1 << 24]); seen(&kept[0][5]); } }
         "deep" => println!("{}", deep(100000)),
         _ => {}
     }

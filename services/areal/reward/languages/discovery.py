@@ -91,7 +91,7 @@ def _program(name: str) -> str | None:
 
 
 def _outside_system(path: str) -> bool:
-    return not path.startswith(("/usr/", "/lib", "/bin/"))
+    return not f"{path}/".startswith(("/usr/", "/lib", "/bin/"))
 
 
 @dataclass(frozen=True)

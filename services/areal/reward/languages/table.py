@@ -224,7 +224,7 @@ _GO_PREPARE = (
     'root=$1 store=$2; shift 2; for package; do [ -d "$root/src/$package" ] && set -- "$@" "$package"; shift; done; '
     '"$0" list -export -deps -f "{{{{if .Export}}}}{{{{.ImportPath}}}} {{{{.Export}}}}{{{{end}}}}" "$@" > list '
     "|| exit 1; "
-    'n=0; while read -r package file; do n=$((n+1)); mv "$file" "$n.a"; echo "packagefile $package=$store/$n.a"; '
+    'n=0; while read -r package file; do n=$((n+1)); cp "$file" "$n.a"; echo "packagefile $package=$store/$n.a"; '
     "done < list > importcfg"
 )
 
