@@ -267,7 +267,7 @@ async def test_the_command_serves_both_faces_and_leaves_nothing(tmp_path: Path, 
 
 @pytest.mark.parametrize(("options", "message"), [
     (ServeOptions(stack=StackSettings(min_tier=Tier.T0)), "without a sandbox"),
-    (ServeOptions(stack=StackSettings(Tier.T3, highest_tier=Tier.T2, languages=("python",))), "sandbox tier T2"),
+    (ServeOptions(stack=StackSettings(Tier.T3, highest_tier=Tier.T2, languages=("python",))), "reaches tier T2"),
     (ServeOptions(token_file=Path("/dev/null")), "is empty"),
 ])  # fmt: skip
 async def test_a_service_refuses_to_start_where_it_can_not_promise_what_is_asked(

@@ -28,7 +28,7 @@ def _of(
 
 RESOURCE: tuple[Attack, ...] = (
     _of("spins", "processor time is taken without end", Seen.ENDING, ("rlimits", "kill_all"), "while True: pass\n",
-        endings=frozenset({Ending.CPU_LIMIT}), limits=Limits(wall_s=10.0, cpu_s=1.0)),
+        endings=frozenset({Ending.CPU_LIMIT}), limits=Limits(wall_s=40.0, cpu_s=1.0)),
     _of("sleeps", "a run that does nothing is waited for", Seen.ENDING, ("kill_all",), """
 import time
 while True:

@@ -34,8 +34,10 @@ for place in $(cut -d " " -f 5 /proc/self/mountinfo | sort -u); do
     *) mount -o remount,bind,ro "$place" 2>/dev/null || true ;;
   esac
 done
+if test -n "$KEPT"; then mount -n --bind "$KEPT" /mnt; fi
 mount -t tmpfs -o size=512m,mode=1777 none /tmp
 for place in /dev/shm /var/tmp /run; do mount -t tmpfs -o size=64m,mode=1777 none $place; done
+if test -n "$KEPT"; then mkdir -p "$KEPT"; mount --move /mnt "$KEPT"; fi
 test ! -w /etc/passwd
 eval "$OPEN_HOME"
 exec "$@"' sh "$@"
@@ -80,6 +82,7 @@ def fight(
         environment = {
             "PATH": os.environ["PATH"], "JOIN": " ".join(join), "GROUPS_MADE": " ".join(map(os.path.dirname, join)),
             "OPEN_HOME": open_home(),
+            "KEPT": str(_REPOSITORY) if _REPOSITORY.is_relative_to("/tmp") else "",
             "PYTHONPATH": f"{_REPOSITORY / 'tests'}:{_REPOSITORY / 'services'}",
         }  # fmt: skip
         done = subprocess.run(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -12,12 +14,22 @@ from reward.security.settings import SETTINGS, Setting
 pytestmark = [pytest.mark.component, pytest.mark.skipif(bool(outer_cell.lacking()), reason=outer_cell.lacking())]
 
 
+@pytest.fixture(scope="module")
+def battles() -> Iterator[dict[str, Future[dict[str, Any]]]]:
+    """All attacks on each sandbox, two sandboxes at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            one.name: pool.submit(outer_cell.fight, one.of(ATTACKS), tier=one.tier.name, uid=one.uid, at_once=6)
+            for one in SETTINGS
+        }
+
+
 @pytest.fixture(scope="module", params=SETTINGS, ids=lambda setting: setting.name)
-def battle(request: pytest.FixtureRequest) -> tuple[Setting, dict[str, Any]]:
-    """All attacks on one sandbox at once, as far as they don't measure the memory of all."""
+def battle(
+    request: pytest.FixtureRequest, battles: dict[str, Future[dict[str, Any]]]
+) -> tuple[Setting, dict[str, Any]]:
     setting: Setting = request.param
-    said = outer_cell.fight(setting.of(ATTACKS), tier=setting.tier.name, uid=setting.uid, at_once=6)
-    return setting, said
+    return setting, battles[setting.name].result()
 
 
 @pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: f"claim{claim.number}")

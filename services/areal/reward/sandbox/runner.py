@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from areal.errors import ConfigError, InfraError
-from areal.reward.sandbox import cgroups, messages
+from areal.reward.sandbox import cgroups, messages, tiers
 from areal.reward.sandbox.admission import SandboxRefusalError, check
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.probing import probe
@@ -104,10 +104,11 @@ class Sandbox:
         config = self._config
         self.powers = await asyncio.to_thread(probe, config.highest_tier, config.allow_unsafe)
         if self.powers.tier < config.min_tier:
-            raise ConfigError(
-                f"this machine offers sandbox tier {self.powers.tier.name}, at least {config.min_tier.name} is asked",
-                fix=_missing(self.powers) or "lower reward.code.minTier, or run on another machine",
-            )
+            message, fix = tiers.why_not(config.min_tier, self.powers)
+            raise ConfigError(message, fix=fix)
+        if self.powers.base is Tier.T0 and not config.allow_unsafe:
+            message, fix = tiers.why_not(Tier.T2, self.powers)
+            raise ConfigError(f"{message}; without a sandbox nothing runs unless that is allowed", fix=fix)
         if self.powers.memory_bound is MemoryBound.CGROUP and config.layers.cgroup:
             self._delegation = await asyncio.to_thread(cgroups.find)
             cgroups.sweep(self._delegation)
@@ -350,8 +351,3 @@ class Sandbox:
             stderr_truncated=truncated, files=files, wall_s=wall_s, cpu_s=event["cpu_s"], max_rss_bytes=event["rss"],
             memory_peak_bytes=event["peak"], setup_s=max(0.0, began - asked), tier=self.powers.tier,
         )  # fmt: skip
-
-
-def _missing(powers: Powers) -> str:
-    lacking = [f"{one.name} ({one.detail})" if one.detail else one.name for one in powers.probes if not one.held]
-    return f"make these available: {', '.join(lacking)}" if lacking else ""
