@@ -115,6 +115,18 @@ async def test_python_is_a_script_with_the_suites_own_limits() -> None:
     assert run == Run(Script("print(1)"), stdin=b"in", limits=DEFAULT_LIMITS)
 
 
+async def test_python_as_webassembly_has_time_for_being_slower() -> None:
+    toolchains = Toolchains(Idle(replace(T2, tier=Tier.T1)), found=ALL)
+    run = toolchains.run_of(await toolchains.compiled(Submission("", "python")), b"", DEFAULT_LIMITS)
+    assert run.limits == replace(DEFAULT_LIMITS, wall_s=6 * DEFAULT_LIMITS.wall_s, cpu_s=6 * DEFAULT_LIMITS.cpu_s)
+
+
+def test_without_a_tier_nothing_runs_unless_that_is_allowed() -> None:
+    none = replace(T2, tier=Tier.T0)
+    assert runnable(none) == set()
+    assert "python" in runnable(replace(none, fork=True, execute=True, scratch=True))
+
+
 async def test_a_scripted_language_gets_its_source_and_what_its_runtime_takes() -> None:
     toolchains = Toolchains(Idle(T3), found=ALL)
     run = toolchains.run_of(await toolchains.compiled(Submission("1;", "js")), b"", DEFAULT_LIMITS)

@@ -30,6 +30,7 @@ COMPILE_LIMITS = Limits(
     processes=32,
     open_files=256,
 )
+WASM_FACTOR = 6.0  # of wall and CPU time: Python as WebAssembly against Python
 PREPARE_LIMITS = Limits(
     wall_s=300.0,
     cpu_s=200.0,
@@ -276,7 +277,7 @@ _RUST = Language(
 
 _PYTHON = Language(
     name="python",
-    tier=Tier.T2,
+    tier=Tier.T1,
     source="main.py",
     tools={},
     install="python3",

@@ -28,7 +28,7 @@ from areal.reward.languages.preparation import (
     filled_environment,
     prepare,
 )
-from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES, PATH, Language, language_of
+from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES, PATH, WASM_FACTOR, Language, language_of
 from areal.reward.sandbox.values import Command, Ended, Ending, Limits, MemoryBound, Powers, Run, Script, Tier
 
 _HEAD_BYTES = 2048  # of what a compiler said
@@ -164,6 +164,8 @@ class Toolchains:
         language = LANGUAGES[compiled.language]
         adjusted = run_limits(language, limits, sum(map(len, compiled.files.values())))
         if not language.run:
+            if self._cells.powers.tier is Tier.T1:
+                adjusted = replace(adjusted, wall_s=limits.wall_s * WASM_FACTOR, cpu_s=limits.cpu_s * WASM_FACTOR)
             return Run(Script(compiled.source), stdin=stdin, limits=adjusted)
         words = self._words(self._toolchains[language.name]) | {
             "source": next(iter(compiled.files)),
@@ -199,7 +201,7 @@ class Toolchains:
 
     def _refusal(self, language: Language, powers: Powers) -> str:
         if not language.run:
-            return "" if powers.tier >= language.tier else f"tier {powers.tier.name} runs no programs"
+            return "" if powers.tier >= language.tier or powers.execute else "no tier is reached, and T0 isn't allowed"
         if not (powers.execute and powers.scratch):
             return f"it starts programs, which needs tier T3; this machine has {powers.tier.name}"
         if language.processes > 1 and not powers.fork:
