@@ -6,6 +6,7 @@ Attacks run in it with layers of the sandbox switched off; the machine and its o
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import subprocess
@@ -21,6 +22,8 @@ from support.as_user import open_home
 _MEMORY_BYTES = 1400 << 20
 _TASKS = 400
 _WITHIN_S = 150
+_SHARED_FILES = sorted(str(path) for path in Path(os.__file__).parent.glob("*.py"))
+_numbers = itertools.count()
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _SCRIPT = """
 set -e
@@ -50,6 +53,13 @@ def lacking() -> str:
     return "" if os.geteuid() == 0 else "an outer cell for attacks needs root"
 
 
+def _remove(group: str) -> None:
+    """Removes a group and those below it, which a service that was killed left."""
+    for place, _, _ in os.walk(group, topdown=False):
+        with contextlib.suppress(OSError):
+            os.rmdir(place)
+
+
 @contextlib.contextmanager
 def _groups() -> Iterator[tuple[str, list[str]]]:
     """A group for everything: the directory that knows its memory, and the lists to join."""
@@ -66,7 +76,8 @@ def _groups() -> Iterator[tuple[str, list[str]]]:
     finally:
         until = time.monotonic() + 5
         while any(os.path.isdir(path) for path in made) and time.monotonic() < until:
-            cgroups.remove_parent(made)
+            for path in made:
+                _remove(path)
             time.sleep(0.05)
 
 
@@ -77,7 +88,7 @@ def fight(
     with _groups() as (memory, join):
         told = {
             "attacks": list(attacks), "tier": tier, "uid": uid, "off": list(off), "at_once": at_once,
-            "memory_group": memory,
+            "memory_group": memory, "shared_file": _SHARED_FILES[(os.getpid() + next(_numbers)) % len(_SHARED_FILES)],
         }  # fmt: skip
         environment = {
             "PATH": os.environ["PATH"], "JOIN": " ".join(join), "GROUPS_MADE": " ".join(map(os.path.dirname, join)),
