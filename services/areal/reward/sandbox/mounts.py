@@ -16,6 +16,7 @@ from areal.reward.sandbox import kernel
 
 BOX = "/box"
 _SCRATCH = "/.scratch"
+_BELOW_TMP = "/.below-tmp"  # what is readable below /tmp, where each cell has a directory of its own
 _STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "alternatives", "localtime", "timezone", "mime.types")
@@ -84,7 +85,7 @@ def enter_private_root(readable: Iterable[str], uid: int, *, proc: bool) -> None
             _bind(path, stage + path)
     for path in dict.fromkeys((*interpreter_paths(), *readable)):
         if os.path.exists(path) and not any(path.startswith(system + "/") for system in _SYSTEM):
-            _bind(path, stage + path)
+            _bind(path, f"{stage}{_BELOW_TMP}{path.removeprefix('/tmp')}" if path.startswith("/tmp/") else stage + path)
     os.makedirs(f"{stage}/etc", exist_ok=True)
     for name in _etc():
         source = os.path.realpath(f"/etc/{name}") if name == "localtime" else f"/etc/{name}"
@@ -121,7 +122,8 @@ def tmpfs_options(disk_bytes: int, inodes: int, *, quotas: bool, count_inodes: b
     if quotas:
         options.append(f"size={max(disk_bytes, 4096)}")
         if count_inodes:
-            options.append(f"nr_inodes={max(inodes, 8) + 4}")  # its root and the three directories below
+            below = len(os.listdir(_BELOW_TMP)) if os.path.isdir(_BELOW_TMP) else 0
+            options.append(f"nr_inodes={max(inodes, 8) + 4 + below}")  # its root and the directories below
     return ",".join(options)
 
 
@@ -143,4 +145,8 @@ def make_scratch(options: str, owner: tuple[int, int], *, execute: bool, private
         os.chown(source, *owner)
         kernel.mount(source, target, flags=kernel.MS_BIND)
     kernel.umount(_SCRATCH)
+    if os.path.isdir(_BELOW_TMP):
+        for name in os.listdir(_BELOW_TMP):
+            os.mkdir(f"/tmp/{name}")
+            kernel.mount(f"{_BELOW_TMP}/{name}", f"/tmp/{name}", flags=kernel.MS_BIND | kernel.MS_REC)
     return BOX
