@@ -48,8 +48,8 @@ static:
 
 test: check k8s-tools  ## Set up and pass all tests
 	@tools/tier simulation 4 $(PY) -m pytest -q $(TWO) $(SCHEDULES)
-	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim
-	@tools/tier system 16 $(PY) -m pytest -q tests -m system
+	@tools/tier component 10 $(PY) -m pytest -q $(TWO) tests -m "component or sglang_real" --ignore=tests/sim
+	@tools/tier system 20 $(PY) -m pytest -q tests -m system
 	@tools/tier kubernetes-api 8 $(PY) -m pytest -q tests -m kube_api
 	@tools/tier kubernetes-node 12 $(PY) -m pytest -q tests -m kube_node
 
