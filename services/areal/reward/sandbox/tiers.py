@@ -115,6 +115,7 @@ TABLE: tuple[Promise, ...] = (
         (
             "tempfile, multiprocessing, subprocess and compiled languages don't work",
             "whether a path exists can be seen",
+            "threads of all runs are counted together where the service is an ordinary user",
             "a bug of the machine's kernel",
         ),
     ),

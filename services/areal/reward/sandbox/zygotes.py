@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ from areal.reward.sandbox import cgroups, messages
 from areal.reward.sandbox.cell import Means
 from areal.reward.sandbox.cgroups import Delegation
 from areal.reward.sandbox.values import Layers
+
+log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _STOP_S = 5.0
@@ -131,6 +134,11 @@ class Zygote:
             trouble = self.last_trouble or self._last_words() or "it said nothing"
             await self.stop()
             raise InfraError(f"a sandbox zygote did not start: {trouble}", fix="see docs/reward.md on tiers")
+        if os.geteuid() == 0 and self.config.layers.user and not (self.means.own_user or self.means.user_namespace):
+            log.warning(
+                "runs keep root's uid, without its capabilities: other users can't reach this interpreter; "
+                "install it where everybody may read it"
+            )
 
     def _last_words(self) -> str:
         with contextlib.suppress(OSError):
