@@ -133,11 +133,13 @@ def test_probing_leaves_nothing_behind() -> None:
     raise AssertionError(f"shared memory was left: {_shared_memory() - segments}")
 
 
-def _belongings() -> tuple[set[str], str, set[str]]:
-    """Children, mounts and descriptors."""
+def _belongings() -> tuple[set[str], list[str], set[str]]:
+    """Children, mounts where acts mount, descriptors."""
     me = str(os.getpid())
     children = set(Path(f"/proc/{me}/task/{me}/children").read_text().split())
-    return children, Path("/proc/self/mountinfo").read_text(), set(os.listdir("/proc/self/fd"))
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    mounts = [point for point in points if point in ("/", "/proc", *acts.STAGES)]
+    return children, mounts, set(os.listdir("/proc/self/fd"))
 
 
 def _shared_memory() -> set[str]:

@@ -21,7 +21,7 @@ from areal.reward.sandbox import kernel, landlock, seccomp
 
 ELSEWHERE_UID = 200000
 _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | kernel.CLONE_NEWNET
-_STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
+STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 SHMGET = {"x86_64": 29, "aarch64": 194}
 _SYS_PTRACE = {"x86_64": 101, "aarch64": 117}
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
@@ -244,7 +244,7 @@ def private_root(outside: Outside) -> str:
 def _tmpfs_root(options: str) -> str:
     """Pivots into an empty read-only tmpfs that has an empty /scratch mounted with these options."""
     kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
-    stage = next(path for path in _STAGES if os.path.isdir(path))
+    stage = next(path for path in STAGES if os.path.isdir(path))
     kernel.mount("tmpfs", stage, "tmpfs", 0, "size=64k")
     os.mkdir(f"{stage}/scratch")
     os.mkdir(f"{stage}/old")
