@@ -29,7 +29,8 @@ def found() -> tuple[Toolchain, ...]:
 def store() -> Iterator[Store]:
     """Kept between sessions where it can be, since Go's library takes a minute to compile. Go isn't tested without."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    made = Store(None if cache.is_relative_to("/tmp") else cache / "areal" / "toolchains")
+    lasting = os.access(cache if cache.exists() else cache.parent, os.W_OK) and not cache.is_relative_to("/tmp")
+    made = Store(cache / "areal" / "toolchains" if lasting else None)
     yield made
     made.close()
 

@@ -54,8 +54,7 @@ class Idle:
 
 
 @pytest.fixture
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr("areal.reward.languages.preparation._HIDDEN", ("/proc",))
+def kept(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
@@ -220,7 +219,7 @@ def test_people_name_languages_as_they_like() -> None:
 
 def test_a_store_that_cells_could_not_see_is_refused() -> None:
     with pytest.raises(ConfigError, match="a cell has its own"):
-        Store("/tmp/areal-toolchains-of-a-test")
+        Store("/dev/shm/areal-toolchains-of-a-test")
 
 
 def test_a_temporary_store_is_gone_when_closed() -> None:

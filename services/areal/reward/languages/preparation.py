@@ -21,7 +21,7 @@ from areal.reward.languages.table import COREUTILS, LANGUAGES, PREPARE_LIMITS
 from areal.reward.sandbox.values import Command, Ended, Powers, Run
 
 _PREFIX = "areal-toolchains-"
-_HIDDEN = ("/tmp", "/dev", "/proc", "/box")  # a cell has its own there
+_HIDDEN = ("/dev", "/proc", "/box")  # a cell has its own there
 _DONE = ".done"
 
 
