@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from reward.attacks.isolation import ISOLATION
+from reward.attacks.meddling import MEDDLING
 from reward.attacks.native import NATIVE
+from reward.attacks.reaching import REACHING
 from reward.attacks.resource import RESOURCE
 from reward.attacks.table import Attack
 
-ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (*ISOLATION, *RESOURCE, *NATIVE)}
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (*REACHING, *MEDDLING, *RESOURCE, *NATIVE)}
 
 
 @dataclass(frozen=True)

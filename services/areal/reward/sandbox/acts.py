@@ -24,10 +24,6 @@ _NAMESPACES = kernel.CLONE_NEWNS | kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | k
 STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 SHMGET = {"x86_64": 29, "aarch64": 194}
 _SYS_PTRACE = {"x86_64": 101, "aarch64": 117}
-_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
-_SYS_SYSLOG = {"x86_64": 103, "aarch64": 116}
-_SYSLOG_READ_ALL = 3
-_GVISOR_FIRST_LINE = b"Starting gVisor..."
 
 
 class NotHeld(Exception):
@@ -48,7 +44,7 @@ class Outside:
 Act = Callable[[Outside], str]
 
 
-def _refused(act: Callable[[], object], *expected: int, what: str) -> None:
+def refused(act: Callable[[], object], *expected: int, what: str) -> None:
     """Raises NotHeld unless `act` fails with one of the expected errors."""
     try:
         act()
@@ -63,7 +59,7 @@ def _no_new_privileges() -> None:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _raw(number: int, *arguments: int) -> int:
+def raw(number: int, *arguments: int) -> int:
     result = int(kernel.libc.syscall(ctypes.c_long(number), *(ctypes.c_long(value) for value in arguments)))
     if result < 0:
         raise OSError(ctypes.get_errno(), f"system call {number}")
@@ -110,11 +106,11 @@ def filter_of_calls(outside: Outside) -> str:
     socket.socket().close()  # what is forbidden below works now
     _no_new_privileges()
     seccomp.install(seccomp.program(seccomp.Policy()))
-    _refused(socket.socket, errno.EPERM, what="socket")
-    _refused(_fork_once, errno.EAGAIN, what="fork")
-    _refused(lambda: os.execv("/bin/true", ["true"]), errno.EPERM, what="exec")
-    _refused(lambda: _raw(_SYS_PTRACE[kernel.MACHINE], 0, 0, 0, 0), errno.EPERM, what="ptrace")
-    _refused(lambda: kernel.unshare(kernel.CLONE_NEWUSER), errno.EPERM, what="unshare")
+    refused(socket.socket, errno.EPERM, what="socket")
+    refused(_fork_once, errno.EAGAIN, what="fork")
+    refused(lambda: os.execv("/bin/true", ["true"]), errno.EPERM, what="exec")
+    refused(lambda: raw(_SYS_PTRACE[kernel.MACHINE], 0, 0, 0, 0), errno.EPERM, what="ptrace")
+    refused(lambda: kernel.unshare(kernel.CLONE_NEWUSER), errno.EPERM, what="unshare")
     return "socket, fork, exec, ptrace and unshare were refused"
 
 
@@ -127,7 +123,7 @@ def files_outside(outside: Outside) -> str:
     _no_new_privileges()
     landlock.restrict(rules)
     os.close(os.open("/dev/null", os.O_RDONLY))
-    _refused(lambda: os.open(outside.file, os.O_RDONLY), errno.EACCES, what=f"opening {outside.file}")
+    refused(lambda: os.open(outside.file, os.O_RDONLY), errno.EACCES, what=f"opening {outside.file}")
     return f"a file outside could not be opened; ABI {version}"
 
 
@@ -143,7 +139,7 @@ def _scoped() -> None:
 def signals_by_landlock(outside: Outside) -> str:
     os.kill(outside.pid, 0)
     _scoped()
-    _refused(lambda: os.kill(outside.pid, 0), errno.EPERM, what="a signal to a process outside")
+    refused(lambda: os.kill(outside.pid, 0), errno.EPERM, what="a signal to a process outside")
     return "a signal to a process outside was refused"
 
 
@@ -152,7 +148,7 @@ def abstract_sockets_by_landlock(outside: Outside) -> str:
         before.connect("\0" + outside.abstract_name)
     _scoped()
     with socket.socket(socket.AF_UNIX) as after:
-        _refused(lambda: after.connect("\0" + outside.abstract_name), errno.EPERM, what="an abstract socket outside")
+        refused(lambda: after.connect("\0" + outside.abstract_name), errno.EPERM, what="an abstract socket outside")
     return "an abstract socket outside could not be reached"
 
 
@@ -160,7 +156,7 @@ def signals_by_filter(outside: Outside) -> str:
     os.kill(outside.pid, 0)
     _no_new_privileges()
     seccomp.install(seccomp.program(seccomp.Policy(only_signal=os.getpid())))
-    _refused(lambda: os.kill(outside.pid, 0), errno.EPERM, what="a signal to a process outside")
+    refused(lambda: os.kill(outside.pid, 0), errno.EPERM, what="a signal to a process outside")
     os.kill(os.getpid(), 0)
     return "a signal to another process was refused"
 
@@ -214,7 +210,7 @@ def own_processes(outside: Outside) -> str:
     def first() -> None:
         if os.getpid() != 1:
             raise NotHeld(f"the first process is number {os.getpid()}")
-        _refused(lambda: os.kill(outside.pid, 0), errno.ESRCH, what="a signal to a process outside")
+        refused(lambda: os.kill(outside.pid, 0), errno.ESRCH, what="a signal to a process outside")
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:  # the daemon: holds the pipe until it dies
@@ -234,9 +230,9 @@ def private_root(outside: Outside) -> str:
     way = _enter(kernel.CLONE_NEWNS)
     os.close(os.open(outside.file, os.O_RDONLY))
     _tmpfs_root("size=64k")
-    _refused(lambda: os.open(outside.file, os.O_RDONLY), errno.ENOENT, what=f"opening {outside.file}")
-    _refused(lambda: os.open("/new", os.O_CREAT | os.O_WRONLY), errno.EROFS, what="writing to the root")
-    _refused(lambda: os.open("..", os.O_PATH | os.O_NOFOLLOW) and os.open("../etc", os.O_PATH), errno.ENOENT,
+    refused(lambda: os.open(outside.file, os.O_RDONLY), errno.ENOENT, what=f"opening {outside.file}")
+    refused(lambda: os.open("/new", os.O_CREAT | os.O_WRONLY), errno.EROFS, what="writing to the root")
+    refused(lambda: os.open("..", os.O_PATH | os.O_NOFOLLOW) and os.open("../etc", os.O_PATH), errno.ENOENT,
              what="leaving the root")  # fmt: skip
     return f"nothing of the machine was left; {way}"
 
@@ -268,7 +264,7 @@ def quota_of_bytes(outside: Outside) -> str:
                 if file.write(bytes(16 << 10)) == 0:
                     break
 
-        _refused(fill, errno.ENOSPC, what="filling a quota of 64 kB with 1 MB")
+        refused(fill, errno.ENOSPC, what="filling a quota of 64 kB with 1 MB")
     return f"a full quota refused more; {way}"
 
 
@@ -280,15 +276,15 @@ def quota_of_inodes(outside: Outside) -> str:
         for number in range(64):
             os.close(os.open(f"{scratch}/{number}", os.O_CREAT | os.O_WRONLY))
 
-    _refused(fill, errno.ENOSPC, what="64 files in a quota of 16")
+    refused(fill, errno.ENOSPC, what="64 files in a quota of 16")
     return f"a full quota refused more files; {way}"
 
 
 def own_ipc(outside: Outside) -> str:
     number = SHMGET[kernel.MACHINE]
-    _raw(number, outside.shared_memory_key, 4096, 0)
+    raw(number, outside.shared_memory_key, 4096, 0)
     way = _enter(kernel.CLONE_NEWIPC)
-    _refused(lambda: _raw(number, outside.shared_memory_key, 4096, 0), errno.ENOENT, what="shared memory outside")
+    refused(lambda: raw(number, outside.shared_memory_key, 4096, 0), errno.ENOENT, what="shared memory outside")
     return f"shared memory outside could not be found; {way}"
 
 
@@ -296,12 +292,12 @@ def own_network(outside: Outside) -> str:
     with socket.create_connection(("127.0.0.1", outside.port), timeout=1):
         pass
     way = _enter(kernel.CLONE_NEWNET)
-    _refused(
+    refused(
         lambda: socket.create_connection(("127.0.0.1", outside.port), timeout=1).close(),
         errno.ENETUNREACH, errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, what="a service on loopback",
     )  # fmt: skip
     with socket.socket(socket.AF_UNIX) as abstract:
-        _refused(
+        refused(
             lambda: abstract.connect("\0" + outside.abstract_name),
             errno.ECONNREFUSED,
             what="an abstract socket outside",
@@ -327,8 +323,8 @@ def other_user(outside: Outside) -> str:
     os.setgroups([])
     os.setresgid(uid, uid, uid)
     os.setresuid(uid, uid, uid)
-    _refused(lambda: os.setresuid(0, 0, 0), errno.EPERM, what="becoming root again")
-    _refused(lambda: os.kill(outside.pid, 0), errno.EPERM, what="a signal to a process of another user")
+    refused(lambda: os.setresuid(0, 0, 0), errno.EPERM, what="becoming root again")
+    refused(lambda: os.kill(outside.pid, 0), errno.EPERM, what="a signal to a process of another user")
     return "a user of its own could not go back, and could signal nobody"
 
 
@@ -342,7 +338,7 @@ def _limit(name: int, value: int) -> None:
 def limit_of_memory(outside: Outside) -> str:
     _limit(resource.RLIMIT_AS, 512 << 20)
     mmap.mmap(-1, 1 << 20).close()
-    _refused(lambda: mmap.mmap(-1, 1 << 30), errno.ENOMEM, what="1 GB where 512 MB are allowed")
+    refused(lambda: mmap.mmap(-1, 1 << 30), errno.ENOMEM, what="1 GB where 512 MB are allowed")
     return "memory above the limit was refused"
 
 
@@ -351,13 +347,13 @@ def limit_of_file_size(outside: Outside) -> str:
     _limit(resource.RLIMIT_FSIZE, 4096)
     file = os.memfd_create("probe")
     os.write(file, bytes(4096))
-    _refused(lambda: os.write(file, b"x"), errno.EFBIG, what="a file of 4097 bytes where 4096 are allowed")
+    refused(lambda: os.write(file, b"x"), errno.EFBIG, what="a file of 4097 bytes where 4096 are allowed")
     return "a file could not grow above the limit"
 
 
 def limit_of_open_files(outside: Outside) -> str:
     _limit(resource.RLIMIT_NOFILE, 32)
-    _refused(lambda: [os.dup(2) for _ in range(64)], errno.EMFILE, what="64 descriptors where 32 are allowed")
+    refused(lambda: [os.dup(2) for _ in range(64)], errno.EMFILE, what="64 descriptors where 32 are allowed")
     return "descriptors above the limit were refused"
 
 
@@ -366,7 +362,7 @@ def limit_of_processor_time(outside: Outside) -> str:
     _limit(resource.RLIMIT_CPU, 1)
     if resource.getrlimit(resource.RLIMIT_CPU) != (1, 1):
         raise NotHeld("the limit did not stay")
-    _refused(lambda: _raise_again(resource.RLIMIT_CPU), errno.EPERM, what="raising the limit again")
+    refused(lambda: _raise_again(resource.RLIMIT_CPU), errno.EPERM, what="raising the limit again")
     return "the limit stays; the self-test runs into it"
 
 
@@ -383,26 +379,5 @@ def limit_of_processes(outside: Outside) -> str:
     if os.getuid() == 0:
         os.setresuid(ELSEWHERE_UID, ELSEWHERE_UID, ELSEWHERE_UID)
     _limit(resource.RLIMIT_NPROC, 1)
-    _refused(_fork_once, errno.EAGAIN, what="a second process where one is allowed")
+    refused(_fork_once, errno.EAGAIN, what="a second process where one is allowed")
     return "a process above the limit was refused"
-
-
-# --- the kernel ------------------------------------------------------------------------------------------------------
-
-
-def gvisor(outside: Outside) -> str:
-    """Whether gVisor's kernel answers instead of Linux.
-
-    Two behaviours that no Linux has, both without privilege, and both have to be there. Its system log begins with a
-    line of its own, and the first is the oldest: Linux's begins otherwise, and only root can write to it. And it
-    answers perf_event_open with ENODEV before it looks at the arguments, where Linux says EFAULT for a null pointer. A
-    container's filter that hides one of them makes this say no: too low a tier, never too high. Version strings are
-    no evidence: gVisor lets its operator choose them.
-    """
-    buffer = ctypes.create_string_buffer(4096)
-    length = _raw(_SYS_SYSLOG[kernel.MACHINE], _SYSLOG_READ_ALL, ctypes.addressof(buffer), len(buffer))
-    first = buffer.raw[:length].partition(b"\n")[0]
-    if not first.endswith(_GVISOR_FIRST_LINE):
-        raise NotHeld("the system log is Linux's")
-    _refused(lambda: _raw(_SYS_PERF_EVENT_OPEN[kernel.MACHINE], 0, 0, -1, -1, 0), errno.ENODEV, what="perf_event_open")
-    return "gVisor answers: its own system log, and no perf events"

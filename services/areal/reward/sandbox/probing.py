@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from areal.errors import InfraError
-from areal.reward.sandbox import acts, group_acts, kernel, tiers
+from areal.reward.sandbox import acts, group_acts, gvisor, kernel, tiers
 from areal.reward.sandbox.values import Powers, Probe, Tier
 
 KERNEL_VARIABLE = "AREAL_SANDBOX_KERNEL"
@@ -56,7 +56,7 @@ ACTS: Mapping[str, acts.Act] = {
     "rlimit_open_files": acts.limit_of_open_files,
     "rlimit_cpu": acts.limit_of_processor_time,
     "rlimit_processes": acts.limit_of_processes,
-    "gvisor": acts.gvisor,
+    "gvisor": gvisor.answers,
 }
 """Every probe, by the name that tiers, results and health use."""
 
