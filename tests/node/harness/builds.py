@@ -55,6 +55,8 @@ class Builder:
 
     def _build(self, name: str, base: str) -> str:
         arguments = ["--build-arg", f"BASE={base}", "--build-arg", "ENVIRONMENT=mounted"]
+        if name == "reward":  # apt would want a mirror, and its ldconfig removes the base's link to a mounted library
+            arguments += ["--build-arg", "TOOLCHAINS=python"]
         file = ROOT / "docker" / f"{name}.Dockerfile"
         command = ["build-using-dockerfile", "--isolation=chroot", "--layers", "--pull-never", *arguments]
         reference = self.reference(name)
