@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from areal.reward.judge.values import Status, Submission
+from areal.reward.languages.discovery import Toolchain
 from areal.reward.languages.preparation import Store
 from areal.reward.languages.table import LANGUAGES
 from areal.reward.languages.toolchains import Toolchains
@@ -117,3 +118,17 @@ async def test_bash_finds_the_core_programs_and_no_interpreters(start: Start) ->
 async def test_a_program_of_threads_runs(start: Start) -> None:
     source = "#include <bits/stdc++.h>\nint main() { int n = 0; std::thread([&] { n = 5; }).join(); std::cout << n; }"
     assert (await start("cpp", source, limits=PATIENT)).stdout == b"5"
+
+
+async def test_the_first_program_of_cplusplus_does_not_wait_for_what_makes_others_faster(
+    cells: Sandbox, found: tuple[Toolchain, ...]
+) -> None:
+    empty = Store()
+    toolchains = Toolchains(cells, store=empty, found=found)
+    need("cpp", toolchains, empty)
+    cpp = next(one for one in found if one.language == "cpp")
+    assert (await toolchains.compiled(Submission("#include <bits/stdc++.h>\nint main() {}", "cpp"))).ok
+    await toolchains.close()  # ends the preparation where it hasn't ended by itself
+    assert not empty.has(cpp) or (empty.directory(cpp) / "bits" / "stdc++.h.gch").exists()
+    assert cells.counters().running == 0
+    empty.close()

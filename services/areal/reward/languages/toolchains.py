@@ -95,6 +95,7 @@ class Toolchains:
         self._toolchains = {toolchain.language: toolchain for toolchain in (found or discovery.find())}
         self._cache: ArtefactCache[Compiled] = ArtefactCache(cache_bytes)
         self._preparing: dict[str, asyncio.Lock] = {}
+        self._soon: set[asyncio.Task[None]] = set()  # preparations that nobody waits for
         self._prepared: dict[
             str, Mapping[str, bytes]
         ] = {}  # of languages whose prepared files go into each compilation
@@ -127,7 +128,10 @@ class Toolchains:
         return self._cache.misses
 
     async def prepare(self, languages: Sequence[str] | None = None) -> None:
-        """Makes what compilations share, of the languages that run here. Go waits for it; others are only faster."""
+        """Makes what compilations share, of the languages that run here, ahead of the first that needs it.
+
+        Otherwise the first submission of a language sees to it: Go's waits, C++'s is compiled without meanwhile.
+        """
         for toolchain in self.capabilities():
             language = LANGUAGES[toolchain.language]
             if toolchain.runnable and (languages is None or language.name in languages):
@@ -150,11 +154,15 @@ class Toolchains:
         toolchain = self._toolchains[language.name]
         source = submission.source.replace("\r\n", "\n")
         if not language.compiled:
+            await self._prepare(language, toolchain)
             key = _digest(toolchain, language, source)
             files = {_file_name(language, source): _encoded(source)} if language.run else {}
             return Compiled(language.name, source, key, files=files)
         if language.needs_prepared:
             await self._prepare(language, toolchain)
+        elif language.prepare and self._store is not None and language.name not in self._preparing:
+            self._soon.add(task := asyncio.ensure_future(self._prepare(language, toolchain)))
+            task.add_done_callback(self._prepared_soon)
         key = _digest(toolchain, language, source)
         made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source, key))
         return replace(made, cached=cached)
@@ -185,8 +193,11 @@ class Toolchains:
         )
 
     async def close(self) -> None:
-        """Ends compilations that are under way and forgets all."""
+        """Ends what is under way and forgets all."""
         await self._cache.close()
+        for task in list(self._soon):
+            task.cancel()
+        await asyncio.gather(*self._soon, return_exceptions=True)
 
     def _allowed(self, name: str) -> Language:
         language = language_of(name)
@@ -235,6 +246,11 @@ class Toolchains:
                         raise
                     _log.warning("%s: compilations will be slower", error.message)
             self._prepared[language.name] = {} if language.store else made
+
+    def _prepared_soon(self, task: asyncio.Task[None]) -> None:
+        self._soon.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("%s", error)
 
     async def _compile(self, language: Language, toolchain: Toolchain, source: str, key: str) -> Compiled:
         words = self._words(toolchain)
