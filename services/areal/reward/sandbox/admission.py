@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from areal.errors import ConfigError
-from areal.reward.sandbox.values import Command, Powers, Run
+from areal.reward.sandbox.values import Command, Driver, Powers, Run, Tier
+
+_FIX_T2 = "run it where T2 is available: Linux 5.13 or later with seccomp and Landlock"
 
 
 class SandboxRefusalError(ConfigError):
@@ -19,6 +21,10 @@ def check(run: Run, powers: Powers) -> None:
         needs.append("to execute programs")
     if (run.files or run.keep) and not powers.scratch:
         needs.append("a scratch directory for its files")
+    if powers.base is Tier.T1 and isinstance(run.entry, Driver):
+        raise SandboxRefusalError("functions are called in Python's own process, which T1 has not", fix=_FIX_T2)
+    if powers.base is Tier.T1 and run.numpy:
+        raise SandboxRefusalError("T1 runs pure Python: it has no numpy", fix=_FIX_T2)
     if needs:
         raise SandboxRefusalError(
             f"the run needs {' and '.join(needs)}; sandbox tier {powers.tier.name} offers none",

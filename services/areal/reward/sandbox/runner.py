@@ -38,6 +38,7 @@ from areal.reward.sandbox.values import (
     Tier,
 )
 from areal.reward.sandbox.verdicts import Seen, verdict
+from areal.reward.sandbox.wasm import WasmCells
 from areal.reward.sandbox.zygotes import Zygote, ZygoteConfig
 
 DRIVERS = ("areal.reward.judge.drivers.calls", "areal.reward.judge.drivers.tester")
@@ -65,6 +66,7 @@ class SandboxConfig:
     first_uid: int = 200000
     layers: Layers = ALL_LAYERS
     readable: tuple[str, ...] = ()
+    wasm_cache: str | None = None  # where T1 keeps its machine code; None: the user's cache directory
 
 
 @dataclass
@@ -93,6 +95,7 @@ class Sandbox:
         self._starting = asyncio.Lock()
         self._slots = asyncio.Semaphore(self._config.max_runs or 4 * self._config.zygotes)
         self._delegation = cgroups.NO_DELEGATION
+        self._wasm: WasmCells | None = None
 
     async def start(self) -> None:
         """Finds out what the machine offers and starts the zygotes.
@@ -112,13 +115,19 @@ class Sandbox:
         if self.powers.memory_bound is MemoryBound.CGROUP and config.layers.cgroup:
             self._delegation = await asyncio.to_thread(cgroups.find)
             cgroups.sweep(self._delegation)
-        await self._profile(False)
+        if self.powers.base is Tier.T1:
+            self._wasm = WasmCells(cache=config.wasm_cache, spares=config.spares)
+            await self._wasm.start()
+        else:
+            await self._profile(False)
 
     async def stop(self) -> None:
         """Ends everything that it started; nothing is left."""
         for profile in self._profiles.values():
             await profile.stop()
         self._profiles.clear()
+        if self._wasm is not None:
+            await self._wasm.stop()
 
     def counters(self) -> SandboxCounters:
         return self._counters
@@ -246,6 +255,8 @@ class Sandbox:
                 self._counters.refusals += 1
                 raise
             async with self._slots:
+                if self._wasm is not None:
+                    return await self._in_wasm(self._wasm, run)
                 profile = await self._profile(run.numpy)
                 zygote = await profile.pick()
                 self._counters.running += 1
@@ -260,6 +271,20 @@ class Sandbox:
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
+
+    async def _in_wasm(self, cells: WasmCells, run: Run) -> Ended:
+        counters = self._counters
+        counters.running += 1
+        try:
+            ended = await cells.run(run)
+        except InfraError:
+            counters.infra_errors += 1
+            raise
+        finally:
+            counters.running -= 1
+        counters.runs += 1
+        counters.endings[ended.ending] = counters.endings.get(ended.ending, 0) + 1
+        return ended
 
     async def _on(
         self,
@@ -300,7 +325,7 @@ class Sandbox:
                 killers.append(kill)
             try:
                 async with asyncio.timeout(limits.wall_s + _SETUP_S + _STUCK_S):
-                    event = await flight.ended
+                    event = await asyncio.shield(flight.ended)  # a cancelled run is waited for
             except TimeoutError:
                 await zygote.stop()
                 raise InfraError("a sandbox zygote did not answer and was ended", fix="try again") from None
