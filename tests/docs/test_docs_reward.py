@@ -98,7 +98,7 @@ def test_the_runtime_that_is_shown_gives_its_pods_namespaces():
     shown = yaml.safe_load(re.search(r"```yaml\n(apiVersion: .*?)```", PAGE, re.S)[1])
     platform = RuntimeSpec.model_validate(shown["spec"])
     offer = offer_of(platform.template_of("reward")["spec"], platform.sandbox)
-    assert (shown["kind"], offer.tier, offer.several) == ("ClusterRLRuntime", "T3", True)
+    assert (shown["kind"], offer.tier) == ("ClusterRLRuntime", "T3")
 
 
 def test_the_job_that_is_shown_for_gvisor_is_accepted_there():

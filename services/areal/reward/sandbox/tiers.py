@@ -94,7 +94,7 @@ TABLE: tuple[Promise, ...] = (
         "WebAssembly",
         "anywhere, also where no filter can be installed",
         "CPython compiled to WebAssembly under wasmtime",
-        ("pure Python, about six times slower: stdin/stdout and function suites",),
+        ("pure Python that reads and prints, about six times slower; no function suites",),
         ("files, network, processes, signals: there is no system call to reach them with", "memory and time"),
         ("faults of the WebAssembly runtime",),
     ),
