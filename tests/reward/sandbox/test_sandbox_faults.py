@@ -33,8 +33,18 @@ async def started(**changes: object):  # type: ignore[no-untyped-def]
         await sandbox.stop()
 
 
+_others: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def processes_of_others() -> None:
+    """What this process had started before a test is no business of it: servers that other tests share."""
+    _others.clear()
+    _others.update(below(os.getpid()))
+
+
 def below(pid: int) -> set[int]:
-    """Every process that descends from one."""
+    """Every process that descends from one, without those of others and theirs."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
@@ -44,9 +54,9 @@ def below(pid: int) -> set[int]:
     found: set[int] = set()
     todo = [pid]
     while todo:
-        for child in children.get(todo.pop(), []):
-            found.add(child)
-            todo.append(child)
+        new = set(children.get(todo.pop(), [])) - _others
+        found |= new
+        todo += new
     return found
 
 

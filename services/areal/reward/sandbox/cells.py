@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import os
-import resource
 import select
 import signal
 import socket
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from areal.reward.sandbox import messages, orphans
+from areal.reward.sandbox import kernel, messages, orphans
 from areal.reward.sandbox.cell import Means, Place
 from areal.reward.sandbox.cgroups import Group, Groups
 from areal.reward.sandbox.forks import Forks
@@ -77,10 +76,6 @@ class Cell:
     @property
     def spare(self) -> bool:
         return self.run is None and self.state in (State.MAKING, State.READY) and not self.reason
-
-
-def _own_rss() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 @dataclass(eq=False)
@@ -357,7 +352,7 @@ class Cells:
         report["cpu_s"] = max(0.0, report["cpu_s"] - cell.cpu_before_s)
         self._tell({
             "event": "ended", "id": run.order["id"], "failure": cell.failure, "reason": cell.reason,
-            "went": cell.went, "cold": cell.cold, "zygote_rss": _own_rss(),
+            "went": cell.went, "cold": cell.cold, "zygote_rss": kernel.peak_resident_bytes(),
             "peak": usage.memory_peak_bytes if usage else None, "oom": bool(usage and usage.out_of_memory),
             "tasks_hit": bool(usage and usage.out_of_tasks), **report,
         })  # fmt: skip

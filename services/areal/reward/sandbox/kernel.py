@@ -5,9 +5,11 @@ Owns the ctypes declarations. Knows nothing of cells or policies.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
+import resource
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -110,6 +112,17 @@ def umount(target: str, flags: int = MNT_DETACH) -> None:
 
 def pivot_root(new: str, old: str) -> None:
     syscall("pivot_root", new.encode(), old.encode())
+
+
+def peak_resident_bytes() -> int:
+    """The most memory that this program held. Not `ru_maxrss` where it can be helped: that outlives an exec, so a small
+    program which a large one started would answer for its parent.
+    """
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def close_from(first: int) -> None:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from areal.errors import ConfigError, InfraError
+from areal.reward.sandbox import kernel
 from areal.reward.sandbox.values import Ended, Limits, Run, Script, Tier
 from areal.reward.sandbox.verdicts import Seen, verdict
 
@@ -365,7 +366,7 @@ def serve(module: str, report: int) -> NoReturn:
         name = getattr(getattr(trap, "trap_code", None), "name", "")
         told["signal"] = int(_SIGNALS.get(name, signal.SIGSEGV))
     told |= {"cpu_s": time.process_time() - before_s, "wall_s": time.monotonic() - began}
-    told["rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    told["rss"] = kernel.peak_resident_bytes()
     os.write(report, json.dumps(told).encode())
     os._exit(0)
 

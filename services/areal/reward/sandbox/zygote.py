@@ -107,7 +107,7 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
     gc.collect()
     gc.freeze()  # cells share these pages
     cells = Cells(link, means, layers, rules, filters, groups, config["first_uid"], config["spares"])
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    rss = kernel.peak_resident_bytes()
     ready = {"event": "ready", "means": asdict(means), "rss": rss, "address_space": mapped, "tasks": tasks}
     messages.send(link, ready)
     cells.serve()
