@@ -4,7 +4,7 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 # Thousands of seeded runs: a tier of their own.
 SCHEDULES := tests/sim tests/operator/test_operator_model.py
-# Tests of values and of single roles run two at a time, a file by one process.
+# Tests of values, schedules and the sandbox run two at a time, a file by one process.
 TWO := -n 2 --dist loadfile
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
@@ -48,7 +48,8 @@ static:
 
 test: check k8s-tools  ## Set up and pass all tests
 	@tools/tier simulation 4 $(PY) -m pytest -q $(TWO) $(SCHEDULES)
-	@tools/tier component 10 $(PY) -m pytest -q $(TWO) tests -m "component or sglang_real" --ignore=tests/sim
+	@tools/tier component 8 $(PY) -m pytest -q tests -m "component or sglang_real" --ignore=tests/sim --ignore=tests/reward
+	@tools/tier reward 5 $(PY) -m pytest -q $(TWO) tests/reward -m component
 	@tools/tier system 20 $(PY) -m pytest -q tests -m system
 	@tools/tier kubernetes-api 8 $(PY) -m pytest -q tests -m kube_api
 	@tools/tier kubernetes-node 12 $(PY) -m pytest -q tests -m kube_node

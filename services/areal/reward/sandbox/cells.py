@@ -26,7 +26,7 @@ from areal.reward.sandbox.values import DEFAULT_LIMITS, Layers
 
 _FIRST_SHAPE = Shape(False, False, DEFAULT_LIMITS.disk_bytes, DEFAULT_LIMITS.inodes)
 _START_S = 20.0  # from hand-over to the first instruction; longer is a fault of ours
-_WARDEN_S = 0.2  # a warden has this long to report after it was told to stop
+_WARDEN_S = 1.0  # a warden, which ends the program at once, has this long to bring files back and report
 _DESCRIPTORS = 6  # order, three streams, channel, pipe for kept files
 _SPARE_MEMORY = 64 << 20  # of a cell without a run
 _SPARE_TASKS = 8
