@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from types import TracebackType
 from typing import Any
 
@@ -11,6 +12,7 @@ from areal.errors import InfraError
 _STDERR, _ERROR = 2, 3  # channels of the exec protocol
 _FRAME_BYTES = 128 << 10
 _LONGEST = 800
+_LAST_WORDS_S = 2.0  # for words on the way: who refuses sends them before it closes, so they are here or nearly
 _AGAIN = "Submit again: what arrived is kept, only the rest is sent."
 
 
@@ -32,23 +34,39 @@ class PodChannel:
             for start in range(0, len(data), _FRAME_BYTES):
                 self._socket.write_stdin(data[start : start + _FRAME_BYTES])
         except Exception as error:  # the websocket library and the sockets below it raise many kinds
-            raise InfraError(f"the connection to the pod broke: {error}{self._last_words()}", fix=_AGAIN) from error
+            raise self._broken(error) from error
 
     def line(self, timeout_s: float) -> bytes:
         """The next line of standard output."""
         try:
             line: bytes = self._socket.readline_stdout(timeout=timeout_s)
         except Exception as error:  # as above
-            raise InfraError(f"the connection to the pod broke: {error}{self._last_words()}", fix=_AGAIN) from error
+            raise self._broken(error) from error
         if not line:
-            gone = "the program in the pod ended" if not self._socket.is_open() else "the pod didn't answer in time"
-            raise InfraError(f"{gone}{self._last_words()}", fix=_AGAIN)
+            late = self._socket.is_open()
+            gone = "the pod didn't answer in time" if late else f"the program in the pod ended{self._last_words()}"
+            raise InfraError(gone, fix=_AGAIN)
         return line
+
+    def _broken(self, error: Exception) -> InfraError:
+        """A write fails while the words that say why wait to be read: they come first, else the socket's own."""
+        self._read_out()
+        said = self._last_words() or f": {error}"
+        return InfraError(f"the connection to the pod broke{said}", fix=_AGAIN)
+
+    def _read_out(self) -> None:
+        """Read what is left, to the end of the connection, and be done with it."""
+        deadline = time.monotonic() + _LAST_WORDS_S
+        try:
+            while self._socket.is_open() and (left := deadline - time.monotonic()) > 0:
+                self._socket.update(timeout=left)
+        except Exception:  # the end, in one of its many kinds; what came before it is kept
+            pass
+        finally:
+            self._socket.close()
 
     def _last_words(self) -> str:
         """Why it ended: what the API server says, and what the program wrote to standard error."""
-        if self._socket.is_open():
-            return ""
         parts = (self._socket.read_channel(_ERROR), self._socket.read_channel(_STDERR))
         said = [_message(part) for part in parts if part]
         return "".join(f": {text}" for text in said if text)[-_LONGEST:]
