@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from areal.errors import ConfigError
-from areal.operator.children.amounts import amount, fitted, size
+from areal.operator.children.amounts import fitted, size
 from areal.operator.children.merge import merge
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -232,19 +232,6 @@ def _has_null(value: Any) -> bool:
     if isinstance(value, dict):
         return any(inner is None or _has_null(inner) for inner in value.values())
     return isinstance(value, list) and any(_has_null(inner) for inner in value)
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [("500m", 0.5), ("2", 2), (2, 2), ("1Gi", 1 << 30), ("1.5G", 1_500_000_000), ("1e3", 1000), ("900Gi", 900 << 30)],
-)
-def test_an_amount_is_the_number_it_means(text: str | int, number: float) -> None:
-    assert amount(text) == number
-
-
-@pytest.mark.parametrize("text", ["", "lots", "1 Gi", "1e3Gi", "-1"])
-def test_what_is_no_amount_has_no_number(text: str) -> None:
-    assert amount(text) is None
 
 
 @pytest.mark.parametrize(

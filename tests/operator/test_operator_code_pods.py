@@ -10,7 +10,9 @@ from areal.operator.children import Wanted
 from areal.operator.children.pods import pod_template
 from areal.plan.cluster_names import ENV_SANDBOX_KERNEL, Role
 from areal.plan.code_pods import Offer, kernel_of, offer_of
+from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_memory
 from areal.spec.load import job_from_object
+from areal.spec.quantity import parse_bytes
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
 from support.operator_jobs import job_object
 from support.restricted import problems
@@ -61,6 +63,50 @@ def test_the_pod_of_the_reward_service_is_restricted_and_offers_one_process_with
     assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert spec["automountServiceAccountToken"] is False
     assert offer_of(spec, RuntimeSandbox()) == Offer("T2", "host")
+
+
+def resources(spec: Json) -> Json:
+    found: Json = next(c for c in spec["containers"] if c["name"] == "main")["resources"]
+    return found
+
+
+def toolchains(spec: Json) -> Json | None:
+    """The volume at the place where what is made once for a toolchain lies."""
+    main = next(c for c in spec["containers"] if c["name"] == "main")
+    name = next((mount["name"] for mount in main["volumeMounts"] if mount["mountPath"] == "/var/tmp"), None)
+    return next((volume for volume in spec["volumes"] if volume["name"] == name), None)
+
+
+def test_a_pod_that_judges_programs_has_memory_for_several_unless_somebody_says_otherwise() -> None:
+    assert resources(reward_pod(code_job(), runtime()))["limits"]["memory"] == POD_LIMIT
+    assert slots_of_memory(parse_bytes(POD_LIMIT), bytes_of_one("python", "auto")) == 6
+    assert slots_of_memory(parse_bytes(POD_LIMIT), bytes_of_one("cpp", "auto")) == 3
+    math = job_object(reward={"verifier": "math"})
+    math["metadata"]["uid"] = "job-uid"
+    assert resources(reward_pod(math, runtime()))["limits"]["memory"] == "1Gi"
+    platform = {"containers": [{"name": "main", "resources": {"limits": {"memory": "8Gi"}}}]}
+    assert resources(reward_pod(code_job(), runtime(platform)))["limits"]["memory"] == "8Gi"
+    own = code_job()
+    own["spec"]["podTemplate"] = {"reward": {"resources": {"limits": {"memory": "2Gi"}}}}
+    assert resources(reward_pod(own, runtime(platform)))["limits"]["memory"] == "2Gi"
+
+
+def test_toolchains_have_a_bounded_place_where_programs_are_not_python() -> None:
+    spec = reward_pod(code_job("gvisor", minTier="T4", language="cpp"), runtime())
+    assert toolchains(spec) == {"name": "toolchains", "emptyDir": {"sizeLimit": "512Mi"}}
+    assert problems(spec) == []
+    for without in (code_job(), code_job("gvisor", minTier="T4", needs=["scratch"])):
+        assert toolchains(reward_pod(without, runtime())) is None
+    assert toolchains(reward_pod(code_job("gvisor", language="cpp", minTier="T4"), runtime(), Role.WORKER)) is None
+
+
+def test_a_platform_s_own_place_for_toolchains_is_kept() -> None:
+    own = {
+        "containers": [{"name": "main", "volumeMounts": [{"name": "fast", "mountPath": "/var/tmp"}]}],
+        "volumes": [{"name": "fast", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}],
+    }
+    spec = reward_pod(code_job("gvisor", minTier="T4", language="go"), runtime(own))
+    assert toolchains(spec) == {"name": "fast", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}}
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import get_args
 
+from areal.reward.dispatch import admission
 from areal.reward.dispatch.dispatcher import COMPILE_S as DISPATCH_COMPILE_S
 from areal.reward.judge.formats.registry import FORMATS
 from areal.reward.judge.values import Scoring
 from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES
 from areal.reward.sandbox.tiers import CAPABILITIES
-from areal.reward.sandbox.values import Tier
+from areal.reward.sandbox.values import Limits, Tier
+from areal.spec import code_room
 from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, Language, SuiteFormat, TierName
 from areal.spec.serving import COMPILE_S, CodeReward
 
@@ -34,3 +36,11 @@ def test_formats_tiers_and_scorings_are_those_of_the_judge():
 
 def test_the_time_for_a_compilation_is_the_compiler_s_limit():
     assert COMPILE_LIMITS.wall_s == DISPATCH_COMPILE_S == COMPILE_S
+
+
+def test_the_room_of_a_pod_is_counted_as_the_service_counts_it():
+    assert code_room.MEMORY_SHARE == admission.MEMORY_SHARE
+    assert Limits().memory_bytes == code_room.RUN_BYTES
+    assert COMPILE_LIMITS.memory_bytes == code_room.COMPILE_BYTES
+    compiled = {name for name, language in LANGUAGES.items() if language.compiled}
+    assert compiled == {name for name in LANGUAGES if code_room.bytes_of_one(name, "auto") > code_room.RUN_BYTES}

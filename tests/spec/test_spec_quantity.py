@@ -1,9 +1,9 @@
-"""Sizes in bytes."""
+"""Sizes in bytes, amounts of resources."""
 
 from __future__ import annotations
 
 import pytest
-from areal.spec.quantity import parse_bytes
+from areal.spec.quantity import amount, parse_bytes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,3 +24,16 @@ def test_units_are_powers_of_1024(count, unit):
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(ValueError, match="bytes"):
         parse_bytes(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("500m", 0.5), ("2", 2), (2, 2), ("1Gi", 1 << 30), ("1.5G", 1_500_000_000), ("1e3", 1000), ("900Gi", 900 << 30)],
+)
+def test_an_amount_is_the_number_it_means(text, number):
+    assert amount(text) == number
+
+
+@pytest.mark.parametrize("text", ["", "lots", "1 Gi", "1e3Gi", "-1"])
+def test_what_is_no_amount_has_no_number(text):
+    assert amount(text) is None

@@ -130,3 +130,39 @@ def test_findings_read_as_a_sentence_with_place_and_fix():
 @pytest.mark.parametrize(("size", "text"), [(0, "0 B"), (1536, "1.5 KiB"), (2 << 30, "2 GiB"), (3 << 50, "3072 TiB")])
 def test_sizes_for_people(size, text):
     assert show_bytes(size) == text
+
+
+CODE = ("reward.verifier=code",)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (['limits={cpu: "8", memory: 1Gi}'], "has 1 GiB, of which 80 % hold 1 of the 10 programs"),
+        (['requests={cpu: "8"}'], "has 4 GiB unless its runtime says otherwise, of which 80 % hold 6 of the 10"),
+        (["limits={memory: 1Gi}"], "hold 1 of the 2 programs that its processors could judge at once (512 MiB each)"),
+        (["requests={cpu: 2500m, memory: 2Gi}"], None),
+        (["requests={cpu: 7500m, memory: 6Gi}"], "has 6 GiB, of which 80 % hold 9 of the 10"),
+    ],
+)
+def test_a_reward_pod_with_less_memory_than_processors_is_said_with_the_arithmetic(overrides, words):
+    said = broken(*CODE, *(f"podTemplate.reward.resources.{override}" for override in overrides)).get("code-memory")
+    assert (said is None) if words is None else (words in said)
+
+
+@pytest.mark.parametrize(
+    "override", ['limits={cpu: "2", memory: 2Gi}', 'limits={cpu: "4", memory: 4Gi}', "requests={cpu: 500m}"]
+)
+def test_memory_for_as_many_programs_as_processors_is_nothing_to_say(override):
+    assert "code-memory" not in broken(*CODE, f"podTemplate.reward.resources.{override}")
+
+
+def test_programs_that_are_compiled_or_tested_in_a_cell_beside_them_take_twice_the_memory():
+    resources = 'podTemplate.reward.resources.limits={cpu: "4", memory: 4Gi}'
+    assert "code-memory" not in broken(*CODE, resources)
+    for kind in (["reward.code.language=cpp", "reward.code.minTier=T3"], ["reward.code.format=humaneval"]):
+        assert "hold 3 of the 5" in broken(*CODE, *kind, resources)["code-memory"]
+
+
+def test_pods_that_judge_no_programs_need_no_room_for_any():
+    assert "code-memory" not in broken("reward.verifier=exact", "podTemplate.reward.resources.limits={memory: 256Mi}")

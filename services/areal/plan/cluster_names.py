@@ -173,6 +173,8 @@ REDIS_DATA_DIR = PurePosixPath("/data")
 SCRATCH_DIR = PurePosixPath("/tmp")
 """Emptied with the pod; the only other place a role may write to."""
 SHARED_MEMORY_DIR = PurePosixPath("/dev/shm")
+TOOLCHAINS_DIR = PurePosixPath("/var/tmp")
+"""What is made once for a toolchain, in reward pods whose programs aren't Python. Cells can read it."""
 
 RUN_DIR_WRITERS = (Role.CONTROLLER, Role.WORKER, Role.TRAINER, Role.PREPARE, Role.FINISH)
 """Roles that write to the run directory. Generation and reward pods read weights and the recipe from it."""

@@ -28,6 +28,7 @@ from areal.reward.languages.toolchains import Toolchains
 from areal.reward.sandbox.runner import Sandbox, SandboxConfig
 from areal.reward.sandbox.values import Ending, Powers, Tier
 from areal.reward.self_test import SelfTest
+from areal.spec.code_room import slots_of_cores
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ async def code_stack(
     """
     async with contextlib.AsyncExitStack() as owned:
         cores = pod_cores()
-        slots = settings.slots or default_slots(cores)
+        slots = settings.slots or slots_of_cores(cores)
         store, found = None, await asyncio.to_thread(_found, settings.languages)
         if len(settings.languages) > 1:
             store = Store()
@@ -115,11 +116,6 @@ async def code_stack(
             task.add_done_callback(_complain)
             owned.push_async_callback(_ended, task)
         yield CodeStack(sandbox, dispatcher, readiness)
-
-
-def default_slots(cores: int) -> int:
-    """Judging is bound by processors; a few more slots fill what waits for pipes."""
-    return max(2, cores + cores // 4)
 
 
 def offer_of(powers: Powers, toolchains: tuple[Toolchain, ...], min_tier: Tier) -> Offer:

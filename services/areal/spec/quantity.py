@@ -1,4 +1,4 @@
-"""Sizes in bytes as people and Kubernetes write them: 512Mi, 2Gi, 1.5G, 1073741824."""
+"""Sizes in bytes as people and Kubernetes write them: 512Mi, 2Gi, 1.5G, 1073741824; amounts of any resource: 500m."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _UNITS = {
     "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50,
 }  # fmt: skip
 _TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)")
+_SCALES = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "E": Decimal(10**18), "Ei": Decimal(2**60),
+    **{unit: Decimal(scale) for unit, scale in _UNITS.items()},
+}  # fmt: skip
+_AMOUNT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|)(?:[eE]([+-]?[0-9]+))?")
 _PATTERN = r"^[0-9]{1,18}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"  # the same for an API server
 
 
@@ -27,6 +32,14 @@ def parse_bytes(text: str) -> int:
     if size != int(size):
         raise ValueError(f"{text!r} is no whole number of bytes")
     return int(size)
+
+
+def amount(text: str | int | float) -> Decimal | None:
+    """The number that an amount of a resource means; None when it is no amount."""
+    match = _AMOUNT.fullmatch(str(text))
+    if match is None or (match[2] and match[3]):
+        return None
+    return Decimal(match[1]) * _SCALES[match[2]] * Decimal(10) ** int(match[3] or 0)
 
 
 def show_bytes(size: int) -> str:

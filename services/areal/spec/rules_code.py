@@ -1,10 +1,14 @@
-"""Rules of the verifier code: where its block may stand, and which tier its programs need."""
+"""Rules of the verifier code: where its block may stand, which tier its programs need, what its pods have room for."""
 
 from __future__ import annotations
 
+import math
+
+from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_cores, slots_of_memory
 from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, PYTHON, demanding, level
 from areal.spec.job import RLJob
-from areal.spec.rules import Facts, rule
+from areal.spec.quantity import amount, parse_bytes, show_bytes
+from areal.spec.rules import Facts, Severity, rule
 from areal.spec.serving import CodeReward
 
 _CODE = "self.spec.reward.code"
@@ -111,10 +115,39 @@ def code_deadline(job: RLJob, facts: Facts) -> str | None:
     return f"a group ends after {group:g} s, but one program alone may take {code.total_seconds:g} s"
 
 
+@rule(
+    "code-memory",
+    "spec.podTemplate.reward.resources",
+    "A reward pod has memory for as many programs at once as it has processors for.",
+    fix="Raise podTemplate.reward.resources.limits.memory, or give the pod fewer cores and set more reward.replicas.",
+    cel=None,  # amounts of any unit
+    severity=Severity.WARNING,
+)
+def code_memory(job: RLJob, facts: Facts) -> str | None:
+    code, asked = _code_of(job), job.spec.pod_template.reward.resources
+    if code is None:
+        return None
+    cores = amount(asked.limits.get("cpu") or asked.requests.get("cpu") or 1)
+    most, least = amount(asked.limits.get("memory") or 0), amount(asked.requests.get("memory") or 0)
+    if cores is None or most is None or least is None:
+        return None  # the API server says what is no amount
+    pod_bytes = int(most) or max(int(least), parse_bytes(POD_LIMIT))
+    one = bytes_of_one(code.language, code.format)
+    by_cores, by_memory = slots_of_cores(math.ceil(cores)), slots_of_memory(pod_bytes, one)
+    if by_memory >= by_cores:
+        return None
+    whose = "" if pod_bytes in (most, least) else " unless its runtime says otherwise"
+    return (
+        f"a reward pod has {show_bytes(pod_bytes)}{whose}, of which 80 % hold {by_memory} of the {by_cores} programs "
+        f"that its processors could judge at once ({show_bytes(one)} each)"
+    )
+
+
 RULES = (
     code_without_verifier,
     code_unsafe,
     code_unsafe_unused,
     code_tier,
     code_deadline,
+    code_memory,
 )

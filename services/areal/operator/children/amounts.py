@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from decimal import Decimal
 
 from areal.operator.children.wanted import Json
+from areal.spec.quantity import amount
 
-_SCALES = {
-    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
-    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9), "T": Decimal(10**12), "P": Decimal(10**15),
-    "E": Decimal(10**18), "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30), "Ti": Decimal(2**40),
-    "Pi": Decimal(2**50), "Ei": Decimal(2**60),
-}  # fmt: skip
-_TEXT = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|)(?:[eE]([+-]?[0-9]+))?")
-
-
-def amount(text: str | int | float) -> Decimal | None:
-    """The number that an amount means; None when it is no amount."""
-    match = _TEXT.fullmatch(str(text))
-    if match is None or (match[2] and match[3]):
-        return None
-    return Decimal(match[1]) * _SCALES[match[2]] * Decimal(10) ** int(match[3] or 0)
+_SIZES = {"Ti": 1 << 40, "Gi": 1 << 30, "Mi": 1 << 20, "Ki": 1 << 10}
 
 
 def fitted(resources: Json, defaults: Json) -> Json:
@@ -46,9 +31,9 @@ def fitted(resources: Json, defaults: Json) -> Json:
 
 def size(count: int) -> str:
     """So many bytes as people write them: 20Gi."""
-    for unit in ("Ti", "Gi", "Mi", "Ki"):
-        if count and count % int(_SCALES[unit]) == 0:
-            return f"{count // int(_SCALES[unit])}{unit}"
+    for unit, scale in _SIZES.items():
+        if count and count % scale == 0:
+            return f"{count // scale}{unit}"
     return str(count)
 
 

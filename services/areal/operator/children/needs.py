@@ -1,17 +1,20 @@
 """What each role's pods need: resources, scratch space, time to end, probes.
 
-Owns the numbers. All are what a small job on CPUs needs; a platform's runtime or a job's podTemplate writes over them.
+Owns the numbers, but for the memory of programs that are judged. All are what a small job on CPUs needs; a platform's
+runtime or a job's podTemplate writes over them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from areal.operator.children.amounts import size
 from areal.operator.children.wanted import Json
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, REDIS_PORT, Role
+from areal.spec.code_room import POD_LIMIT, POD_REQUEST
+from areal.spec.job import RLJob
 
 _MIB = 1 << 20
 _REDIS_OVERHEAD = 2.0  # maxmemory to limit: while the append-only file is rewritten, changed pages exist twice
@@ -33,6 +36,7 @@ class Needs:
     grace_s: int  # from SIGTERM to SIGKILL: what draining takes, and a margin
     limits: Mapping[str, str] = field(default_factory=dict)
     scratch: Mapping[str, str] = field(default_factory=dict)  # the emptyDir at /tmp
+    toolchains: Mapping[str, str] = field(default_factory=dict)  # the emptyDir at /var/tmp, where there is one
     shared_memory: bool = False
     ready: Literal["role", "redis", "launcher", "none"] = "role"
 
@@ -43,6 +47,12 @@ _SANDBOX = Needs(
     scratch={"medium": "Memory", "sizeLimit": "256Mi"},  # gone with the pod, and nothing of it reaches a disk
     grace_s=45,
 )
+_PROGRAMS = replace(
+    _SANDBOX,
+    requests={**_SANDBOX.requests, "memory": POD_REQUEST},
+    limits={**_SANDBOX.limits, "memory": POD_LIMIT},
+)
+_COMPILERS = replace(_PROGRAMS, toolchains={"sizeLimit": "512Mi"})  # C++ has one header of 100 MB, Go 140 packages
 _TOOL = Needs(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30, ready="none")
 
 NEEDS: Mapping[Role, Needs] = {
@@ -67,14 +77,21 @@ NEEDS: Mapping[Role, Needs] = {
 }
 
 
-def resources(role: Role, budget_bytes: int) -> Json:
-    """Requests and limits of a role's container; `budget_bytes` is the replay store's."""
-    needs = NEEDS[role]
+def needs_of(role: Role, job: RLJob) -> Needs:
+    """What a role needs in this job: who judges programs needs more than who compares answers."""
+    if role is not Role.REWARD or job.spec.reward.verifier != "code":
+        return NEEDS[role]
+    return _PROGRAMS if job.spec.reward.programs.language == "python" else _COMPILERS
+
+
+def resources(role: Role, job: RLJob) -> Json:
+    """Requests and limits of a role's container."""
+    needs = needs_of(role, job)
     found: Json = {"requests": dict(needs.requests)}
     if needs.limits:
         found["limits"] = dict(needs.limits)
     if role is Role.REDIS:
-        maxmemory = max(int(budget_bytes * _MAXMEMORY_OVERHEAD), _REDIS_FLOOR)
+        maxmemory = max(int(job.spec.replay.budget_bytes * _MAXMEMORY_OVERHEAD), _REDIS_FLOOR)
         found["requests"]["memory"] = _mebibytes(maxmemory // 4 + _REDIS_FLOOR)  # it fills only when training stops
         found["limits"] = {"memory": _mebibytes(int(maxmemory * _REDIS_OVERHEAD) + _REDIS_FLOOR)}
     return found

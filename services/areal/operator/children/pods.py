@@ -31,6 +31,7 @@ from areal.plan.cluster_names import (
     SCRATCH_DIR,
     SHARED_MEMORY_DIR,
     STATEFUL_SETS,
+    TOOLCHAINS_DIR,
     Role,
     launch_command,
     role_labels,
@@ -83,7 +84,7 @@ def _containers(*templates: Json) -> dict[str, list[str]]:
 
 def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
     """What the pod is like before anybody speaks. Containers of the platform start as confined as our own."""
-    need = needs.NEEDS[role]
+    need = needs.needs_of(role, w.job)
     volumes: list[Json] = [{"name": "tmp", "emptyDir": dict(need.scratch)}]
     places: list[Json] = [{"name": "tmp", "mountPath": str(SCRATCH_DIR)}]
     if (
@@ -91,6 +92,9 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
     ):  # a container's own has 64 MiB, too little for NCCL; the kubelet bounds this by the memory limit
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         places.append({"name": "shm", "mountPath": str(SHARED_MEMORY_DIR)})
+    if need.toolchains:
+        volumes.append({"name": "toolchains", "emptyDir": dict(need.toolchains)})
+        places.append({"name": "toolchains", "mountPath": str(TOOLCHAINS_DIR)})
     spec: Json = {
         kind: [{"name": name, "securityContext": security.container_security()} for name in names]
         for kind, names in containers.items()
@@ -99,7 +103,7 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
     main = {
         "name": MAIN_CONTAINER,
         "env": [{"name": "HOME", "value": str(SCRATCH_DIR)}],  # libraries keep caches there
-        "resources": needs.resources(role, int(w.job.spec.replay.budget_bytes)),
+        "resources": needs.resources(role, w.job),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # of a role that died before it could say why
         "volumeMounts": places,
         **needs.probes(role),
