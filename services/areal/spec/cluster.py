@@ -198,7 +198,9 @@ class PodTemplate(Block):
 
     trainer: PodPatch = resting(PodPatch, what="Trainer pods.")
     generation: PodPatch = resting(PodPatch, what="Generation pods: agent and engine.")
-    reward: PodPatch = resting(PodPatch, what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given.")
+    reward: PodPatch = resting(
+        PodPatch, what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given."
+    )
     reward_custom: PodPatch = resting(PodPatch, what="Pods of the recipe's `reward`.")
     controller: PodPatch = resting(PodPatch, what="The controller's pod.")
     worker: PodPatch = resting(PodPatch, what="Workers, which run the recipe's workflows.")
