@@ -12,6 +12,7 @@ from areal.plan.code_pods import offer_of
 from areal.reward.code_rows import _ROWS
 from areal.reward.http_models import HTTP_STATUS, ExecuteBody, JudgeBody
 from areal.reward.judge.checkers import NAMES
+from areal.reward.judge.flags import of_source
 from areal.reward.judge.formats.registry import FORMATS
 from areal.reward.judge.suites import from_document
 from areal.reward.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
@@ -64,9 +65,14 @@ def test_languages_that_need_a_cgroup_are_named():
     assert named == {shown[one.name] for one in LANGUAGES.values() if not one.as_memory or one.processes > 1}
 
 
-def test_every_flag_is_named():
-    paragraph = PAGE.partition("**Flags**")[2].partition("\n\n")[0]
-    assert set(re.findall(r"`([a-z_]+)`", paragraph)) - {"areal_sandbox_flags_total"} == {flag.value for flag in Flag}
+def test_every_flag_is_named_with_what_it_rests_on():
+    by_deed, by_name = (
+        set(re.findall(r"(?m)^\| `([a-z_]+)` \|", PAGE.partition(f"| flag | rests on {what}")[2].partition("\n\n")[0]))
+        for what in ("what the program did", "names in the source")
+    )
+    seen = of_source("os._exit(0); signal.signal; ctypes.CDLL(None); sys._getframe()", "python")
+    assert by_name == set(seen) - by_deed
+    assert by_deed | by_name == {flag.value for flag in Flag}
 
 
 def test_limits_are_the_defaults():

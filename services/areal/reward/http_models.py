@@ -163,7 +163,6 @@ def executed_json(executed: Executed, request_id: str) -> dict[str, Any]:
             "cpu_s": round(ended.cpu_s, 6),
             "max_rss_bytes": ended.max_rss_bytes,
             "tier": ended.tier.name,
-            "notes": list(ended.notes),
         }
     return reply
 

@@ -202,7 +202,7 @@ def executed_to_wire(executed: Executed, request_id: str) -> pb.ExecuteResult:
                 stdout=ended.stdout, stderr=ended.stderr, stderr_truncated=ended.stderr_truncated,
                 files=dict(ended.files), exit_code=ended.exit_code, signal=ended.signal, wall_us=_us(ended.wall_s),
                 cpu_us=_us(ended.cpu_s), max_rss_bytes=ended.max_rss_bytes,
-                memory_peak_bytes=ended.memory_peak_bytes or 0, tier=tier_to_wire(ended.tier), notes=ended.notes,
+                memory_peak_bytes=ended.memory_peak_bytes or 0, tier=tier_to_wire(ended.tier),
                 timing=pb.SandboxTiming(setup_us=_us(ended.setup_s), run_us=_us(ended.wall_s)),
             )
         )  # fmt: skip

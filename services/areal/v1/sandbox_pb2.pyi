@@ -780,7 +780,6 @@ class ExecuteResult(_message.Message):
     MAX_RSS_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _builtins.int
     TIER_FIELD_NUMBER: _builtins.int
-    NOTES_FIELD_NUMBER: _builtins.int
     RETRYABLE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
@@ -808,10 +807,6 @@ class ExecuteResult(_message.Message):
     @_builtins.property
     def files(self) -> _containers.ScalarMap[_builtins.str, _builtins.bytes]: ...
     @_builtins.property
-    def notes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """attempts that the filters saw"""
-
-    @_builtins.property
     def timing(self) -> Global___SandboxTiming: ...
     def __init__(
         self,
@@ -830,7 +825,6 @@ class ExecuteResult(_message.Message):
         max_rss_bytes: _builtins.int = ...,
         memory_peak_bytes: _builtins.int = ...,
         tier: Global___SandboxTier.ValueType = ...,
-        notes: _abc.Iterable[_builtins.str] | None = ...,
         retryable: _builtins.bool = ...,
         message: _builtins.str = ...,
         attempt: _builtins.int = ...,
@@ -839,7 +833,7 @@ class ExecuteResult(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "compile", b"compile", "exit_code", b"exit_code", "signal", b"signal", "timing", b"timing"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "attempt", b"attempt", "compile", b"compile", "cpu_us", b"cpu_us", "exit_code", b"exit_code", "files", b"files", "max_rss_bytes", b"max_rss_bytes", "memory_peak_bytes", b"memory_peak_bytes", "message", b"message", "notes", b"notes", "request_id", b"request_id", "retry_after_ms", b"retry_after_ms", "retryable", b"retryable", "signal", b"signal", "status", b"status", "stderr", b"stderr", "stderr_truncated", b"stderr_truncated", "stdout", b"stdout", "tier", b"tier", "timing", b"timing", "wall_us", b"wall_us"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "_signal", b"_signal", "attempt", b"attempt", "compile", b"compile", "cpu_us", b"cpu_us", "exit_code", b"exit_code", "files", b"files", "max_rss_bytes", b"max_rss_bytes", "memory_peak_bytes", b"memory_peak_bytes", "message", b"message", "request_id", b"request_id", "retry_after_ms", b"retry_after_ms", "retryable", b"retryable", "signal", b"signal", "status", b"status", "stderr", b"stderr", "stderr_truncated", b"stderr_truncated", "stdout", b"stdout", "tier", b"tier", "timing", b"timing", "wall_us", b"wall_us"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

@@ -36,8 +36,7 @@ def of_silence(ended: Ended) -> tuple[Status, str, frozenset[Flag]]:
 
 def flags_of(ended: Ended) -> frozenset[Flag]:
     """Signs that any ending can show."""
-    flags = {Flag.OUTPUT_CAP} if ended.ending is Ending.OUTPUT_LIMIT else set()
-    return frozenset(flags | ({Flag.SYSTEM_CALLS} if ended.notes else set()))
+    return frozenset({Flag.OUTPUT_CAP} if ended.ending is Ending.OUTPUT_LIMIT else ())
 
 
 def case_of(status: Status, detail: str, ended: Ended, *, wall_s: float | None = None) -> CaseResult:

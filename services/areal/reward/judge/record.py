@@ -40,6 +40,7 @@ class Record:
         self.options = options
         self.total = total
         self.cases: list[CaseResult] = []
+        self.failed = False  # whether a case did not pass
         self.flags: set[Flag] = set()
         self.integrity = Integrity.SPLIT
         self.tier: Tier | None = None
@@ -63,11 +64,11 @@ class Record:
         """Whether no more case is to run."""
         if len(self.cases) >= self.total:
             return True
-        failed = any(case.status is not Status.PASSED for case in self.cases)
-        return failed and not self.runs_all
+        return self.failed and not self.runs_all
 
     def add(self, case: CaseResult) -> None:
         self.cases.append(replace(case, index=len(self.cases), detail=shorten(case.detail)))
+        self.failed = self.failed or case.status is not Status.PASSED
 
     def fail_last(self, case: CaseResult) -> None:
         """The last case turns out not to have passed after all."""
@@ -99,10 +100,9 @@ class Record:
         """Takes over what a run tells about itself."""
         self.setup_s += ended.setup_s
         self.tier = ended.tier
-        self.flags |= {Flag.SYSTEM_CALLS} if ended.notes else set()
         self.flags |= {Flag.OUTPUT_CAP} if ended.ending is Ending.OUTPUT_LIMIT else set()
 
-    def judgement(self, tier: Tier, total_s: float) -> Judgement:
+    def judgement(self, tier: Tier, total_s: float, attempt: int) -> Judgement:
         """The answer. Cases that did not run are SKIPPED."""
         self.skip_rest()
         status = next((case.status for case in self.cases if case.status is not Status.PASSED), Status.PASSED)
@@ -131,13 +131,14 @@ class Record:
                 total_s=total_s,
             ),
             message=first.detail if first is not None and status is not Status.PASSED else "",
+            attempt=attempt,
         )
 
 
 def shorten(text: str, most: int = DETAIL_CHARS) -> str:
     """At most so many characters, printable ones."""
     kept = text if len(text) <= most else text[: most - 1] + "…"
-    return kept.encode("utf-8", "replace").decode("utf-8")
+    return kept if kept.isascii() else kept.encode("utf-8", "replace").decode("utf-8")
 
 
 def head(data: bytes) -> str:

@@ -121,7 +121,6 @@ class Ended:
     memory_peak_bytes: int | None = None  # of all together; None without a cgroup
     setup_s: float = 0.0  # from the asking to the program's first instruction
     tier: Tier = Tier.T0
-    notes: tuple[str, ...] = ()  # attempts that the filters saw and counted, for example "ptrace"
 
     @property
     def clean(self) -> bool:
