@@ -60,9 +60,7 @@ class Flag(StrEnum):
     EXITED_EARLY = "exited_early"  # the program ended its process before its last case
     EXTRA_FRAMES = "extra_frames"
     FOREIGN_TYPE = "foreign_type"  # a result whose type only looks like a builtin, or overrides equality
-    SYSTEM_CALLS = (
-        "system_calls"  # its source names ptrace, namespaces, libraries to call them with; calls aren't counted
-    )
+    SYSTEM_CALLS = "system_calls"  # its source names ptrace, namespaces, libraries; calls are refused, not counted
     READS_TESTS = "reads_tests"  # its source names test files, frames of its caller, the judge's modules
     CATCHES_SIGNALS = "catches_signals"
     OUTPUT_CAP = "output_cap"
