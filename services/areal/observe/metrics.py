@@ -21,6 +21,7 @@ class Metrics:
         self._scope = scope
         self._common = {label: common[label] for label in scope.labels}
         self._made: dict[str, Counter | Gauge | Histogram] = {}
+        self._known: dict[tuple[object, ...], Counter | Gauge | Histogram] = {}  # with their labels
 
     def counter(self, name: str, **labels: str) -> Counter:
         """The counter `name` with these labels; made at first use."""
@@ -46,6 +47,13 @@ class Metrics:
         return int(server.server_port)
 
     def _labelled(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
+        asked = (name, kind, *labels.items())
+        known = self._known.get(asked)
+        if known is None:
+            known = self._known[asked] = self._declared(name, kind, labels)
+        return known
+
+    def _declared(self, name: str, kind: Type, labels: dict[str, str]) -> Counter | Gauge | Histogram:
         declared = CATALOG.get(name)
         as_declared = declared is not None and (declared.type, declared.scope) == (kind, self._scope)
         if declared is None or not as_declared or set(declared.labels) != set(labels):

@@ -28,20 +28,23 @@ from areal.reward.judge.values import (
     Status,
     Submission,
 )
-from areal.reward.sandbox.values import DEFAULT_LIMITS, Limits, Tier
+from areal.reward.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
 from areal.v1 import sandbox_pb2 as pb
 
-_MS = ("wall", "cpu")
+_STATUSES = {status: pb.SandboxStatus.Value(f"SANDBOX_STATUS_{status.value}") for status in Status}
+_TIERS = {tier: pb.SandboxTier.Value(f"SANDBOX_TIER_{tier.name}") for tier in Tier}
+_INTEGRITIES = {each: pb.SandboxIntegrity.Value(f"SANDBOX_INTEGRITY_{each.name}") for each in Integrity}
+_MS = {"wall_ms": "wall_s", "cpu_ms": "cpu_s"}
 _COUNTS = ("memory_bytes", "output_bytes", "stderr_bytes", "disk_bytes", "inodes", "processes", "open_files",
            "stack_bytes")  # fmt: skip
 
 
 def status_to_wire(status: Status) -> pb.SandboxStatus.ValueType:
-    return pb.SandboxStatus.Value(f"SANDBOX_STATUS_{status.value}")
+    return _STATUSES[status]
 
 
 def tier_to_wire(tier: Tier) -> pb.SandboxTier.ValueType:
-    return pb.SandboxTier.Value(f"SANDBOX_TIER_{tier.name}")
+    return _TIERS[tier]
 
 
 def tier_of(wire: int, least: Tier) -> Tier:
@@ -89,8 +92,8 @@ def overrides_of(request: pb.JudgeRequest) -> Overrides:
 
 def limits_of(wire: pb.SandboxLimits) -> Mapping[str, float]:
     """The limits that are given."""
-    given: dict[str, float] = {name: getattr(wire, name) for name in _COUNTS if getattr(wire, name)}
-    return given | {f"{name}_s": getattr(wire, f"{name}_ms") / 1000 for name in _MS if getattr(wire, f"{name}_ms")}
+    given = {spec.name: value for spec, value in wire.ListFields() if value}
+    return {_MS.get(name, name): value / 1000 if name in _MS else value for name, value in given.items()}
 
 
 def limits_to_wire(limits: Limits) -> pb.SandboxLimits:
@@ -140,7 +143,7 @@ def judgement_to_wire(judgement: Judgement, request_id: str, runtime_digest: str
         cases_passed=judgement.cases_passed,
         cases=[case_to_wire(case) for case in judgement.cases],
         tier=tier_to_wire(judgement.tier),
-        integrity=pb.SandboxIntegrity.Value(f"SANDBOX_INTEGRITY_{judgement.integrity.name}"),
+        integrity=_INTEGRITIES[judgement.integrity],
         flags=sorted(flag.value for flag in judgement.flags),
         timing=pb.SandboxTiming(
             queued_us=_us(timing.queued_s), setup_us=_us(timing.setup_s), compile_us=_us(timing.compile_s),
@@ -179,34 +182,35 @@ def execution_of(request: pb.ExecuteRequest, least: Tier) -> Execution:
         request.stdin,
         dict(request.files),
         tuple(request.keep),
-        replace(DEFAULT_LIMITS, **given),  # type: ignore[arg-type]
+        replace(DEFAULT_LIMITS, **given) if given else DEFAULT_LIMITS,  # type: ignore[arg-type]
         tier_of(request.min_tier, least),
     )
 
 
 def executed_to_wire(executed: Executed, request_id: str) -> pb.ExecuteResult:
-    wire = pb.ExecuteResult(
-        request_id=request_id,
-        status=status_to_wire(executed.status),
-        retryable=executed.status in RETRYABLE,
-        message=executed.message,
-        attempt=executed.attempt,
-        retry_after_ms=math.ceil(executed.retry_after_s * 1000),
-        timing=pb.SandboxTiming(queued_us=_us(executed.queued_s), total_us=_us(executed.total_s)),
-    )
+    ended = executed.ended
+    wire = pb.ExecuteResult() if ended is None else _ended_to_wire(ended)
+    wire.request_id = request_id
+    wire.status = status_to_wire(executed.status)
+    wire.retryable = executed.status in RETRYABLE
+    wire.message = executed.message
+    wire.attempt = executed.attempt
+    wire.retry_after_ms = math.ceil(executed.retry_after_s * 1000)
+    wire.timing.queued_us = _us(executed.queued_s)
+    wire.timing.total_us = _us(executed.total_s)
     if executed.compile is not None:
         wire.compile.CopyFrom(case_to_wire(executed.compile))
-    if (ended := executed.ended) is not None:
-        wire.MergeFrom(
-            pb.ExecuteResult(
-                stdout=ended.stdout, stderr=ended.stderr, stderr_truncated=ended.stderr_truncated,
-                files=dict(ended.files), exit_code=ended.exit_code, signal=ended.signal, wall_us=_us(ended.wall_s),
-                cpu_us=_us(ended.cpu_s), max_rss_bytes=ended.max_rss_bytes,
-                memory_peak_bytes=ended.memory_peak_bytes or 0, tier=tier_to_wire(ended.tier),
-                timing=pb.SandboxTiming(setup_us=_us(ended.setup_s), run_us=_us(ended.wall_s)),
-            )
-        )  # fmt: skip
     return wire
+
+
+def _ended_to_wire(ended: Ended) -> pb.ExecuteResult:
+    return pb.ExecuteResult(
+        stdout=ended.stdout, stderr=ended.stderr, stderr_truncated=ended.stderr_truncated, files=ended.files,
+        exit_code=ended.exit_code, signal=ended.signal, wall_us=_us(ended.wall_s), cpu_us=_us(ended.cpu_s),
+        max_rss_bytes=ended.max_rss_bytes, memory_peak_bytes=ended.memory_peak_bytes or 0,
+        tier=tier_to_wire(ended.tier),
+        timing=pb.SandboxTiming(setup_us=_us(ended.setup_s), run_us=_us(ended.wall_s)),
+    )  # fmt: skip
 
 
 def offer_to_wire(
@@ -252,4 +256,4 @@ def _us(seconds: float) -> int:
 
 def _text(value: str) -> str:
     """Protobuf takes no lone surrogates."""
-    return value.encode("utf-8", "replace").decode("utf-8")
+    return value if value.isascii() else value.encode("utf-8", "replace").decode("utf-8")

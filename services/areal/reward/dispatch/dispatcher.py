@@ -1,24 +1,23 @@
 """The way of a request: tier, cache, runs shared by equal questions, queue, slot, judge, and back.
 
-Owns deadlines, cancellation and what a failure of the machine turns into. Promises that every call ends with an answer
-by its deadline; that only a status of the program carries a score; that a run nobody waits for is ended; that a sandbox
-which failed is tried once more, and a program that ran into a limit never.
+Promises that every call ends with an answer by its deadline (`calls`); that only a status of the program carries a
+score; that a run nobody waits for is ended (`single_flight`); that a sandbox which failed is tried once more, and a
+program that ran into a limit never (`attempts`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import math
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
 
-from areal.errors import ArealError, ConfigError, DataError
+from areal.errors import DataError
 from areal.reward.dispatch.admission import Bounds, MemoryBudget
+from areal.reward.dispatch.attempts import attempted
+from areal.reward.dispatch.calls import Calls
 from areal.reward.dispatch.meters import Meters
 from areal.reward.dispatch.offer import Offer
 from areal.reward.dispatch.results_cache import ResultsCache, key_of
@@ -26,9 +25,8 @@ from areal.reward.dispatch.scheduler import Place, Scheduler
 from areal.reward.dispatch.single_flight import SingleFlight
 from areal.reward.dispatch.suite_store import StoredSuite, SuiteStore
 from areal.reward.dispatch.values import Executed, Execution, Overrides, RefusedError, Ticket
-from areal.reward.judge.validation import validate
+from areal.reward.judge.validation import validate, validate_limits
 from areal.reward.judge.values import (
-    OF_PROGRAM,
     AssertSuite,
     Judgement,
     Options,
@@ -40,15 +38,10 @@ from areal.reward.judge.values import (
 )
 from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
 from areal.reward.languages.toolchains import run_limits
-from areal.reward.sandbox.values import Tier
-
-log = logging.getLogger(__name__)
-A = TypeVar("A", Judgement, Executed)
+from areal.reward.sandbox.values import Limits, Tier
 
 GUARD_S = 30.0  # beyond all limits of a request: a judge that takes longer is broken
 COMPILE_S = 20.0
-RETRY_PAUSE_S = 0.25  # what took one zygote may be taking others: they are replaced by then
-_ANY = StdioSuite((StdioCase("", ""),))
 _REMEMBERED_SUITES = 256  # by identity: callers in this process pass the same object again and again
 
 
@@ -62,14 +55,6 @@ class Executing(Protocol):
     """What runs programs: `dispatch.executor.Executor`, or a stand-in."""
 
     async def execute(self, execution: Execution) -> Executed: ...
-
-
-@dataclass(eq=False)
-class _Call:
-    """One caller who waits."""
-
-    scope: asyncio.Timeout
-    cancelled: bool = False
 
 
 class Dispatcher:
@@ -100,9 +85,9 @@ class Dispatcher:
         self._cache = cache if cache is not None else ResultsCache()
         self._clock = clock
         self._wall = wall
+        self._calls = Calls(wall)
         self._flights: SingleFlight[tuple[Judgement, float]] = SingleFlight()
         self._places: dict[str, Place] = {}
-        self._calls: dict[tuple[str, str], set[_Call]] = {}
         self._by_identity: OrderedDict[int, StoredSuite] = OrderedDict()
         self._unshared = 0
 
@@ -121,15 +106,17 @@ class Dispatcher:
     ) -> Judgement:
         """Judges a submission by a suite or by the digest of one that was uploaded. Raises for nobody's fault."""
         began = self._clock()
-        digest = ""
+        digest, queued_s = "", 0.0
 
         async def answer() -> Judgement:
-            nonlocal digest
+            nonlocal digest, queued_s
             stored = self._stored(suite)
             digest = stored.digest
             self._check_tier(options.min_tier)
-            known = replace(submission, language=self._language(submission.language))
-            return await self._shared(known, stored, options, ticket, overrides)
+            language = self._language(submission.language)
+            known = submission if language == submission.language else replace(submission, language=language)
+            judgement, queued_s = await self._shared(known, stored, options, ticket, overrides)
+            return judgement
 
         def failed(status: Status, message: str, after_s: float) -> Judgement:
             unknown = status is Status.INVALID_REQUEST and isinstance(suite, str) and not digest
@@ -137,8 +124,8 @@ class Dispatcher:
                 status, message=message, tier=self.offer.tier, retry_after_s=after_s, unknown_suite=unknown
             )
 
-        judgement = await self._answered(ticket, answer, failed)
-        timing = replace(judgement.timing, total_s=self._clock() - began)
+        judgement = await self._calls.answered(ticket, answer, failed)
+        timing = replace(judgement.timing, queued_s=queued_s, total_s=self._clock() - began)
         judgement = replace(judgement, suite_digest=judgement.suite_digest or digest, timing=timing)
         self.meters.judged(judgement, submission.language, ticket.priority)
         return judgement
@@ -146,27 +133,31 @@ class Dispatcher:
     async def execute(self, execution: Execution, ticket: Ticket = Ticket()) -> Executed:  # noqa: B008 - frozen
         """Runs a program once."""
         began = self._clock()
-        executor = self._executor
+        executor, queued_s = self._executor, 0.0
 
         async def answer() -> Executed:
+            nonlocal queued_s
             self._check_tier(execution.min_tier)
             if executor is None:
                 raise RefusedError(Status.REJECTED_TIER, "this service only judges")
-            known = replace(execution, language=self._language(execution.language))
-            limits = _overridden(_ANY, Overrides(asdict(execution.limits))).limits
+            language, limits = self._language(execution.language), execution.limits
+            known = execution if language == execution.language else replace(execution, language=language)
+            _check_limits(limits)
             size = len(execution.source) + len(execution.stdin) + sum(map(len, execution.files.values()))
             place = self._place(ticket, limits.cpu_s, limits.memory_bytes, size)
             guard_s = limits.wall_s + COMPILE_S + GUARD_S
             executed = await self.scheduler.run(
-                place, lambda: self._attempts(lambda: executor.execute(known), guard_s, _execution_failed)
+                place,
+                lambda: attempted(lambda: executor.execute(known), guard_s, _execution_failed, self.meters.retried),
             )
-            return replace(executed, queued_s=place.queued_s)
+            queued_s = place.queued_s
+            return executed
 
         def failed(status: Status, message: str, after_s: float) -> Executed:
             return Executed(status, message=message, retry_after_s=after_s)
 
-        executed = await self._answered(ticket, answer, failed)
-        executed = replace(executed, total_s=self._clock() - began)
+        executed = await self._calls.answered(ticket, answer, failed)
+        executed = replace(executed, queued_s=queued_s, total_s=self._clock() - began)
         self.meters.executed(executed, execution.language, ticket.priority, self.offer.tier)
         return executed
 
@@ -187,56 +178,14 @@ class Dispatcher:
 
     def cancel(self, tenant: str, request_id: str) -> bool:
         """Ends the calls of that name with CANCELLED; whether there were any."""
-        calls = self._calls.get((tenant, request_id), set())
-        for call in calls:
-            call.cancelled = True
-            call.scope.reschedule(asyncio.get_running_loop().time())
-        return bool(calls)
+        return self._calls.cancel(tenant, request_id)
 
     async def close(self) -> None:
         """Turns away what waits, ends what runs."""
         self.scheduler.close()
         await self._flights.close()
 
-    # --- one caller
-
-    async def _answered(
-        self, ticket: Ticket, answer: Callable[[], Awaitable[A]], failed: Callable[[Status, str, float], A]
-    ) -> A:
-        """The answer, or what stands for it: by the deadline, after a cancellation, for a refusal."""
-        left_s = None if ticket.deadline is None else ticket.deadline - self._wall()
-        if left_s is not None and (left_s <= 0 or math.isnan(left_s)):
-            return failed(Status.DEADLINE_EXCEEDED, "its deadline had passed when it came", 0.0)
-        scope = asyncio.timeout(left_s)
-        try:
-            with self._named(ticket, scope) as call:
-                async with scope:
-                    return await answer()
-        except TimeoutError:
-            if not scope.expired():
-                raise
-            if call.cancelled:
-                return failed(Status.CANCELLED, "its caller cancelled it", 0.0)
-            return failed(Status.DEADLINE_EXCEEDED, "its deadline passed before there was a judgement", 0.0)
-        except RefusedError as refused:
-            return failed(refused.status, refused.message, refused.retry_after_s)
-        except DataError as error:
-            return failed(Status.GOLD_ERROR, str(error), 0.0)
-
-    @contextmanager
-    def _named(self, ticket: Ticket, scope: asyncio.Timeout) -> Iterator[_Call]:
-        call = _Call(scope)
-        if not ticket.request_id:
-            yield call
-            return
-        name = (ticket.tenant, ticket.request_id)
-        self._calls.setdefault(name, set()).add(call)
-        try:
-            yield call
-        finally:
-            self._calls[name].discard(call)
-            if not self._calls[name]:
-                del self._calls[name]
+    # --- what may run
 
     def _check_tier(self, least: Tier) -> None:
         if self.refusing:
@@ -274,13 +223,15 @@ class Dispatcher:
 
     async def _shared(
         self, submission: Submission, stored: StoredSuite, options: Options, ticket: Ticket, overrides: Overrides
-    ) -> Judgement:
-        key = key_of(self.offer.runtime_digest, self.offer.tier, submission, stored.digest, options, overrides)
+    ) -> tuple[Judgement, float]:
+        """The judgement, and how long it waited for a slot."""
         if options.no_cache:
             self._unshared += 1
-            key = f"{key}/{self._unshared}"
-        elif (known := self._cache.get(key)) is not None:
-            return known
+            key = f"unshared {self._unshared}"
+        else:
+            key = key_of(self.offer.runtime_digest, self.offer.tier, submission, stored.digest, options, overrides)
+            if (known := self._cache.get(key)) is not None:
+                return known, 0.0
         deadline = self._deadline(ticket)
         flight = self._flights.find(key)
         if flight is not None:
@@ -295,13 +246,12 @@ class Dispatcher:
             self._places[key] = place
             flight.task.add_done_callback(lambda _: self._forget(key, place))
         try:
-            judgement, queued_s = await self._flights.wait(key, flight)
+            return await self._flights.wait(key, flight)
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is not None and caller.cancelling():
                 raise
             raise RefusedError(Status.SANDBOX_ERROR, "the reward service is stopping") from None
-        return replace(judgement, timing=replace(judgement.timing, queued_s=queued_s))
 
     async def _judged(
         self, key: str, place: Place, submission: Submission, suite: Suite, options: Options
@@ -309,43 +259,16 @@ class Dispatcher:
         guard_s = options.total_s + COMPILE_S + GUARD_S
         judgement = await self.scheduler.run(
             place,
-            lambda: self._attempts(
-                lambda: self._judge.judge(submission, suite, options), guard_s, self._judging_failed
+            lambda: attempted(
+                lambda: self._judge.judge(submission, suite, options),
+                guard_s,
+                self._judging_failed,
+                self.meters.retried,
             ),
         )
         if not options.no_cache:
             self._cache.put(key, judgement)
         return judgement, place.queued_s
-
-    async def _attempts(
-        self, once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A]
-    ) -> A:
-        """The outcome of the first attempt, or of the second one when the sandbox failed on the first."""
-        result = await self._attempt(once, guard_s, failed)
-        if result.status is not Status.SANDBOX_ERROR:
-            return result
-        log.warning("the sandbox failed, trying once more: %s", result.message)
-        self.meters.retried()
-        await asyncio.sleep(RETRY_PAUSE_S)
-        return replace(await self._attempt(once, guard_s, failed), attempt=2)
-
-    async def _attempt(self, once: Callable[[], Awaitable[A]], guard_s: float, failed: Callable[[Status, str], A]) -> A:
-        guard = asyncio.timeout(guard_s)
-        try:
-            async with guard:
-                return _sound(await once(), failed)
-        except TimeoutError:
-            if not guard.expired():
-                raise
-            log.error("a judgement took more than %g s and was given up", guard_s)
-            return failed(Status.SANDBOX_ERROR, f"it was not over after {guard_s:g} s, which no limit allows")
-        except ConfigError as error:
-            return failed(Status.REJECTED_TIER, str(error))
-        except ArealError as error:
-            return failed(Status.SANDBOX_ERROR, str(error))
-        except Exception as error:
-            log.exception("judging failed")
-            return failed(Status.SANDBOX_ERROR, f"judging failed: {type(error).__name__}: {error}")
 
     def _judging_failed(self, status: Status, message: str) -> Judgement:
         return Judgement(status, message=message, tier=self.offer.tier)
@@ -367,14 +290,12 @@ def _execution_failed(status: Status, message: str) -> Executed:
     return Executed(status, message=message)
 
 
-def _sound(result: A, failed: Callable[[Status, str], A]) -> A:
-    """A judgement has a score exactly when its status is the program's doing, or it is no judgement."""
-    if isinstance(result, Judgement):
-        scored = result.score is not None and math.isfinite(result.score)
-        if scored != (result.status in OF_PROGRAM) or (not scored and result.score is not None):
-            log.error("the judge answered %s with the score %r", result.status, result.score)
-            return failed(Status.SANDBOX_ERROR, f"the judge answered {result.status} with the score {result.score}")
-    return result
+def _check_limits(limits: Limits) -> None:
+    """Raises RefusedError for limits that nobody can have."""
+    try:
+        validate_limits(limits, "request.limits")
+    except DataError as error:
+        raise RefusedError(Status.INVALID_REQUEST, str(error)) from None
 
 
 def _overridden(suite: Suite, overrides: Overrides) -> Suite:

@@ -43,7 +43,8 @@ class Executor:
             message = compiled.result.detail
             return Executed(compiled.result.status, compile=compiled.result, message=message)
         run = self._toolchains.run_of(compiled, execution.stdin, execution.limits)
-        run = replace(run, files={**execution.files, **run.files}, keep=(*run.keep, *execution.keep))
+        if execution.files or execution.keep:
+            run = replace(run, files={**execution.files, **run.files}, keep=(*run.keep, *execution.keep))
         ended = await self._cells.run(run)
         if ended.ending is Ending.CANCELLED:
             raise InfraError("the run was cancelled by somebody else")

@@ -221,9 +221,9 @@ class FairQueue(Generic[T]):
         self._bytes += entry.size_bytes
 
     def _next(self) -> Entry[T] | None:
-        waiting = [tenant for tenant in self._tenants.values() if tenant.waiting]
-        if not waiting:
+        if not self._waiting:
             return None
+        waiting = [tenant for tenant in self._tenants.values() if tenant.waiting]
         furthest = min(each.served for each in waiting) + BURST * self._mean_s
         within = [each for each in waiting if each.served <= furthest]
         tenant = min(within, key=lambda each: (each.waiting_cost_s * each.ratio / each.weight, each.served))

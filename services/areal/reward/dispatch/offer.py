@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 from areal.reward.sandbox.values import Powers, Tier
 
@@ -31,12 +32,12 @@ class Offer:
     def tier(self) -> Tier:
         return self.powers.tier
 
-    @property
+    @cached_property
     def languages(self) -> frozenset[str]:
         """What can be judged here."""
         return frozenset(runtime.language for runtime in self.runtimes if not runtime.refused)
 
-    @property
+    @cached_property
     def runtime_digest(self) -> str:
         """Of everything that runs programs here."""
         parts = [self.judge_version, *sorted(f"{each.language} {each.version} {each.digest}" for each in self.runtimes)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 from areal.reward.judge import flags
@@ -29,6 +28,7 @@ from areal.reward.judge.values import (
     StdioSuite,
     Submission,
     Suite,
+    Timing,
 )
 from areal.reward.languages.toolchains import Toolchains
 from areal.reward.sandbox.runner import Sandbox
@@ -53,41 +53,39 @@ class Judge:
 
     async def judge(self, submission: Submission, suite: Suite, options: Options | None = None) -> Judgement:
         """Never raises for the program's, the suite's or the sandbox's sake; a cancelled task ends its runs."""
-        options = options or Options()
-        started = time.monotonic()
-        judgement = await self._judged(submission, suite, options)
-        timing = replace(judgement.timing, total_s=time.monotonic() - started)
-        return replace(judgement, timing=timing)
+        options, tier = options or Options(), self._sandbox.powers.tier
+        started, attempt = time.monotonic(), 1
 
-    async def _judged(self, submission: Submission, suite: Suite, options: Options) -> Judgement:
-        tier = self._sandbox.powers.tier
+        def without_score(status: Status, error: ArealError) -> Judgement:
+            timing = Timing(total_s=time.monotonic() - started)
+            return Judgement(status, tier=tier, timing=timing, message=shorten(str(error)), attempt=attempt)
+
         try:
             self._check(suite)
         except DataError as error:
-            return _without_score(Status.GOLD_ERROR, error, self._sandbox)
+            return without_score(Status.GOLD_ERROR, error)
         if tier < options.min_tier:
             low = ConfigError(f"tier {options.min_tier.name} is asked for, this sandbox has {tier.name}")
-            return _without_score(Status.REJECTED_TIER, low, self._sandbox)
+            return without_score(Status.REJECTED_TIER, low)
         if why := _unfit(submission, suite, options):
-            return _without_score(Status.INVALID_REQUEST, why, self._sandbox)
-        attempt = 1
+            return without_score(Status.INVALID_REQUEST, why)
         while True:
             record = Record(options, len(suite.cases) if not isinstance(suite, AssertSuite) else 1)
             try:
                 await self._run(submission, suite, record)
                 break
             except DataError as error:
-                return _without_score(Status.GOLD_ERROR, error, self._sandbox)
+                return without_score(Status.GOLD_ERROR, error)
             except ConfigError as error:
-                return _without_score(Status.REJECTED_TIER, error, self._sandbox)
+                return without_score(Status.REJECTED_TIER, error)
             except InfraError as error:
                 if any(case.status is Status.TIME_LIMIT for case in record.cases) and record.over:
                     break  # it has had its time: what failed came after
                 if attempt >= self._attempts:
-                    return replace(_without_score(Status.SANDBOX_ERROR, error, self._sandbox), attempt=attempt)
+                    return without_score(Status.SANDBOX_ERROR, error)
                 attempt += 1
         record.flags |= flags.of_source(submission.source, submission.language)
-        return replace(record.judgement(tier, 0.0), attempt=attempt)
+        return record.judgement(tier, time.monotonic() - started, attempt)
 
     async def _run(self, submission: Submission, suite: Suite, record: Record) -> None:
         if isinstance(suite, StdioSuite):
@@ -138,7 +136,3 @@ def _unfit(submission: Submission, suite: Suite, options: Options) -> ArealError
         fix = "write tests that need values only, or allow IN_PROCESS"
         return DataError("these tests share the program's process, which the request refuses", fix=fix)
     return None
-
-
-def _without_score(status: Status, error: ArealError, sandbox: Sandbox) -> Judgement:
-    return Judgement(status=status, tier=sandbox.powers.tier, message=shorten(str(error)))

@@ -43,7 +43,7 @@ def validate(suite: Suite, at: str = "suite") -> None:
             _python(suite.prelude, f"{at}.prelude")
         case _:
             _refuse(at, f"a {type(suite).__name__} is no suite", "make a StdioSuite, CallSuite or AssertSuite")
-    _limits(suite.limits, f"{at}.limits")
+    validate_limits(suite.limits, f"{at}.limits")
 
 
 def _cases(suite: StdioSuite | CallSuite, at: str) -> None:
@@ -95,7 +95,8 @@ def _checker(checker: Checker, at: str) -> None:
     _python(checker.program, f"{at}.program")
 
 
-def _limits(limits: Limits, at: str) -> None:
+def validate_limits(limits: Limits, at: str) -> None:
+    """Raises DataError, naming the place, for limits that no run can have."""
     for name, most in _MOST.items():
         value = getattr(limits, name)
         whole = name not in ("wall_s", "cpu_s")
