@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -136,3 +139,17 @@ def test_the_commands_that_are_shown_exist_with_their_options(command):
     options = {option for parameter in found.params for option in (*parameter.opts, *parameter.secondary_opts)}
     for line in re.findall(rf"^areal {command}([^\n#]*)", PAGE, re.M):
         assert {word for word in line.split() if word.startswith("--")} <= options
+
+
+@pytest.mark.component
+def test_what_is_shown_for_a_laptop_runs_word_for_word(tmp_path):
+    shown = PAGE.partition("<!-- laptop -->")[2].partition("<!-- /laptop -->")[0]
+    blocks = [block for _, block in re.findall(r"(?m)^(`{3,})\n(.*?)^\1$", shown, re.S)]
+    assert len(blocks) == 4
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    script = "set -e\n" + "\n".join(blocks)
+    done = subprocess.run(["bash"], input=script, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "exit code 1: it did not pass" in done.stdout
+    assert "passed 164/164" in done.stdout
+    assert "passed 0/1" in done.stdout

@@ -14,7 +14,8 @@ reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandb
 
 @reward_app.command(
     "try",
-    epilog="Examples:\n\n  areal reward try solution.py --suite suite.json\n\n  areal reward try solution.cpp --suite "
+    epilog='Examples:\n\n  echo \'{"kind":"stdio","cases":[{"stdin":"1 2","expected":"3"}]}\' > suite.json\n\n'
+    "  areal reward try solution.py --suite suite.json\n\n  areal reward try solution.cpp --suite "
     "problems.jsonl:12\n\n  areal reward try answer.md --completion --suite row.json --json",
     short_help="Judge one program by one suite, case by case.",
 )
@@ -59,8 +60,9 @@ def capabilities(as_json: Annotated[bool, typer.Option("--json", help="Print one
 
 
 @reward_app.command(
-    epilog='Example:\n\n  areal reward serve --token-file token &\n\n  curl -H "Authorization: Bearer $(cat token)" '
-    'localhost:7651/execute -d \'{"source": "print(3)"}\'',
+    epilog="Examples:\n\n  areal reward serve --token-file token &\n\n  curl localhost:7651/readyz\n\n"
+    '  auth="Authorization: Bearer $(cat token)"\n\n'
+    '  curl -H "$auth" localhost:7651/execute -d \'{"source": "print(3)"}\'',
     short_help="Serve the sandbox to others, by gRPC and HTTP.",
 )
 def serve(
