@@ -104,7 +104,7 @@ def test_the_suites_that_are_shown_are_suites():
 
 
 def test_the_runtime_that_is_shown_gives_its_pods_namespaces():
-    shown = yaml.safe_load(re.search(r"```yaml\n(apiVersion: .*?)```", PAGE, re.S)[1])
+    shown = yaml.safe_load(re.search(r"```yaml\n(apiVersion: areal.*?)```", PAGE, re.S)[1])
     platform = RuntimeSpec.model_validate(shown["spec"])
     offer = offer_of(platform.template_of("reward")["spec"], platform.sandbox)
     assert (shown["kind"], offer.tier) == ("ClusterRLRuntime", "T3")

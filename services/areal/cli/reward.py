@@ -14,7 +14,7 @@ reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandb
 
 @reward_app.command(
     "try",
-    epilog='Examples:\n\n  echo \'{"kind":"stdio","cases":[{"stdin":"1 2","expected":"3"}]}\' > suite.json\n\n'
+    epilog='Examples:\n\n  echo \'{"kind":"stdio","cases":[{"stdin":"2","expected":"4"}]}\' > suite.json\n\n'
     "  areal reward try solution.py --suite suite.json\n\n  areal reward try solution.cpp --suite "
     "problems.jsonl:12\n\n  areal reward try answer.md --completion --suite row.json --json",
     short_help="Judge one program by one suite, case by case.",
