@@ -9,7 +9,7 @@ import pytest
 from areal.errors import ConfigError, InfraError
 from areal.reward.judge.values import Status, Submission
 from areal.reward.languages.discovery import Toolchain
-from areal.reward.languages.preparation import Store
+from areal.reward.languages.preparation import PreparationError, Store
 from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES, language_of
 from areal.reward.languages.toolchains import LanguageRefusedError, Toolchains, compile_result, run_limits
 from areal.reward.sandbox.values import (
@@ -235,3 +235,11 @@ def test_two_services_may_prepare_the_same(kept: Store) -> None:
     for _ in range(2):
         kept.put(ALL[2], {"bits/stdc++.h.gch": b"header"})
     assert [path.name for path in kept.path.iterdir()] == [kept.directory(ALL[2]).name]
+
+
+def test_a_store_without_room_says_what_it_needs(kept: Store) -> None:
+    kept.path.rmdir()
+    kept.path.touch()  # nobody can write below a file, whatever the user
+    with pytest.raises(PreparationError, match="can't be kept") as failure:
+        kept.put(ALL[2], {"iostream.gch": bytes(3 << 20)})
+    assert "4 MB" in failure.value.fix

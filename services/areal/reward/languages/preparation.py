@@ -73,28 +73,38 @@ class Store:
         return (self.directory(toolchain) / _DONE).exists()
 
     def put(self, toolchain: Toolchain, files: Mapping[str, bytes], links: Mapping[str, str] | None = None) -> None:
-        """Lays files into a toolchain's directory; complete or not at all."""
+        """Lays files into a toolchain's directory; complete or not at all. Raises PreparationError for want of room."""
         self._refuse_hidden("give the service a writable /var/tmp: in a pod, an emptyDir")
-        target = self.directory(toolchain)
-        scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=self.path))
+        scratch = None
         try:
-            scratch.chmod(0o755)
-            for name, data in files.items():
-                file = scratch / name
-                if file.parent != scratch:
-                    file.parent.mkdir(exist_ok=True)
-                    file.parent.chmod(0o755)
-                file.write_bytes(data)
-                file.chmod(0o644)
-            for name, goal in (links or {}).items():
-                (scratch / name).symlink_to(goal)
+            scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=self.path))
+            _lay(scratch, files, links or {})
             (scratch / _DONE).touch()
-            scratch.rename(target)
-        except OSError:
-            if not self.has(toolchain):  # else another service was faster: the same files
-                raise
+            scratch.rename(self.directory(toolchain))
+        except OSError as error:
+            if self.has(toolchain):  # another service was faster: the same files
+                return
+            megabytes = sum(map(len, files.values())) >> 20
+            raise PreparationError(
+                f"what {toolchain.language} needs can't be kept: {error}",
+                fix=f"give {self.path} room for {megabytes + 1} MB and let the service write there",
+            ) from error
         finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            if scratch is not None:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _lay(directory: Path, files: Mapping[str, bytes], links: Mapping[str, str]) -> None:
+    directory.chmod(0o755)
+    for name, data in files.items():
+        file = directory / name
+        if file.parent != directory:
+            file.parent.mkdir(exist_ok=True)
+            file.parent.chmod(0o755)
+        file.write_bytes(data)
+        file.chmod(0o644)
+    for name, goal in links.items():
+        (directory / name).symlink_to(goal)
 
 
 def _temporary() -> Path:

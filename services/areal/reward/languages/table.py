@@ -79,7 +79,7 @@ class Language:
         return bool(self.compile)
 
 
-_GNU_COMMON = ("-O2", "-w", "-fno-diagnostics-show-caret", "-fmax-errors=5", "-o", "program")
+_GNU_TOLD = ("-fno-diagnostics-show-caret", "-fmax-errors=5", "-o", "program")
 
 _C = Language(
     name="c",
@@ -87,11 +87,16 @@ _C = Language(
     source="main.c",
     tools={"gcc": ("gcc", "cc")},
     install="gcc libc6-dev",
-    compile=("{gcc}", "-std=gnu17", *_GNU_COMMON, "main.c", "-lm"),
+    compile=("{gcc}", "-std=gnu17", "-O2", "-w", *_GNU_TOLD, "main.c", "-lm"),
     artefact="program",
     executable=True,
     run=("./program",),
 )
+
+# The compiler takes a file's first header ready-made and no other: these two are what most programs begin with. Beside
+# each lies its source, which goes on to the compiler's own: a program may include a header twice.
+_CPP_PREPARE = 'for header in bits/stdc++.h iostream; do "$@" -x c++-header "$header" -o "$header.gch" || exit 1; done'
+_CPP_FLAGS = ("-std=gnu++20", "-O2", "-w")  # a header made with others isn't taken
 
 _CPP = Language(
     name="cpp",
@@ -99,11 +104,11 @@ _CPP = Language(
     source="main.cpp",
     tools={"gxx": ("g++", "c++")},
     install="g++",
-    prepare=("{gxx}", "-std=gnu++20", "-O2", "-w", "-x", "c++-header", "bits/everything.h", "-o", "bits/stdc++.h.gch"),
-    prepare_files={"bits/everything.h": "everything.h"},
-    prepared=("bits/stdc++.h.gch",),
+    prepare=("/bin/sh", "-c", _CPP_PREPARE, "sh", "{gxx}", *_CPP_FLAGS),
+    prepare_files={"bits/stdc++.h": "stdcxx.h", "iostream": "iostream.h"},
+    prepared=("bits/stdc++.h", "bits/stdc++.h.gch", "iostream", "iostream.gch"),
     store=True,
-    compile=("{gxx}", "-std=gnu++20", "-I", "{store}", *_GNU_COMMON, "main.cpp"),
+    compile=("{gxx}", *_CPP_FLAGS, "-I", "{store}", *_GNU_TOLD, "main.cpp"),
     artefact="program",
     executable=True,
     run=("./program",),

@@ -95,7 +95,7 @@ class Toolchains:
         self._toolchains = {toolchain.language: toolchain for toolchain in (found or discovery.find())}
         self._cache: ArtefactCache[Compiled] = ArtefactCache(cache_bytes)
         self._preparing: dict[str, asyncio.Lock] = {}
-        self._soon: set[asyncio.Task[None]] = set()  # preparations that nobody waits for
+        self._soon: dict[str, asyncio.Task[None]] = {}  # language → its preparation, which nobody waits for
         self._prepared: dict[
             str, Mapping[str, bytes]
         ] = {}  # of languages whose prepared files go into each compilation
@@ -160,9 +160,8 @@ class Toolchains:
             return Compiled(language.name, source, key, files=files)
         if language.needs_prepared:
             await self._prepare(language, toolchain)
-        elif language.prepare and self._store is not None and language.name not in self._preparing:
-            self._soon.add(task := asyncio.ensure_future(self._prepare(language, toolchain)))
-            task.add_done_callback(self._prepared_soon)
+        elif language.prepare:
+            self._prepare_soon(language, toolchain)
         key = _digest(toolchain, language, source)
         made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source, key))
         return replace(made, cached=cached)
@@ -195,9 +194,10 @@ class Toolchains:
     async def close(self) -> None:
         """Ends what is under way and forgets all."""
         await self._cache.close()
-        for task in list(self._soon):
+        tasks = list(self._soon.values())
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._soon, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def _allowed(self, name: str) -> Language:
         language = language_of(name)
@@ -247,10 +247,18 @@ class Toolchains:
                     _log.warning("%s: compilations will be slower", error.message)
             self._prepared[language.name] = {} if language.store else made
 
-    def _prepared_soon(self, task: asyncio.Task[None]) -> None:
-        self._soon.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("%s", error)
+    def _prepare_soon(self, language: Language, toolchain: Toolchain) -> None:
+        """The same, waited for by nobody: what the sandbox failed to do is tried again with the next submission."""
+        if language.name in self._prepared or language.name in self._soon or self._store is None:
+            return
+
+        def done(task: asyncio.Task[None]) -> None:
+            del self._soon[language.name]
+            if not task.cancelled() and (error := task.exception()) is not None:
+                _log.warning("%s is compiled without what would make that faster: %s", language.name, error)
+
+        self._soon[language.name] = task = asyncio.ensure_future(self._prepare(language, toolchain))
+        task.add_done_callback(done)
 
     async def _compile(self, language: Language, toolchain: Toolchain, source: str, key: str) -> Compiled:
         words = self._words(toolchain)
