@@ -50,7 +50,7 @@ RIGHT = "print(2 * int(input()))"
         (RIGHT + "\nraise SystemExit(3)", Status.RUNTIME_ERROR),
         (RIGHT + "\nimport os, sys; sys.stdout.flush(); os.abort()", Status.RUNTIME_ERROR),
         (RIGHT + "\nimport os, sys; sys.stdout.flush(); os.kill(os.getpid(), 11)", Status.RUNTIME_ERROR),
-        ("print(", Status.RUNTIME_ERROR),
+        ("print(", Status.COMPILE_ERROR),
         ("while True: pass", Status.TIME_LIMIT),
         ("import time; time.sleep(30)", Status.TIME_LIMIT),
         ("while True: print('4' * 1000)", Status.OUTPUT_LIMIT),

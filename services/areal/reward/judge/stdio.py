@@ -1,7 +1,7 @@
 """Judges a StdioSuite: a process a case, which reads its standard input and prints.
 
 The expected output stays here. A case's input gets the line end that it lacks: many data sets strip it, and many
-programs read by lines.
+programs read by lines. Source is never parsed here: that a script is no Python is known from its first run.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from areal.reward.judge.endings import case_of, of_output
 from areal.reward.judge.record import Record, shorten
 from areal.reward.judge.values import CaseResult, Status, StdioCase, StdioSuite
 from areal.reward.sandbox.runner import Sandbox
-from areal.reward.sandbox.values import Ended, Limits, Run
+from areal.reward.sandbox.values import Ended, Ending, Limits, Run, Script
 
 _IN_THREAD_BYTES = 64 << 10  # a longer output is compared beside the event loop
 _SHOWN_CHARS = 200
+_REFUSALS = ("SyntaxError: ", "IndentationError: ", "TabError: ")
+_PLACE = '  File "main.py", line '  # the sandbox calls every script so
 
 RunOf = Callable[[bytes, Limits], Run]
 
@@ -36,9 +38,14 @@ async def judge_stdio(sandbox: Sandbox, run_of: RunOf, suite: StdioSuite, record
             record.skip_rest()
             return
         limits = replace(suite.limits, wall_s=min(suite.limits.wall_s, record.left_s))
-        ended = await sandbox.run(run_of(stdin_of(case), limits))
+        run = run_of(stdin_of(case), limits)
+        ended = await sandbox.run(run)
         record.spent_s += ended.wall_s
         record.saw(ended)
+        if isinstance(run.entry, Script) and (why := refusal(ended)):
+            record.add(case_of(Status.COMPILE_ERROR, why, ended))
+            record.skip_rest()
+            return
         started = time.monotonic()
         record.add(await _judged(sandbox, suite, case, ended, record))
         record.judge_s += time.monotonic() - started
@@ -48,6 +55,21 @@ def stdin_of(case: StdioCase) -> bytes:
     """A case's input, with a line end behind its last line."""
     text = case.stdin if not case.stdin or case.stdin.endswith("\n") else case.stdin + "\n"
     return text.encode("utf-8", "surrogateescape")
+
+
+def refusal(ended: Ended) -> str:
+    """What Python has against a script's source; empty where it has run. Pure.
+
+    A script that Python refuses prints nothing, and of the script its error names a place only, no frame: no line has
+    run. A program that pretends so fails the cases that follow too, and gains nothing.
+    """
+    if ended.ending is not Ending.EXITED or ended.exit_code != 1 or ended.stdout:
+        return ""
+    lines = ended.stderr.decode("utf-8", "replace").rstrip("\n").split("\n")
+    places = [line.removeprefix(_PLACE) for line in lines if line.startswith(_PLACE)]
+    if len(places) != 1 or not places[0].isdecimal() or not lines[-1].startswith(_REFUSALS):
+        return ""  # a frame is "1, in <module>"
+    return f"{lines[-1]} (line {places[0]})"
 
 
 async def _judged(sandbox: Sandbox, suite: StdioSuite, case: StdioCase, ended: Ended, record: Record) -> CaseResult:
