@@ -199,8 +199,10 @@ async def test_hundreds_of_runs_leave_nothing(tier: Tier) -> None:
         await rounds(120 // len(kinds))
         gc.collect()
         assert descriptors() == opened
-        each = 1 + sandbox.powers.scratch  # a zygote has a process outside its namespace, a cell a warden
-        assert len(below(os.getpid())) <= 2 * each * (1 + 2 + 2), "zygotes, spares, spares of other shapes"
+        each = 1 + sandbox.powers.scratch  # a zygote has a process outside its namespace, a program a warden
+        assert len(below(os.getpid())) <= 2 * (each * (1 + 2 + 2) + 2), (
+            "zygotes, spares, those of other shapes, wardens at rest"
+        )
         assert sandbox.counters().infra_errors == 0
     assert not below(os.getpid())
     assert groups() == []

@@ -14,14 +14,16 @@ import signal
 import socket
 import time
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
 from areal.reward.sandbox import kernel, messages, orphans
-from areal.reward.sandbox.cell import Means, Place
 from areal.reward.sandbox.cgroups import Group, Groups
+from areal.reward.sandbox.confinement import Confinement
 from areal.reward.sandbox.forks import Forks
+from areal.reward.sandbox.means import Means
 from areal.reward.sandbox.messages import Shape
+from areal.reward.sandbox.occupancy import Assignment, Cell, State
+from areal.reward.sandbox.place import Place
 from areal.reward.sandbox.values import DEFAULT_LIMITS, Layers
 
 _FIRST_SHAPE = Shape(False, False, DEFAULT_LIMITS.disk_bytes, DEFAULT_LIMITS.inodes)
@@ -30,52 +32,7 @@ _WARDEN_S = 1.0  # a warden, which ends the program at once, has this long to br
 _DESCRIPTORS = 6  # order, three streams, channel, pipe for kept files
 _SPARE_MEMORY = 64 << 20  # of a cell without a run
 _SPARE_TASKS = 8
-
-
-class State(Enum):
-    MAKING = "making"
-    READY = "ready"
-    RUNNING = "running"
-    REPORTED = "reported"
-
-
-@dataclass(eq=False)
-class Assignment:
-    """A run and its descriptors."""
-
-    order: dict[str, Any]
-    descriptors: list[int]
-
-    def close(self) -> None:
-        for descriptor in self.descriptors:
-            os.close(descriptor)
-        self.descriptors = []
-
-
-@dataclass(eq=False)
-class Cell:
-    """One child."""
-
-    pid: int
-    shape: Shape
-    slot: int
-    entry: socket.socket | None
-    control: socket.socket | None
-    group: Group | None
-    state: State = State.MAKING
-    run: Assignment | None = None
-    went: float | None = None
-    cpu_before_s: float = 0.0
-    deadline: float | None = None
-    reason: str = ""
-    failure: str = ""
-    cold: bool = False
-    alive: bool = True
-    kill_at: float | None = None
-
-    @property
-    def spare(self) -> bool:
-        return self.run is None and self.state in (State.MAKING, State.READY) and not self.reason
+_REPORTS_A_LOOK = 64
 
 
 @dataclass(eq=False)
@@ -85,8 +42,8 @@ class Cells:
     link: socket.socket
     means: Means
     layers: Layers
+    confinement: Confinement
     rules: int | None
-    filters: dict[tuple[bool, bool], bytes]
     groups: Groups
     first_uid: int
     spares: int
@@ -99,6 +56,8 @@ class Cells:
     _recent: Shape = _FIRST_SHAPE
     _unremoved: list[Group] = field(default_factory=list)
     _failures: int = 0
+    _reports: int = 0
+    _resident: int = 0
 
     def serve(self) -> None:
         self._inside = self.means.namespaces and self.layers.namespaces
@@ -175,6 +134,20 @@ class Cells:
     # ---- cells
 
     def _make(self, shape: Shape) -> Cell | None:
+        """A cell with a program in the making: one that has none, or a new one."""
+        idle = next((cell for cell in self._cells.values() if cell.idle), None)
+        if idle is None:
+            return self._make_new(shape)
+        assert idle.control is not None
+        try:
+            messages.send(idle.control, {"make": shape})
+        except OSError:
+            self._kill(idle, "setup")
+            return self._make_new(shape)
+        idle.shape, idle.state = shape, State.MAKING
+        return idle
+
+    def _make_new(self, shape: Shape) -> Cell | None:
         slot = heapq.heappop(self._free_slots) if self._free_slots else self._slots
         self._slots = max(self._slots, slot + 1)
         self._made += 1
@@ -184,9 +157,10 @@ class Cells:
         try:
             if self.groups:
                 group = self.groups.make(f"c{os.getpid()}-{self.first_uid}-{self._made}")
-                group.limit(_SPARE_MEMORY, _SPARE_TASKS, swap=False)
+                group.limit(_SPARE_MEMORY, _SPARE_TASKS)
                 joins = group.joins()
-            place = Place(shape, self.first_uid + slot, self.means, self.layers, self.rules, tuple(joins), self.filters)
+            uid = self.first_uid + slot
+            place = Place(shape, uid, self.means, self.layers, self.confinement, self.rules, tuple(joins))
             pid = self._forks.fork(place, control, entry)
         except OSError as error:
             self._failures += 1
@@ -342,6 +316,7 @@ class Cells:
             if running is State.MAKING and not cell.reason:
                 self._failures += 1
                 self._tell({"event": "trouble", "message": cell.failure or f"a cell ended with {report['status']}"})
+            self._free(cell)
             return
         run.close()
         del self._by_run[run.order["id"]]
@@ -352,10 +327,28 @@ class Cells:
         report["cpu_s"] = max(0.0, report["cpu_s"] - cell.cpu_before_s)
         self._tell({
             "event": "ended", "id": run.order["id"], "failure": cell.failure, "reason": cell.reason,
-            "went": cell.went, "cold": cell.cold, "zygote_rss": kernel.peak_resident_bytes(),
+            "went": cell.went, "cold": cell.cold, "zygote_rss": self._resident_bytes(),
             "peak": usage.memory_peak_bytes if usage else None, "oom": bool(usage and usage.out_of_memory),
             "tasks_hit": bool(usage and usage.out_of_tasks), **report,
         })  # fmt: skip
+        self._free(cell)
+
+    def _free(self, cell: Cell) -> None:
+        """After a report: a warden whose program began as it should may have another, any other cell ends."""
+        if not cell.alive or not self._inside:
+            return
+        if cell.went is not None and cell.control is not None:
+            cell.rest()
+        else:
+            cell.reason = cell.reason or "unneeded"
+            os.kill(cell.pid, signal.SIGKILL)
+
+    def _resident_bytes(self) -> int:
+        """The most memory that this process held, looked at now and then."""
+        if self._reports % _REPORTS_A_LOOK == 0:
+            self._resident = kernel.peak_resident_bytes()
+        self._reports += 1
+        return self._resident
 
     def _end_all(self) -> None:
         for pid in self._cells:
@@ -379,5 +372,6 @@ class Cells:
 
     def _drop_extra_spares(self) -> None:
         others = [cell for cell in self._cells.values() if cell.spare and cell.shape != self._recent]
-        for cell in others[self.spares :]:
+        idle = [cell for cell in self._cells.values() if cell.idle]
+        for cell in (*others[self.spares :], *idle[self.spares :]):
             self._kill(cell, "unneeded")

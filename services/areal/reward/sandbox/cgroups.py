@@ -199,14 +199,52 @@ class Usage:
     out_of_tasks: bool
 
 
+class _Peak:
+    """The most memory since `begin`, where the kernel lets it be counted anew; otherwise only that of a first run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._file = -1
+        self._known = True
+        self._fresh = True
+
+    def begin(self, group: int) -> None:
+        if self._fresh:
+            self._fresh = False
+            return
+        try:
+            if self._file < 0:  # stays open: version 2 counts anew for this one reader
+                self._file = os.open(self._name, os.O_RDWR | os.O_CLOEXEC, dir_fd=group)
+            os.pwrite(self._file, b"0", 0)
+        except OSError:
+            self._known = False
+
+    def seen(self, group: int) -> int | None:
+        if self._known:
+            with contextlib.suppress(OSError, ValueError):
+                if self._file >= 0:
+                    return int(os.pread(self._file, 64, 0))
+                return int(_read(group, self._name))
+        return None
+
+    def close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
 class Group:
-    """One cell's group."""
+    """One cell's group, for one run after the other."""
 
     def __init__(self, version: int, parents: Sequence[int], name: str) -> None:
         self._version = version
         self._parents = parents
         self._name = name
         self._own: list[int] = []
+        self._memory_bytes: int | None = None
+        self._tasks: int | None = None
+        self._killed = self._refused = 0
+        self._peak = _Peak("memory.max_usage_in_bytes" if version == 1 else "memory.peak")
         try:
             for parent in parents:
                 os.mkdir(name, dir_fd=parent)
@@ -215,20 +253,31 @@ class Group:
             self.close()
             raise
 
-    def limit(self, memory_bytes: int, tasks: int, *, swap: bool = True) -> None:
-        """Sets the limits. `swap`: memory and swap together, which can only be lowered afterwards."""
+    def limit(self, memory_bytes: int, tasks: int) -> None:
+        """Sets the limits of the next run, and begins to count anew for it."""
         memory, pids = self._own[0], self._own[-1]
+        if memory_bytes != self._memory_bytes:
+            self._limit_memory(memory, memory_bytes)
+            self._memory_bytes = memory_bytes
+        if tasks != self._tasks:
+            _write(pids, "pids.max", str(tasks))
+            self._tasks = tasks
+        self._peak.begin(memory)
+
+    def _limit_memory(self, memory: int, memory_bytes: int) -> None:
+        bound = (memory, "memory.limit_in_bytes" if self._version == 1 else "memory.max", str(memory_bytes))
         if self._version == 1:
-            _write(memory, "memory.limit_in_bytes", str(memory_bytes))
-            with contextlib.suppress(OSError):  # a kernel without swap accounting has no such file
-                if swap:
-                    _write(memory, "memory.memsw.limit_in_bytes", str(memory_bytes))
+            with_swap = (memory, "memory.memsw.limit_in_bytes", str(memory_bytes))  # never below the other
         else:
-            _write(memory, "memory.max", str(memory_bytes))
-            with contextlib.suppress(OSError):
-                if swap:
-                    _write(memory, "memory.swap.max", "0")
-        _write(pids, "pids.max", str(tasks))
+            with_swap = (memory, "memory.swap.max", "0")
+        if self._version == 1 and self._memory_bytes is not None and memory_bytes > self._memory_bytes:
+            bound, with_swap = with_swap, bound
+        for order in (bound, with_swap):
+            try:
+                _write(*order)
+            except OSError:  # a kernel without swap accounting has no such file
+                if "sw" not in order[1]:
+                    raise
 
     def joins(self) -> list[int]:
         """Descriptors that a process of one thread joins by writing 0.
@@ -240,17 +289,19 @@ class Group:
         return [os.open(name, os.O_WRONLY | os.O_CLOEXEC, dir_fd=own) for own in self._own]
 
     def usage(self) -> Usage:
+        """What the run since the last `limit` has used."""
         memory, pids = self._own[0], self._own[-1]
-        peak: int | None = None
-        with contextlib.suppress(OSError, ValueError):
-            peak = int(_read(memory, "memory.max_usage_in_bytes" if self._version == 1 else "memory.peak"))
         killed = _counter(memory, "memory.oom_control" if self._version == 1 else "memory.events", "oom_kill")
-        return Usage(peak, bool(killed), bool(_counter(pids, "pids.events", "max")))
+        refused = _counter(pids, "pids.events", "max")
+        usage = Usage(self._peak.seen(memory), killed > self._killed, refused > self._refused)
+        self._killed, self._refused = killed, refused
+        return usage
 
     def close(self) -> bool:
         """Removes the group; False while a process is still ending in it."""
         for own in self._own:
             os.close(own)
+        self._peak.close()
         self._own = []
         gone = True
         for parent in self._parents:

@@ -11,7 +11,7 @@ import os
 import socket
 
 from areal.reward.sandbox import cell, kernel
-from areal.reward.sandbox.cell import Place
+from areal.reward.sandbox.place import Place
 
 
 class Forks:
@@ -35,7 +35,7 @@ class Forks:
 
 
 def _child(place: Place, control: socket.socket, entry: socket.socket) -> int:
-    pid = os.fork()
+    pid = kernel.fork()
     if pid == 0:
         cell.become(place, control, entry)
     return pid
@@ -43,7 +43,7 @@ def _child(place: Place, control: socket.socket, entry: socket.socket) -> int:
 
 def _by_shim(place: Place, control: socket.socket, entry: socket.socket) -> int:
     reader, writer = os.pipe()
-    shim = os.fork()
+    shim = kernel.fork()
     if shim == 0:
         try:
             kernel.unshare(kernel.CLONE_NEWPID)

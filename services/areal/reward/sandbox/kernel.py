@@ -5,14 +5,23 @@ Owns the ctypes declarations. Knows nothing of cells or policies.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the functions behind `signal`, without its enumerations
 import contextlib
 import ctypes
 import os
 import platform
 import resource
+from collections.abc import Collection
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
+libc.prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+libc.capset.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+libc.unshare.argtypes = (ctypes.c_int,)
+libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
+_held = ctypes.PyDLL(None, use_errno=True)  # functions called with the interpreter's lock held
+
+set_signal, DEFAULT_ACTION = _signal.signal, _signal.SIG_DFL
 
 CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
@@ -45,7 +54,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECCOMP_MODE_FILTER = 2
-CAP_SETUID, CAP_SETPCAP, CAP_SYS_ADMIN = 7, 8, 21
+CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_ADMIN = 0, 5, 6, 7, 8, 21
 _ALL_SECUREBITS = 0xEF  # noroot, no_setuid_fixup, no ambient raise, each with its lock; keep_caps locked off
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -80,12 +89,18 @@ def _checked(result: int, name: str) -> int:
 
 
 def prctl(option: int, second: int = 0, third: int = 0, fourth: int = 0, fifth: int = 0) -> int:
-    words = [ctypes.c_ulong(value) for value in (second, third, fourth, fifth)]
-    return _checked(libc.prctl(option, *words), f"prctl {option}")
+    return _checked(libc.prctl(option, second, third, fourth, fifth), "prctl")
 
 
 def unshare(flags: int) -> None:
-    _checked(libc.unshare(ctypes.c_int(flags)), "unshare")
+    _checked(libc.unshare(flags), "unshare")
+
+
+def fork() -> int:
+    """Forks a process of one thread, without the interpreter's hooks: they would copy two hundred pages to find nothing
+    to do. What they would do for `random` is left to the caller.
+    """
+    return _checked(_held.fork(), "fork")
 
 
 def enter_user_namespace(more: int = 0) -> None:
@@ -102,7 +117,7 @@ def setns(descriptor: int, flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = "") -> None:
-    arguments = (source.encode(), target.encode(), kind.encode() or None, ctypes.c_ulong(flags), data.encode() or None)
+    arguments = (source.encode(), target.encode(), kind.encode() or None, flags, data.encode() or None)
     _checked(libc.mount(*arguments), f"mount {target}")
 
 
@@ -144,12 +159,22 @@ def give_up_bounding() -> None:
         prctl(PR_CAPBSET_DROP, capability)
 
 
+_THIS_PROCESS = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
+_NOTHING = (ctypes.c_uint32 * 6)()
+_TO_NOTHING = (ctypes.addressof(_THIS_PROCESS), ctypes.addressof(_NOTHING))
+
+
 def drop_capabilities() -> None:
     """Gives up every capability held."""
     prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL)
-    header = _CapabilityHeader(_CAPABILITY_VERSION_3, 0)
-    nothing = (ctypes.c_uint32 * 6)()
-    _checked(libc.capset(ctypes.byref(header), ctypes.byref(nothing)), "capset")
+    _checked(libc.capset(*_TO_NOTHING), "capset")
+
+
+def keep_capabilities(kept: Collection[int]) -> None:
+    """Gives up every capability but these, as far as they are held."""
+    held = capabilities() & sum(1 << capability for capability in kept)
+    words = (ctypes.c_uint32 * 6)(held & 0xFFFFFFFF, held & 0xFFFFFFFF, 0, held >> 32, held >> 32, 0)
+    _checked(libc.capset(ctypes.addressof(_THIS_PROCESS), ctypes.addressof(words)), "capset")
 
 
 def capabilities() -> int:
@@ -167,7 +192,7 @@ def _last_capability() -> int:
     """The highest that the kernel knows; asked once, before anything is forked."""
     if not _known_last:
         number = 0
-        while number < 64 and libc.prctl(PR_CAPBSET_READ, ctypes.c_ulong(number), 0, 0, 0) >= 0:
+        while number < 64 and libc.prctl(PR_CAPBSET_READ, number, 0, 0, 0) >= 0:
             number += 1
         _known_last.append(number - 1)
     return _known_last[0]

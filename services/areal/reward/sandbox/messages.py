@@ -12,17 +12,17 @@ import socket
 import struct
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from areal.reward.sandbox.values import Command, Driver, Limits, Run, Script
 
 DATAGRAM_BYTES = 64 << 10
+READY = b'{"ready":true}'  # a cell's program waits for a run
 _LENGTH = struct.Struct("<I")
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What must be decided before a cell is made; everything else is set when a run is handed to it."""
+class Shape(NamedTuple):
+    """What must be decided before a program is made ready; everything else is set when a run is handed to it."""
 
     fork: bool
     execute: bool
@@ -95,9 +95,8 @@ class Order:
 
 
 def read_order(descriptor: int) -> Order:
-    """Reads an order and closes it."""
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read()
+    """Reads an order."""
+    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
     (size,) = _LENGTH.unpack_from(data)
     head = json.loads(data[4 : 4 + size])
     (body_size,) = _LENGTH.unpack_from(data, 4 + size)

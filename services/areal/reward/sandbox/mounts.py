@@ -24,8 +24,10 @@ _ETC_PREFIXES = ("java", "openjdk")
 _LIBRARIES = ("/usr/lib", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo")
 _DEVICES = ("null", "zero", "full", "random", "urandom")
 _PASSWD = "root:x:0:0::/:/usr/sbin/nologin\nrunner:x:{uid}:{uid}::/box:/bin/sh\n"
+_SHOWN_AT = {"box": BOX, "tmp": "/tmp", "shm": "/dev/shm"}  # directories of a scratch
 _ROOT_BYTES = 1 << 20  # of the private root itself: names and a few lines
 _MS_RELATIME = 1 << 21
+SCRATCH_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOATIME  # whether it was only read must not show
 _KEPT_FLAGS = {
     2: kernel.MS_NOSUID, 4: kernel.MS_NODEV, 8: kernel.MS_NOEXEC, 1024: kernel.MS_NOATIME, 2048: 2048,
     4096: _MS_RELATIME,
@@ -127,26 +129,30 @@ def tmpfs_options(disk_bytes: int, inodes: int, *, quotas: bool, count_inodes: b
     return ",".join(options)
 
 
-def make_scratch(options: str, owner: tuple[int, int], *, execute: bool, private_root: bool) -> str:
-    """Mounts the cell's scratch over its working directory, /tmp and /dev/shm, one quota for all; its path."""
-    flags = kernel.MS_NOSUID | kernel.MS_NODEV
-    if not execute:
-        flags |= kernel.MS_NOEXEC
+def make_scratch(options: str, owner: tuple[int, int], *, execute: bool, private_root: bool) -> tuple[str, ...]:
+    """Mounts a scratch over the working directory, /tmp and /dev/shm, one quota for all; their paths."""
+    flags = SCRATCH_FLAGS if execute else SCRATCH_FLAGS | kernel.MS_NOEXEC
     if not private_root:
         kernel.mount("none", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
         kernel.mount("tmpfs", "/tmp", "tmpfs", flags, options)
         os.chown("/tmp", *owner)
         os.chmod("/tmp", 0o700)
-        return "/tmp"
+        return ("/tmp",)
     kernel.mount("tmpfs", _SCRATCH, "tmpfs", flags, options)
-    for name, target in (("box", BOX), ("tmp", "/tmp"), ("shm", "/dev/shm")):
-        source = f"{_SCRATCH}/{name}"
-        os.mkdir(source, 0o700)
-        os.chown(source, *owner)
-        kernel.mount(source, target, flags=kernel.MS_BIND)
+    below = os.listdir(_BELOW_TMP) if os.path.isdir(_BELOW_TMP) else []
+    for name, target in _SHOWN_AT.items():
+        os.mkdir(f"{_SCRATCH}/{name}", 0o700)
+        kernel.mount(f"{_SCRATCH}/{name}", target, flags=kernel.MS_BIND)
     kernel.umount(_SCRATCH)
-    if os.path.isdir(_BELOW_TMP):
-        for name in os.listdir(_BELOW_TMP):
-            os.mkdir(f"/tmp/{name}")
-            kernel.mount(f"{_BELOW_TMP}/{name}", f"/tmp/{name}", flags=kernel.MS_BIND | kernel.MS_REC)
-    return BOX
+    for name in below:
+        os.mkdir(f"/tmp/{name}")
+        kernel.mount(f"{_BELOW_TMP}/{name}", f"/tmp/{name}", flags=kernel.MS_BIND | kernel.MS_REC)
+    for target in _SHOWN_AT.values():
+        os.chown(target, *owner)
+    return tuple(_SHOWN_AT.values())
+
+
+def remove_scratch(directories: Iterable[str]) -> None:
+    """Unmounts a scratch, and with it what is in it."""
+    for directory in directories:
+        kernel.umount(directory)

@@ -14,6 +14,7 @@ import io
 import linecache
 import math
 import os
+import random
 import resource
 import signal
 import socket
@@ -26,9 +27,8 @@ from collections.abc import Collection
 from typing import Any, NoReturn
 
 from areal.reward.sandbox import kernel, landlock, messages
-from areal.reward.sandbox.cell import SETUP_FAILED, Place
 from areal.reward.sandbox.messages import Order
-from areal.reward.sandbox.values import Limits
+from areal.reward.sandbox.place import SETUP_FAILED, Place
 
 SCRIPT_NAME = "main.py"
 _CHANNEL = 3
@@ -41,8 +41,33 @@ _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_
                 "OPENBLAS_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}  # fmt: skip
 
 
-def serve(entry: socket.socket, place: Place, box: str) -> NoReturn:
-    """Waits for a run, becomes it, ends."""
+_ours: dict[str, types.ModuleType] = {}  # modules that a script doesn't find imported, and a driver does
+
+
+def prepare(*, clean: bool) -> None:
+    """What all programs begin with, done once by the process that they are forked from.
+
+    Fresh text streams over 0, 1 and 2, an environment of their own (with `clean`, nothing else), and the library as a
+    new interpreter would have it imported.
+    """
+    _open_streams()
+    if clean:
+        os.environ.clear()
+    os.environ.update(_ENVIRONMENT, HOME="/", TMPDIR="/tmp")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "areal"]:
+        _ours[name] = sys.modules.pop(name)
+
+
+def give_up(tell: socket.socket, step: str, error: BaseException) -> NoReturn:
+    """Says what failed before the program began, and ends."""
+    try:
+        messages.send(tell, {"failed": f"{step}: {type(error).__name__}: {error}"})
+    finally:
+        os._exit(SETUP_FAILED)
+
+
+def serve(entry: socket.socket, place: Place, box: str, read_only: int | None) -> NoReturn:
+    """Waits for a run, becomes it, ends. `read_only`: the ruleset for a run that may not write."""
     step = "hand-over"
     os.dup2(entry.detach(), _TELL, inheritable=False)
     tell = socket.socket(fileno=_TELL)
@@ -51,25 +76,22 @@ def serve(entry: socket.socket, place: Place, box: str) -> NoReturn:
         if given is None:
             os._exit(0)  # a spare that nobody needs any more
         order = messages.read_order(descriptors[0])
-        channel = _take_descriptors(descriptors[1:], place)
-        limits = Limits(**given["limits"])
-        step = "environment"
-        _set_environment(box, place)
         step = "files"
         _lay_files(order)
+        if not given["writable"] and read_only is not None:
+            landlock.restrict(read_only)
+        step = "descriptors"
+        channel = _take_descriptors(descriptors[1:], place)
         step = "limits"
         if place.layers.rlimits:
-            set_limits(limits, given, place.means.limits)
-        if not given["writable"] and place.layers.landlock and place.means.landlock_abi and box != "/":
-            _make_read_only(place.means.landlock_abi)
+            set_limits(given["limits"], given, place.means.limits)
         step = "program"
+        random.seed()
         action = _prepare(order, channel)
-        messages.send(tell, {"go": time.monotonic(), "cpu_s": time.process_time()})
+        tell.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
         tell.close()
     except BaseException as error:
-        with contextlib.suppress(OSError):
-            messages.send(tell, {"failed": f"{step}: {type(error).__name__}: {error}"})
-        os._exit(SETUP_FAILED)
+        give_up(tell, step, error)
     action()
     os._exit(1)
 
@@ -89,14 +111,6 @@ def _take_descriptors(descriptors: list[int], place: Place) -> socket.socket | N
     return socket.socket(fileno=_CHANNEL) if len(high) > 3 else None
 
 
-def _set_environment(box: str, place: Place) -> None:
-    if place.layers.environment:
-        os.environ.clear()
-    os.environ.update(_ENVIRONMENT)
-    os.environ["HOME"] = box
-    os.environ["TMPDIR"] = "/tmp"
-
-
 def _lay_files(order: Order) -> None:
     executable = set(order.head["executable"])
     for path, data in order.files:
@@ -107,22 +121,14 @@ def _lay_files(order: Order) -> None:
             file.write(data)
 
 
-def _make_read_only(abi: int) -> None:
-    both = landlock.READ_FILE | landlock.WRITE_FILE
-    devices = [landlock.Rule(f"/dev/{name}", both) for name in ("null", "zero", "full")]
-    rules = landlock.ruleset([landlock.Rule("/", landlock.READ | landlock.EXECUTE), *devices], abi)
-    landlock.restrict(rules)
-    os.close(rules)
-
-
-def set_limits(limits: Limits, given: dict[str, Any], settable: Collection[int]) -> None:
+def set_limits(limits: dict[str, Any], given: dict[str, Any], settable: Collection[int]) -> None:
     """Both limits of each kind alike: what ends the program can't be caught."""
-    cpu = max(1, math.ceil(limits.cpu_s + time.process_time() - _SETUP_CPU_S))
+    cpu = max(1, math.ceil(limits["cpu_s"] + time.process_time() - _SETUP_CPU_S))
     wanted = {
         resource.RLIMIT_CPU: cpu,
-        resource.RLIMIT_FSIZE: limits.disk_bytes,
-        resource.RLIMIT_NOFILE: limits.open_files,
-        resource.RLIMIT_STACK: limits.stack_bytes,
+        resource.RLIMIT_FSIZE: limits["disk_bytes"],
+        resource.RLIMIT_NOFILE: limits["open_files"],
+        resource.RLIMIT_STACK: limits["stack_bytes"],
         resource.RLIMIT_MEMLOCK: 64 << 10,
         resource.RLIMIT_SIGPENDING: 256,
     }
@@ -144,8 +150,11 @@ def _prepare(order: Order, channel: socket.socket | None) -> Any:
         environment = {**os.environ, **order.head["environment"]}
         argv = list(order.head["argv"])
         return lambda: _execute(argv, environment)
-    _open_streams()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()  # all cells of a zygote share its memory as it was
     if kind == "driver":
+        sys.modules.update(_ours)
         driver = sys.modules.get(order.head["module"]) or importlib.import_module(order.head["module"])
         return lambda: _drive(driver, channel, order.body)
     return lambda: run_script(order.body.decode("utf-8", "surrogatepass"), order.head["argv"])
@@ -162,17 +171,22 @@ def _execute(argv: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Fresh text streams over 0, 1 and 2: those of the zygote belong to it."""
-    reader = io.BufferedReader(io.FileIO(0, "rb", closefd=False))
-    sys.stdin = io.TextIOWrapper(reader, encoding="utf-8", errors="surrogateescape")
-    writer = io.BufferedWriter(io.FileIO(1, "wb", closefd=False))
-    sys.stdout = io.TextIOWrapper(writer, encoding="utf-8", errors="surrogateescape")
+    """Text streams over 0, 1 and 2, which are pipes meanwhile: a stream notes what it is opened over."""
+    kept = [os.dup(standard) for standard in range(3)]
+    reader, writer = os.pipe()
+    for standard, end in enumerate((reader, writer, writer)):
+        os.dup2(end, standard)
+    incoming = io.BufferedReader(io.FileIO(0, "rb", closefd=False))
+    sys.stdin = io.TextIOWrapper(incoming, encoding="utf-8", errors="surrogateescape")
+    outgoing = io.BufferedWriter(io.FileIO(1, "wb", closefd=False))
+    sys.stdout = io.TextIOWrapper(outgoing, encoding="utf-8", errors="surrogateescape")
     errors = io.FileIO(2, "wb", closefd=False)
     sys.stderr = io.TextIOWrapper(io.BufferedWriter(errors), "utf-8", "backslashreplace", line_buffering=True)
     sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # all cells of a zygote share its memory as it was
+    for standard, was in enumerate(kept):
+        os.dup2(was, standard)
+    for descriptor in (*kept, reader, writer):
+        os.close(descriptor)
 
 
 def _drive(driver: types.ModuleType, channel: socket.socket | None, payload: bytes) -> NoReturn:
@@ -188,8 +202,6 @@ def _drive(driver: types.ModuleType, channel: socket.socket | None, payload: byt
 
 def run_script(source: str, argv: list[str]) -> NoReturn:
     """Runs source as Python runs a file given on its command line, and ends the process as Python would."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "areal"]:
-        del sys.modules[name]
     sys.argv = [SCRIPT_NAME, *argv]
     sys.path.insert(0, os.getcwd())
     main = types.ModuleType("__main__")
@@ -231,7 +243,8 @@ def _exit_code(request: SystemExit) -> int:
 def _leave(code: int) -> NoReturn:
     """What the interpreter does at its end: threads, exit hooks, buffers."""
     try:
-        threading._shutdown()  # type: ignore[attr-defined]
+        if len(threading._active) > 1 or threading._threading_atexits:  # type: ignore[attr-defined]
+            threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
     except SystemExit as request:
         code = _exit_code(request)

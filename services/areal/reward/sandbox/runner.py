@@ -15,7 +15,7 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ConfigError, InfraError
@@ -230,13 +230,15 @@ class Sandbox:
             address_space = limits.memory_bytes
             if not isinstance(run.entry, Command):
                 address_space += zygote.address_space
-        counted = zygote.means.own_tasks or (zygote.means.own_user and self._config.layers.user)
+        apart = zygote.means.own_tasks or (zygote.means.own_user and self._config.layers.user)
+        # A user's tasks are counted all over the machine, those of another service's runs too: a group counts better.
+        bound = tasks + 1 if apart and not self._delegation.version else zygote.tasks + _TASKS_OF_SHARED_USER
         return {
-            "op": "run", "id": number, "shape": list(asdict(Shape.of(run)).values()),
+            "op": "run", "id": number, "shape": Shape.of(run),
             "limits": messages.limits_of(limits), "writable": run.writable,
             "keep": list(run.keep), "keep_bytes": limits.disk_bytes, "tell": tell,
             "channel": tell, "memory": limits.memory_bytes, "group_tasks": tasks + 1, "address_space": address_space,
-            "tasks": tasks + 1 if counted else zygote.tasks + _TASKS_OF_SHARED_USER,
+            "tasks": bound,
         }  # fmt: skip
 
     async def _fly(

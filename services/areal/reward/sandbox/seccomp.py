@@ -304,8 +304,19 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
 
+class Prepared:
+    """A filter in memory, ready for the kernel: made before a fork, installed after it."""
+
+    def __init__(self, assembled: bytes) -> None:
+        self._instructions = ctypes.create_string_buffer(assembled, len(assembled))
+        self._program = _Program(len(assembled) // 8, ctypes.cast(self._instructions, ctypes.c_void_p))
+        self._address = ctypes.addressof(self._program)
+
+    def install(self) -> None:
+        """Filters the calling process and all that it will start. Needs no_new_privs, or CAP_SYS_ADMIN."""
+        kernel.prctl(kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, self._address)
+
+
 def install(assembled: bytes) -> None:
-    """Filters the calling process and all that it will start. Needs no_new_privs, or CAP_SYS_ADMIN."""
-    buffer = ctypes.create_string_buffer(assembled, len(assembled))
-    wanted = _Program(len(assembled) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    kernel.prctl(kernel.PR_SET_SECCOMP, kernel.SECCOMP_MODE_FILTER, ctypes.addressof(wanted))
+    """Filters the calling process, as `Prepared.install`."""
+    Prepared(assembled).install()

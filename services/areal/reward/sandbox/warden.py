@@ -1,12 +1,15 @@
-"""Process 1 of a cell: starts the program, waits for it, ends everything else, brings back the files to keep.
+"""Process 1 of a cell: forks one program after the other, waits for each, ends everything else, brings back files.
 
-It has the run's user and no capability, can't be traced (not dumpable), and reads the program's files only when
-nothing of the program is alive any more, never through a link.
+A program starts in what its predecessors can't have changed: a process of its own, an untouched scratch, namespaces
+over which no program has a capability. Nothing that they started is alive. The warden is in none of their filters, has
+a user that they can't signal where users differ, can't be traced (not dumpable), holds only the capabilities that this
+work needs, and reads a program's files as its user, only when nothing of it is alive any more, never through a link.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -16,69 +19,109 @@ import time
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
-from areal.reward.sandbox import messages
+from areal.reward.sandbox import kernel, messages, program
+from areal.reward.sandbox.confinement import seal_ipc
+from areal.reward.sandbox.messages import Shape
+from areal.reward.sandbox.place import CONTROL, Place
+from areal.reward.sandbox.scratch import Scratch
 
 _CHUNK_BYTES = 1 << 16
+_CAPABILITIES = (kernel.CAP_CHOWN, kernel.CAP_KILL, kernel.CAP_SETGID, kernel.CAP_SETUID, kernel.CAP_SYS_ADMIN)
 
 
-def fork_program(control: int, entry: int, box: str) -> None:
-    """Forks the program's process, in which this returns. The caller becomes its warden and never comes back."""
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        return
-    try:
-        _watch(socket.socket(fileno=control), entry, child, box)
-    finally:
-        os._exit(1)
+class Warden:
+    """The calling process, which is process 1 of new namespaces."""
 
+    def __init__(self, place: Place, entry: socket.socket) -> None:
+        self._place = place
+        self._entry = entry
+        self._control = socket.socket(fileno=CONTROL)
+        self._scratch = Scratch(place)
+        self._child = 0
+        if place.means.sealed_ipc:
+            seal_ipc()
+        kernel.keep_capabilities(_CAPABILITIES)
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        signal.signal(signal.SIGTERM, self._stop)
+        gc.freeze()
 
-def _watch(control: socket.socket, entry: int, child: int, box: str) -> NoReturn:
-    with contextlib.suppress(ProcessLookupError):
-        os.close(entry)
-    stopping: list[int] = []
-
-    def stop(number: int, frame: object) -> None:
-        stopping.append(number)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-
-    signal.signal(signal.SIGTERM, stop)
-    cpu_s, rss = 0.0, 0
-    while True:
-        pid, status, usage = os.wait4(-1, 0)
-        cpu_s += usage.ru_utime + usage.ru_stime
-        rss = max(rss, usage.ru_maxrss << 10)
-        if pid == child:
-            break
-    ended = time.monotonic()
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
-    others = 0
-    with contextlib.suppress(ChildProcessError):
+    def serve(self) -> NoReturn:
+        """One program after the other, until the zygote closes its end."""
+        shape = self._place.shape
         while True:
-            _, _, usage = os.wait4(-1, 0)
-            others += 1
+            self._scratch.provide(shape)
+            if os.environ.get("HOME") != self._scratch.box:
+                os.environ["HOME"] = self._scratch.box
+            child = kernel.fork()
+            if child == 0:
+                self._become_program(shape)
+            self._child = child
+            report = self._watch(child)
+            self._bring_back()
+            messages.send(self._control, report)
+            self._scratch.review()
+            wanted, _ = messages.receive(self._control)
+            if wanted is None:
+                os._exit(0)
+            shape = Shape(*wanted["make"])
+
+    def _become_program(self, shape: Shape) -> NoReturn:
+        step = "session"
+        scratch, entry = self._scratch, self._entry
+        try:
+            kernel.set_signal(signal.SIGTERM, kernel.DEFAULT_ACTION)
+            os.setsid()
+            os.close(CONTROL)
+            step = "filters"
+            self._place.confinement.hold(self._place.uid, shape, scratch.rules.writable if scratch.rules else None)
+            os.chdir(scratch.box)
+            step = "ready"
+            entry.send(messages.READY)
+        except BaseException as error:
+            program.give_up(entry, step, error)
+        program.serve(entry, self._place, scratch.box, scratch.rules.read_only if scratch.rules else None)
+
+    def _stop(self, number: int, frame: object) -> None:
+        if self._child:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child, signal.SIGKILL)
+
+    def _watch(self, child: int) -> dict[str, Any]:
+        """Waits for a program's end and ends whatever it started; how it went."""
+        cpu_s, rss, pid, status = 0.0, 0, 0, 0
+        while pid != child:
+            pid, status, usage = os.wait4(-1, 0)
             cpu_s += usage.ru_utime + usage.ru_stime
             rss = max(rss, usage.ru_maxrss << 10)
-    report: dict[str, Any] = {"status": status, "cpu_s": cpu_s, "rss": rss, "ended": ended, "full": _full(box)}
-    control.setblocking(False)
-    with contextlib.suppress(BlockingIOError):
-        order, given = messages.receive(control, 1)
+        self._child = 0
+        ended = time.monotonic()
+        with contextlib.suppress(ProcessLookupError):
+            while True:
+                os.kill(-1, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    while True:
+                        _, _, usage = os.wait4(-1, 0)
+                        cpu_s += usage.ru_utime + usage.ru_stime
+                        rss = max(rss, usage.ru_maxrss << 10)
+        return {"status": status, "cpu_s": cpu_s, "rss": rss, "ended": ended, "full": self._scratch.full}
+
+    def _bring_back(self) -> None:
+        """Files that the zygote asked for when it gave the run; it speaks of nothing else before the report."""
+        self._control.setblocking(False)
+        try:
+            order, given = messages.receive(self._control, 1)
+        except BlockingIOError:
+            return
+        finally:
+            self._control.setblocking(True)
         if order is not None and given:
             with contextlib.suppress(OSError):  # nothing that a program left behind may cost its verdict
+                os.seteuid(self._scratch.owner)
+                os.chdir(self._scratch.box)
                 bring_back(given[0], order["keep"], order["bytes"])
+            os.chdir("/")
+            os.seteuid(os.getuid())
             os.close(given[0])
-    messages.send(control, report)
-    os._exit(0)
-
-
-def _full(box: str) -> bool:
-    """Whether the scratch has no room, or no names, left."""
-    with contextlib.suppress(OSError):
-        room = os.statvfs(box)
-        return (room.f_blocks > 0 and room.f_bavail == 0) or (room.f_files > 0 and room.f_favail == 0)
-    return False
 
 
 def bring_back(pipe: int, paths: Iterable[str], limit_bytes: int) -> None:

@@ -22,15 +22,15 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, NoReturn
 
-from areal.reward.sandbox import kernel, landlock, messages, mounts, program, seccomp, warden
-from areal.reward.sandbox.cell import Means
+from areal.reward.sandbox import kernel, landlock, messages, mounts, program, scratch
 from areal.reward.sandbox.cells import Cells
 from areal.reward.sandbox.cgroups import Groups
+from areal.reward.sandbox.confinement import Confinement, seal_ipc
+from areal.reward.sandbox.means import Means
 from areal.reward.sandbox.values import Layers
 
 FATAL = 119
 _MORE_NAMESPACES = (kernel.CLONE_NEWIPC, kernel.CLONE_NEWUTS, kernel.CLONE_NEWNET, kernel.CLONE_NEWCGROUP)
-_OF_CELLS = (program, warden)  # what a child needs is imported before the fork
 _IMPORTED_EARLY = ("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "json",
                    "itertools", "linecache", "math", "operator", "random", "re", "string", "traceback",
                    "typing")  # fmt: skip
@@ -92,6 +92,8 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
         user_namespace=in_user_namespace,
         own_tasks=in_user_namespace and proc and _try(_tasks_counted_apart),
         bounding=_try(kernel.give_up_bounding, mounts_apart=False),
+        sealed_ipc=proc and _try(_ipc_sealed),
+        shows_changes=wanted and _try(partial(scratch.shows_every_change, "/tmp")),
         landlock_abi=abi,
         limits=_settable_limits(),
     )
@@ -99,14 +101,12 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     _silence()
     groups = Groups.given(config["groups"], groups_given) if layers.cgroup else Groups.none()
-    filters = {
-        (fork, execute): seccomp.program(seccomp.Policy(fork, execute, memory_files=bool(groups)))
-        for fork in (False, True)
-        for execute in (False, True)
-    }
+    confinement = Confinement(means, layers, bool(groups))
+    confinement.begin()
+    program.prepare(clean=layers.environment)
     gc.collect()
     gc.freeze()  # cells share these pages
-    cells = Cells(link, means, layers, rules, filters, groups, config["first_uid"], config["spares"])
+    cells = Cells(link, means, layers, confinement, rules, groups, config["first_uid"], config["spares"])
     rss = kernel.peak_resident_bytes()
     ready = {"event": "ready", "means": asdict(means), "rss": rss, "address_space": mapped, "tasks": tasks}
     messages.send(link, ready)
@@ -164,6 +164,12 @@ def _settable_limits() -> tuple[int, ...]:
 
 def _inodes_counted() -> None:
     kernel.mount("tmpfs", "/tmp", "tmpfs", 0, "nr_inodes=16")
+
+
+def _ipc_sealed() -> None:
+    kernel.unshare(kernel.CLONE_NEWIPC)
+    mounts.mount_proc()
+    seal_ipc()
 
 
 def _pid_namespace_returns() -> None:

@@ -20,8 +20,8 @@ from typing import Any
 
 from areal.errors import InfraError
 from areal.reward.sandbox import cgroups, messages
-from areal.reward.sandbox.cell import Means
 from areal.reward.sandbox.cgroups import Delegation
+from areal.reward.sandbox.means import Means
 from areal.reward.sandbox.values import Layers
 
 log = logging.getLogger(__name__)

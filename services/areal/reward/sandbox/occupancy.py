@@ -1,0 +1,71 @@
+"""What a zygote knows of one cell, and of the run that it has."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from areal.reward.sandbox.cgroups import Group
+from areal.reward.sandbox.messages import Shape
+
+
+class State(Enum):
+    MAKING = "making"  # its program isn't ready yet
+    READY = "ready"  # its program waits for a run
+    RUNNING = "running"
+    REPORTED = "reported"  # of a run that is over, or of a program that failed
+    IDLE = "idle"  # its warden has no program
+
+
+@dataclass(eq=False)
+class Assignment:
+    """A run and its descriptors."""
+
+    order: dict[str, Any]
+    descriptors: list[int]
+
+    def close(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = []
+
+
+@dataclass(eq=False)
+class Cell:
+    """One child."""
+
+    pid: int
+    shape: Shape
+    slot: int
+    entry: socket.socket | None
+    control: socket.socket | None
+    group: Group | None
+    alive: bool = True
+    state: State = State.MAKING
+    run: Assignment | None = None
+    went: float | None = None
+    cpu_before_s: float = 0.0
+    deadline: float | None = None
+    reason: str = ""
+    failure: str = ""
+    cold: bool = False
+    kill_at: float | None = None
+
+    @property
+    def spare(self) -> bool:
+        return self.run is None and self.state in (State.MAKING, State.READY) and not self.reason
+
+    @property
+    def idle(self) -> bool:
+        return self.state is State.IDLE and not self.reason
+
+    def rest(self) -> None:
+        """Its program is gone; nothing of the run stays."""
+        self.state = State.IDLE
+        self.run = self.went = self.deadline = self.kill_at = None
+        self.cpu_before_s = 0.0
+        self.reason = self.failure = ""
+        self.cold = False
