@@ -1,9 +1,8 @@
-"""Requests from asking to answer, in virtual time: deadlines, cancellation, overload, faults, shared runs."""
+"""Requests from asking to answer, in virtual time: refusals, overload, slots, tenants, executions, counts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.reward.dispatch.admission import Bounds
 from areal.reward.dispatch.dispatcher import Dispatcher
 from areal.reward.dispatch.offer import Runtime
-from areal.reward.dispatch.values import Execution, Overrides, Priority, Ticket
+from areal.reward.dispatch.values import Execution, Overrides, Ticket
 from areal.reward.judge.values import (
     OF_PROGRAM,
     RETRYABLE,
@@ -25,40 +24,8 @@ from areal.reward.judge.values import (
 )
 from areal.reward.sandbox.values import Limits, Tier
 from support import virtual_time
-from support.scripted_judge import OFFER, SUITE, ScriptedJudge, dispatcher_of
-
-NO_CACHE = Options(no_cache=True)
-
-
-def scene(body: Callable[[Dispatcher, ScriptedJudge], Awaitable[Any]], **settings: Any) -> Any:
-    """Runs `body` with a dispatcher in virtual time; afterwards no slot is held and nothing waits."""
-
-    async def play() -> Any:
-        judge = ScriptedJudge()
-        dispatcher = dispatcher_of(judge, **settings)
-        result = await body(dispatcher, judge)
-        await asyncio.sleep(0.001)
-        scheduler = dispatcher.scheduler
-        assert (scheduler.running, len(scheduler.queue), scheduler.memory.held_bytes) == (0, 0, 0)
-        assert judge.running == 0
-        await dispatcher.close()
-        return result
-
-    return virtual_time.run(play())
-
-
-def judged(source: str, suite: Any = SUITE, *, options: Options = NO_CACHE, **settings: Any) -> Judgement:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> Judgement:
-        return await dispatcher.judge(Submission(source), suite, options)
-
-    return scene(body, **settings)
-
-
-def assert_no_score(judgement: Judgement, status: Status) -> None:
-    assert judgement.status is status
-    assert judgement.score is None
-    assert judgement.message
-    assert judgement.retryable == (status in RETRYABLE)
+from support.dispatch_scene import NO_CACHE, assert_no_score, judged, scene
+from support.scripted_judge import OFFER, SUITE, ScriptedJudge
 
 
 @pytest.mark.parametrize(("source", "status", "score"), [
@@ -69,38 +36,6 @@ def test_what_the_program_did_comes_back_with_its_score(source: str, status: Sta
     assert (judgement.status, judgement.score, judgement.attempt) == (status, score, 1)
     assert judgement.timing.total_s == pytest.approx(2.0)
     assert len(judgement.suite_digest) == 64
-
-
-@pytest.mark.parametrize("source", ["sandbox-error", "raise", "break"])
-def test_a_failed_sandbox_is_tried_once_more_and_then_says_so_without_a_score(source: str) -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, int]:
-        return await dispatcher.judge(Submission(source), SUITE), len(judge.asked)
-
-    judgement, asked = scene(body)
-    assert_no_score(judgement, Status.SANDBOX_ERROR)
-    assert (asked, judgement.attempt) == (2, 2)
-
-
-def test_the_second_attempt_counts() -> None:
-    judgement = judged("flaky")
-    assert (judgement.status, judgement.score, judgement.attempt) == (Status.PASSED, 1.0, 2)
-
-
-def test_a_time_limit_is_not_tried_again() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
-        await dispatcher.judge(Submission("time"), SUITE)
-        return len(judge.asked)
-
-    assert scene(body) == 1
-
-
-@pytest.mark.parametrize("source", ["no-score", "free-score"])
-def test_a_score_where_none_belongs_never_leaves(source: str) -> None:
-    assert_no_score(judged(source), Status.SANDBOX_ERROR)
-
-
-def test_a_judge_that_never_ends_is_given_up() -> None:
-    assert_no_score(judged("hang", options=Options(total_s=5.0)), Status.SANDBOX_ERROR)
 
 
 def test_a_tier_that_is_not_there_is_refused_at_once() -> None:
@@ -146,75 +81,6 @@ def test_a_request_larger_than_the_pod_is_invalid() -> None:
     judgement = judged("pass", suite)
     assert_no_score(judgement, Status.INVALID_REQUEST)
     assert not judgement.unknown_suite
-
-
-def test_a_deadline_that_passed_is_not_judged() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str]]:
-        late = Ticket(deadline=virtual_time.now() - 1)
-        return await dispatcher.judge(Submission("pass"), SUITE, ticket=late), judge.asked
-
-    judgement, asked = scene(body)
-    assert_no_score(judgement, Status.DEADLINE_EXCEEDED)
-    assert asked == []
-
-
-def test_what_expires_in_the_queue_is_never_started_and_answers_in_time() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, float, list[str]]:
-        first = asyncio.create_task(dispatcher.judge(Submission("sleep 10 then pass"), SUITE))
-        await asyncio.sleep(0)
-        began = virtual_time.now()
-        second = await dispatcher.judge(Submission("pass"), SUITE, ticket=Ticket(deadline=began + 3))
-        took = virtual_time.now() - began
-        await first
-        return second, took, judge.asked
-
-    judgement, took, asked = scene(body, slots=1)
-    assert_no_score(judgement, Status.DEADLINE_EXCEEDED)
-    assert took == pytest.approx(3.0)
-    assert asked == ["sleep 10 then pass"]
-
-
-def test_a_deadline_kills_what_runs() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, list[str]]:
-        ticket = Ticket(deadline=virtual_time.now() + 2)
-        judgement = await dispatcher.judge(Submission("sleep 10 then pass"), SUITE, ticket=ticket)
-        await asyncio.sleep(0.01)
-        return judgement, judge.killed
-
-    judgement, killed = scene(body)
-    assert_no_score(judgement, Status.DEADLINE_EXCEEDED)
-    assert killed == ["sleep 10 then pass"]
-
-
-def test_cancelling_by_name_kills_the_run_and_says_so() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, bool, bool, list[str]]:
-        asking = asyncio.create_task(
-            dispatcher.judge(Submission("hang"), SUITE, ticket=Ticket(tenant="a", request_id="r1"))
-        )
-        await asyncio.sleep(1)
-        other = dispatcher.cancel("b", "r1")
-        found = dispatcher.cancel("a", "r1")
-        judgement = await asking
-        await asyncio.sleep(0.01)
-        return judgement, found, other, judge.killed
-
-    judgement, found, other, killed = scene(body)
-    assert_no_score(judgement, Status.CANCELLED)
-    assert (found, other, killed) == (True, False, ["hang"])
-
-
-def test_a_cancelled_caller_is_gone_wherever_it_was() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[str]:
-        running = asyncio.create_task(dispatcher.judge(Submission("sleep 9 then pass"), SUITE))
-        waiting = asyncio.create_task(dispatcher.judge(Submission("sleep 8 then pass"), SUITE))
-        await asyncio.sleep(1)
-        waiting.cancel()
-        running.cancel()
-        await asyncio.gather(running, waiting, return_exceptions=True)
-        await asyncio.sleep(0.01)
-        return judge.asked
-
-    assert scene(body, slots=1) == ["sleep 9 then pass"]
 
 
 def test_a_full_queue_turns_away_with_a_hint() -> None:
@@ -266,37 +132,6 @@ def test_no_more_run_at_once_than_there_are_slots_and_memory() -> None:
     assert scene(body, slots=8, memory_bytes=(2 << 30)) == 3  # 80 % of 2 GB hold three of 512 MB
 
 
-def test_equal_questions_are_judged_once_and_remembered() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[list[Judgement], Judgement, int]:
-        group = await asyncio.gather(*(dispatcher.judge(Submission("sleep 1 then pass"), SUITE) for _ in range(16)))
-        later = await dispatcher.judge(Submission("sleep 1 then pass\r\n".replace("pass\r\n", "pass")), SUITE)
-        return group, later, len(judge.asked)
-
-    group, later, asked = scene(body)
-    assert asked == 1
-    assert all(each.score == 1.0 and not each.cached for each in group)
-    assert later.cached
-    assert later.timing.total_s == 0.0
-
-
-def test_no_cache_judges_anew_each_time() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
-        await asyncio.gather(*(dispatcher.judge(Submission("pass"), SUITE, NO_CACHE) for _ in range(3)))
-        return len(judge.asked)
-
-    assert scene(body) == 3
-
-
-def test_other_limits_are_another_question() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
-        for wall_s in (1.0, 2.0, 1.0):
-            overrides = Overrides({"wall_s": wall_s})
-            await dispatcher.judge(Submission("pass"), SUITE, overrides=overrides)
-        return len(judge.asked)
-
-    assert scene(body) == 2
-
-
 @pytest.mark.parametrize("limits", [{"wall_s": 0.0}, {"processes": 1 << 20}, {"cpu_s": float("nan")}])
 def test_limits_that_nobody_can_have_are_invalid(limits: dict[str, float]) -> None:
     async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Any]:
@@ -307,62 +142,6 @@ def test_limits_that_nobody_can_have_are_invalid(limits: dict[str, float]) -> No
     assert_no_score(judgement, Status.INVALID_REQUEST)
     assert executed.status is Status.INVALID_REQUEST
     assert next(iter(limits)) in judgement.message
-
-
-def test_a_limit_and_a_fault_are_not_remembered() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
-        for _ in range(2):
-            await dispatcher.judge(Submission("time"), SUITE)
-            await dispatcher.judge(Submission("sandbox-error"), SUITE)
-        return len(judge.asked)
-
-    assert scene(body) == 2 + 4
-
-
-def test_a_shared_run_outlives_the_deadline_of_who_asked_first() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Judgement, list[str]]:
-        now = virtual_time.now()
-        source = Submission("sleep 5 then pass")
-        hasty = asyncio.create_task(dispatcher.judge(source, SUITE, ticket=Ticket(deadline=now + 2)))
-        await asyncio.sleep(0)
-        patient = asyncio.create_task(dispatcher.judge(source, SUITE, ticket=Ticket(deadline=now + 20)))
-        return await hasty, await patient, judge.asked
-
-    hasty, patient, asked = scene(body)
-    assert_no_score(hasty, Status.DEADLINE_EXCEEDED)
-    assert (patient.status, len(asked)) == (Status.PASSED, 1)
-
-
-def test_a_shared_run_that_waits_lives_until_the_later_deadline() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[Judgement, Judgement]:
-        now = virtual_time.now()
-        busy = asyncio.create_task(dispatcher.judge(Submission("sleep 5 then pass"), SUITE))
-        await asyncio.sleep(0)
-        hasty = asyncio.create_task(dispatcher.judge(Submission("pass"), SUITE, ticket=Ticket(deadline=now + 2)))
-        await asyncio.sleep(0)
-        patient = asyncio.create_task(dispatcher.judge(Submission("pass"), SUITE, ticket=Ticket(deadline=now + 20)))
-        await busy
-        return await hasty, await patient
-
-    hasty, patient = scene(body, slots=1)
-    assert_no_score(hasty, Status.DEADLINE_EXCEEDED)
-    assert patient.status is Status.PASSED
-
-
-def test_an_urgent_caller_pulls_a_shared_run_forward() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> list[str]:
-        asks = [asyncio.create_task(dispatcher.judge(Submission("sleep 1 then pass"), SUITE))]
-        await asyncio.sleep(0)
-        batch = Ticket(priority=Priority.BATCH)
-        asks.append(asyncio.create_task(dispatcher.judge(Submission("wrong"), SUITE, ticket=batch)))
-        asks += [asyncio.create_task(dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE)) for n in range(20)]
-        await asyncio.sleep(0.5)
-        soon = Ticket(deadline=virtual_time.now() + 5)
-        asks.append(asyncio.create_task(dispatcher.judge(Submission("wrong"), SUITE, ticket=soon)))
-        await asyncio.gather(*asks)
-        return judge.asked
-
-    assert scene(body, slots=1)[1] == "wrong"
 
 
 def test_priorities_share_and_the_small_tenant_comes_soon() -> None:
@@ -406,6 +185,21 @@ def test_an_execution_that_was_not_run_says_why() -> None:
         (Status.SANDBOX_ERROR, None), (Status.REJECTED_TIER, None), (Status.REJECTED_TIER, None),
         (Status.DEADLINE_EXCEEDED, None),
     ]  # fmt: skip
+
+
+def test_the_time_in_the_queue_is_told_to_all_who_share_a_run() -> None:
+    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[list[Judgement], Any]:
+        busy = asyncio.create_task(dispatcher.judge(Submission("sleep 5 then pass"), SUITE))
+        await asyncio.sleep(1)
+        both = [asyncio.create_task(dispatcher.judge(Submission("sleep 1 then pass"), SUITE)) for _ in range(2)]
+        await asyncio.sleep(1)
+        executed = await dispatcher.execute(Execution("pass"))
+        return [await busy, *await asyncio.gather(*both)], executed
+
+    judgements, executed = scene(body, slots=1)
+    assert [each.timing.queued_s for each in judgements] == pytest.approx([0.0, 4.0, 4.0])
+    assert [each.timing.total_s for each in judgements] == pytest.approx([5.0, 5.0, 5.0])
+    assert (executed.queued_s, executed.total_s) == pytest.approx((4.0, 4.0))
 
 
 def test_closing_answers_everybody_without_a_score() -> None:

@@ -51,10 +51,26 @@ def test_other_languages_are_not_read() -> None:
     assert of_source("os._exit(0)", "cpp") == frozenset()
 
 
-@given(st.text(st.sampled_from("'\"\\\n#ab._rf ")))
+TEXT = st.text(st.sampled_from("'\"\\\n#ab._rf "))
+
+
+@given(TEXT)
 @settings(deadline=None)
-def test_any_text_can_be_read(source: str) -> None:
-    of_source(source, "python")
+def test_a_text_without_a_name_of_note_shows_no_sign(source: str) -> None:
+    assert of_source(source, "python") == frozenset()
+
+
+@given(TEXT.filter(lambda text: not {"'", '"', "#"} & set(text)))
+@settings(deadline=None)
+def test_a_name_is_seen_behind_any_text_that_opens_no_quote_and_no_comment(source: str) -> None:
+    assert of_source(f"{source}\nos._exit(0)", "python") == {Flag.EXITED_EARLY}
+
+
+@given(TEXT)
+@settings(deadline=None)
+def test_a_name_in_a_comment_is_never_seen(source: str) -> None:
+    line = source.replace("\n", " ")
+    assert of_source(f"# {line} os._exit(0)", "python") == frozenset()
 
 
 @pytest.mark.parametrize(
