@@ -8,6 +8,8 @@ from areal.reward.judge.values import AssertSuite, Options, Scoring, Status, Sub
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 
+RAISES = "try:\n    f(-1)\nexcept {}:\n    pass\nelse:\n    assert False"
+
 
 @pytest.mark.parametrize(
     ("test", "source", "status"),
@@ -26,6 +28,22 @@ pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
         ("assert f(1) == 2", "class Odd(Exception): pass\ndef f(n): raise Odd('no')", Status.RUNTIME_ERROR),
         ("assert f(1) == 2", "def f(n): raise AssertionError('mine')", Status.RUNTIME_ERROR),
         ("assert f(1) == 2", "def f(n): raise NameError('mine')", Status.RUNTIME_ERROR),
+        (RAISES.format("ValueError"), "class Mine(ValueError): pass\ndef f(n): raise Mine('low')", Status.PASSED),
+        (RAISES.format("ValueError"), "class ValueError(Exception): pass\ndef f(n): raise ValueError('low')",
+         Status.RUNTIME_ERROR),
+        (RAISES.format("Exception"), "class Odd(Exception): pass\ndef f(n): raise Odd('no')", Status.PASSED),
+        (RAISES.format("Exception"), "import sys\ndef f(n): sys.exit(0)", Status.RUNTIME_ERROR),
+        (RAISES.format("Exception"), "def f(n): raise KeyboardInterrupt", Status.RUNTIME_ERROR),
+        (RAISES.format("Exception"), "class Odd(BaseException): pass\ndef f(n): raise Odd", Status.RUNTIME_ERROR),
+        (RAISES.format("Exception"), "def f(n): raise BaseExceptionGroup('no', [KeyboardInterrupt()])",
+         Status.RUNTIME_ERROR),
+        (RAISES.format("SystemExit"), "import sys\ndef f(n): sys.exit(0)", Status.PASSED),
+        ("assert all(map(lambda n: f(n) == 2 * n, [1, 2]))", "def f(n): raise StopIteration", Status.RUNTIME_ERROR),
+        ("assert all(map(lambda n: f(n) == 2 * n, [1, 2]))", "class End(StopIteration): pass\ndef f(n): raise End",
+         Status.RUNTIME_ERROR),
+        ("assert eval(f(1)) == 2", "def f(n): return 'nobody'", Status.WRONG_ANSWER),
+        ("assert eval(f(1)) == 2", "def f(n): return '(' * n", Status.WRONG_ANSWER),
+        ("assert eval(f(1)) == 2", "def f(n): return '__import__(\"nothing_of_this_name\")'", Status.WRONG_ANSWER),
         ("assert f(1) < 2", "def f(n): return None", Status.WRONG_ANSWER),
         ("assert len(f(1)) == 2", "def f(n): return 7", Status.WRONG_ANSWER),
         ("assert f(1) == 2", "def f(n): return f", Status.BAD_RESULT_TYPE),

@@ -142,7 +142,7 @@ def test_a_driver_answers_each_request_once_and_leaves_cleanly() -> None:
     cell.say("call", b"n1", (1,), {"k": 2}, False)
     assert cell.hear() == ("result", b"n1", [1, 2], None)
     cell.say("call", b"n2", (3,), {}, False)
-    assert cell.hear() == ("raised", b"n2", "KeyError", "'three'", 3)
+    assert cell.hear() == ("raised", b"n2", "KeyError", "'three'", 3, "KeyError")
     cell.say("call", b"n3", ([7],), {}, True)
     assert cell.hear() == ("result", b"n3", [[7], 0], ([7],))
     cell.say("bye", b"")

@@ -26,6 +26,7 @@ import os, struct
 def text(s): return b"s" + struct.pack("<I", len(s)) + s.encode()
 def integer(n): return b"i" + struct.pack("<H", n.bit_length() // 8 + 1) + n.to_bytes(n.bit_length() // 8 + 1, "little")
 def raw(b): return b"b" + struct.pack("<I", len(b)) + b
+def items(*p): return b"l" + struct.pack("<I", len(p)) + b"".join(p)
 def frame(*parts):
     body = b"t" + struct.pack("<I", len(parts)) + b"".join(parts)
     return struct.pack("<I", len(body)) + body
@@ -92,7 +93,15 @@ def solve(x): return int64()
     "frame with nonce, then exit": _FRAME
     + "def solve(x):\n    everywhere(frame(text('result'), raw(nonce()), integer(1), b'N'))\n    os._exit(0)",
     "forged prelude failure": _FRAME
-    + "everywhere(frame(text('prelude_failed'), raw(nonce()), text('E'), text('m'), b'N'))\nos._exit(0)",
+    + "everywhere(frame(text('prelude_failed'), raw(nonce()), text('E'), text('m'), b'N', text('E')))\nos._exit(0)",
+    "frame of a kind without a hash": _FRAME
+    + "def solve(x):\n    everywhere(frame(items(), raw(nonce()), integer(1), b'N'))\n    os._exit(0)",
+    "frame of a kind without a hash at import": _FRAME
+    + "everywhere(frame(items(), raw(nonce()), integer(1), b'N'))\nos._exit(0)",
+    "frame with a line that can't be printed": _FRAME
+    + "def solve(x):\n    everywhere(frame(text('raised'), raw(nonce()), text('E'), text('m'), integer(1 << 16000), text('E')))",
+    "frame with words that are none": _FRAME
+    + "def solve(x):\n    everywhere(frame(text('raised'), raw(nonce()), items(), integer(1 << 16000), b'N', b'N'))",
     "forged case": _FRAME
     + "def solve(x):\n    everywhere(frame(text('case'), raw(b''), integer(0), text('passed'), text(''), text(''), b'N'))\n    return 1",
     "giant frame": _FRAME + "everywhere(b'\\xff\\xff\\xff\\x7f' + b'x' * 1000)\ndef solve(x): return 1",

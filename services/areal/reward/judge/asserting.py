@@ -27,7 +27,7 @@ LONGEST_FRAME = 16 << 20  # the tester is ours: inputs that it makes may be long
 _OWN_S = 10.0  # what the test code may take by itself between two calls
 _GRACE_S = 2.0
 _MEMORY_BYTES = 1 << 30
-_GONE = ("error", "ProgramError", "the program is gone")
+_GONE = ("error", "ProgramError", "the program is gone", "Exception")
 
 
 @dataclass

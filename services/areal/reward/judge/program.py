@@ -30,6 +30,7 @@ SLACK_S = 2.0  # beyond what the judge allows by itself: the runner's limits are
 LEAVE_S = 5.0  # for the end of a program that has answered everything; a busy machine takes its time
 IN_THREAD_BYTES = 64 << 10  # a longer frame is decoded beside the event loop
 _NONCE_BYTES = 12
+_LINE_BITS = 32
 
 _RAISED = {"raised": Status.RUNTIME_ERROR, "exited": Status.RUNTIME_ERROR, "refused": Status.COMPILE_ERROR,
            "missing": Status.RUNTIME_ERROR, "foreign": Status.BAD_RESULT_TYPE, "posing": Status.BAD_RESULT_TYPE,
@@ -47,7 +48,7 @@ class Failure:
     case: CaseResult
     flags: frozenset[Flag] = frozenset()
     alive: bool = False
-    raised: tuple[str, str] | None = None  # the exception's type and message
+    raised: tuple[str, str, str] | None = None  # the exception's type, message and nearest builtin type
 
 
 @dataclass(frozen=True)
@@ -157,17 +158,17 @@ class Program:
             return await self._violation(f"a frame that holds no value: {error}", Flag.EXTRA_FRAMES)
         if type(frame) is not tuple or len(frame) < 2 or frame[1] != nonce:
             return await self._violation("a frame that answers no request", Flag.EXTRA_FRAMES)
-        if frame[0] not in kinds or not _well_formed(frame):
+        if type(frame[0]) is not str or frame[0] not in kinds or not _well_formed(frame):
             return await self._violation("a frame of the wrong kind")
         return frame
 
     async def _failure(self, frame: tuple[Any, ...]) -> Failure:
         """From an answer that is no result. The program goes on."""
-        kind, _, name, message, line = frame
+        kind, _, name, message, line, family = frame
         where = f" (line {line})" if line is not None else ""
         detail = f"{name}: {message}{where}" if kind in ("raised", "refused", "exited") else message
         flags = frozenset({_SIGNS[kind]}) if kind in _SIGNS else frozenset()
-        raised = (name, message) if kind in ("raised", "exited") else None
+        raised = (name, message, family) if kind in ("raised", "exited") else None
         status = Status.MEMORY_LIMIT if kind == "raised" and name == "MemoryError" else _RAISED[kind]
         return Failure(CaseResult(0, status, detail=detail), flags, alive=True, raised=raised)
 
@@ -223,10 +224,11 @@ def _well_formed(frame: tuple[Any, ...]) -> bool:
         return len(frame) == 2
     if kind == "result":
         return len(frame) == 4
-    shapes = (str, bytes, str, str)
-    line = frame[4] if len(frame) == 5 else 0
-    return (
-        len(frame) == 5
-        and all(type(part) is kind for part, kind in zip(frame, shapes, strict=False))
-        and (line is None or type(line) is int)
-    )
+    if len(frame) != 6 or not is_line(frame[4]):
+        return False
+    return all(type(part) is str for part in (frame[2], frame[3], frame[5]))
+
+
+def is_line(value: Any) -> bool:
+    """Whether it may stand for a line in a message: a longer integer can't even be printed."""
+    return value is None or (type(value) is int and value.bit_length() <= _LINE_BITS)

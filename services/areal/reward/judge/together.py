@@ -17,6 +17,7 @@ from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal.reward.judge.drivers.wire import REQUEST_BYTES
 from areal.reward.judge.endings import case_of, of_silence
+from areal.reward.judge.program import is_line
 from areal.reward.judge.record import Record
 from areal.reward.judge.values import AssertSuite, CaseResult, Flag, Integrity, Status, Submission
 from areal.reward.sandbox.runner import Sandbox
@@ -72,12 +73,13 @@ async def _step(session: Session, token: bytes, suite: AssertSuite, record: Reco
         record.add(case_of(status, detail, ended))
         record.skip_rest()
         return False
-    if frame[0] == "failed" and len(frame) == 6 and frame[2] in _FAILED:
+    if frame[0] == "failed" and len(frame) == 6 and type(frame[2]) is str and frame[2] in _FAILED and _says(*frame[3:]):
         record.flags |= {_SIGNS[frame[2]]} if frame[2] in _SIGNS else set()
         record.add(CaseResult(0, _FAILED[frame[2]], wall_s=wall_s, detail=f"{frame[3]}: {frame[4]} (line {frame[5]})"))
         record.skip_rest()
         return False
-    if frame[0] != "case" or len(frame) != 7 or frame[2] != len(record.cases) or type(frame[3]) is not str:
+    told = frame[0] == "case" and len(frame) == 7 and type(frame[3]) is str and _says(*frame[4:])
+    if not told or frame[2] != len(record.cases):
         record.add(CaseResult(0, Status.PROTOCOL_VIOLATION, detail="a frame of the wrong kind"))
         record.skip_rest()
         return False
@@ -105,6 +107,11 @@ async def _leave(session: Session, token: bytes, record: Record, alive: bool) ->
         session.kill()
         ended = await session.finish()
     record.ended_with(ended)
+
+
+def _says(name: Any, message: Any, line: Any) -> bool:
+    """Whether that is what a driver says of an exception."""
+    return type(name) is str and type(message) is str and is_line(line)
 
 
 async def _told(session: Session, token: bytes, timeout_s: float) -> tuple[Any, ...] | None:

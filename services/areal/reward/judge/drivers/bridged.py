@@ -4,7 +4,7 @@
 plain values. So an assert compares values that no code of the program can have touched. Requests and answers:
                             ← (cases, count) | (broken, name, message)
   → go, run_all             ← (call, arguments, keywords, bring_back)
-                                                    → (result, value, arguments) | (error, name, message)
+                                                    → (result, value, arguments) | (error, name, message, family)
                             ← (case, index, verdict, name, message, line)   verdict: passed failed program broken
                             ← (done, calls)
 A case is a statement at the top of the test code that asserts, with those before it; `check(candidate)` is one case.
@@ -20,7 +20,7 @@ from typing import Any
 from areal.reward.judge import codec
 from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers import cases, results
-from areal.reward.judge.drivers.cases import PASSED, PROGRAM, Broken, ProgramError, Tests, verdict_of
+from areal.reward.judge.drivers.cases import PASSED, PROGRAM, Broken, ProgramError, ProgramExit, Tests, verdict_of
 from areal.reward.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, Wire, describe
 
 
@@ -52,7 +52,7 @@ def _run(wire: Wire, tests: Tests, proxy: _Proxy, run_all: bool) -> None:
             name, message = describe(error)
             line = cases.line_of(error)
             verdict = PROGRAM if error is proxy.raised else verdict_of(error, proxy.calls)
-            if isinstance(error, ProgramError):
+            if isinstance(error, ProgramError | ProgramExit):
                 name, message = error.name, error.message
         wire.send("case", index, verdict, name, message, line)
         if verdict != PASSED and not run_all:
@@ -88,7 +88,7 @@ class _Proxy:
             if answer[2] is not None:
                 _update(list(arguments), list(answer[2]))
             return answer[1]
-        self.raised = cases.exception_of(answer[1], answer[2])
+        self.raised = cases.exception_of(*answer[1:])
         raise self.raised
 
 

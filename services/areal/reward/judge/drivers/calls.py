@@ -1,10 +1,10 @@
 """Inside a cell: loads a program and calls it, once for each request. Knows inputs, never what is expected.
 
 Requests and answers, each `(kind, nonce, …)`; the payload of the run is `(nonce, prelude, source, entry point)`:
-  → payload        ← (loaded | prelude_failed | refused | missing | raised | exited, nonce, name, message, line)
+  → payload        ← (loaded | prelude_failed | refused | missing | raised | exited, nonce, name, message, line, family)
   → call, arguments, keywords, whether to bring the arguments back
                    ← (result, nonce, value, arguments | None)
-                   | (raised | exited | foreign | posing | too_big, nonce, name, message, line)
+                   | (raised | exited | foreign | posing | too_big, nonce, name, message, line, family)
   → bye            ← nothing: the process ends with code 0, without the program's exit hooks
 What the program prints goes to its standard output, which nobody reads as an answer.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from areal.reward.judge import codec
 from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers import loading, results
-from areal.reward.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, Wire, describe
+from areal.reward.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, Wire, describe, family_of
 
 _exit = os._exit
 _set_recursion_limit = sys.setrecursionlimit
@@ -53,7 +53,8 @@ def _load(wire: Wire, nonce: bytes, prelude: str, source: str, entry_point: str)
         program = loading.Program(source, fallback)
     except BaseException as error:
         name, message = describe(error)
-        wire.send("refused", nonce, name, message, error.lineno if type(error) is SyntaxError else None)
+        line = error.lineno if type(error) is SyntaxError else None
+        wire.send("refused", nonce, name, message, line, family_of(error))
         return None
     wire.send("parsed", nonce)
     try:
@@ -107,7 +108,7 @@ def _kind(error: BaseException) -> str:
 
 
 def _tell(wire: Wire, kind: str, nonce: bytes, error: BaseException) -> None:
-    wire.send(kind, nonce, *describe(error), loading.line_of(error))
+    wire.send(kind, nonce, *describe(error), loading.line_of(error), family_of(error))
 
 
 def _flush() -> None:

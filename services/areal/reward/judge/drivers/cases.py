@@ -13,7 +13,8 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-FILE = "<test>"
+FILE, PRELUDE = "<test>", "<prelude>"
+_ENDINGS = (StopIteration, StopAsyncIteration, GeneratorExit)
 PASSED, FAILED, PROGRAM, BROKEN = "passed", "failed", "program", "broken"
 _CHECK = "check"
 
@@ -22,13 +23,21 @@ class Broken(Exception):
     """The test code itself is at fault."""
 
 
-class ProgramError(Exception):
-    """The program raised something that is no builtin exception, or ended."""
+class _Foreign(BaseException):
+    """What the program raised, where it can't be made again here."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"{name}: {message}")
         self.name = name
         self.message = message
+
+
+class ProgramError(_Foreign, Exception):
+    """The program raised an exception."""
+
+
+class ProgramExit(_Foreign):
+    """The program raised what no `except Exception` catches."""
 
 
 class Tests:
@@ -57,7 +66,7 @@ class Tests:
         """Runs the prelude, then binds `names`, `candidate` and the entry point's own name."""
         sys.modules["tests"] = self.module
         space = self.module.__dict__
-        exec(compile(prelude, "<prelude>", "exec", dont_inherit=True), space)
+        exec(compile(prelude, PRELUDE, "exec", dont_inherit=True), space)
         space.update(names or {})
         owner, _, method = self._entry_point.rpartition(".")
         if not owner:
@@ -90,20 +99,36 @@ def verdict_of(error: BaseException, calls: int) -> str:
     """Whose fault an exception in test code is, when the program did not raise it."""
     if isinstance(error, AssertionError):
         return FAILED
-    if calls == 0 or isinstance(error, Broken | NameError | ImportError | SyntaxError):
+    if calls == 0 or isinstance(error, Broken):
         return BROKEN
+    if isinstance(error, NameError | ImportError) and _file_of(error) in (FILE, PRELUDE):
+        return BROKEN  # elsewhere it is in a text that the program returned and the test evaluates
     return FAILED  # what the program returned is of no use to the test
 
 
-def exception_of(name: str, message: str) -> BaseException:
-    """The exception that a program raised, as its caller would have seen it where it is a builtin one."""
-    kind = getattr(builtins, name, None)
-    if isinstance(kind, type) and issubclass(kind, Exception):
-        try:
-            return kind(message)
-        except TypeError:  # UnicodeDecodeError wants five arguments
-            pass
-    return ProgramError(name, message)
+def exception_of(name: str, message: str, family: str) -> BaseException:
+    """The exception that a program raised, as far as its caller could have told: its name, and what catches it.
+
+    One that ends an iteration is an error, as it is in a generator: `all(map(candidate, …))` would be true of nothing.
+    """
+    kind = getattr(builtins, family, None)
+    if not isinstance(kind, type) or not issubclass(kind, BaseException):
+        return ProgramError(name, message)
+    try:
+        if not issubclass(kind, _ENDINGS):
+            made: type[BaseException] = kind if name == family else type(name, (kind,), {})
+            return made(message)
+    except (TypeError, ValueError):  # UnicodeDecodeError wants five arguments; not every text can name a class
+        pass
+    return ProgramError(name, message) if issubclass(kind, Exception) else ProgramExit(name, message)
+
+
+def _file_of(error: BaseException) -> str:
+    """Where an exception was raised."""
+    trace, name = error.__traceback__, ""
+    while trace is not None:
+        name, trace = trace.tb_frame.f_code.co_filename, trace.tb_next
+    return name
 
 
 def line_of(error: BaseException) -> int | None:

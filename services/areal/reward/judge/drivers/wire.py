@@ -8,6 +8,7 @@ no frame more than it would believe the program's own return value.
 
 from __future__ import annotations
 
+import builtins
 import os
 import socket
 from typing import Any
@@ -58,6 +59,10 @@ class Wire:
 
 
 _name_of = type.__dict__["__name__"].__get__
+_mro_of = type.__dict__["__mro__"].__get__
+_EXCEPTIONS = tuple(
+    kind for kind in vars(builtins).values() if isinstance(kind, type) and issubclass(kind, BaseException)
+)
 _str, _type = str, type
 
 
@@ -71,3 +76,12 @@ def describe(error: BaseException) -> tuple[str, str]:
     except BaseException:
         message = ""
     return name[:MAX_TEXT], message[:MAX_TEXT]
+
+
+def family_of(error: BaseException) -> str:
+    """The name of an exception's nearest builtin class: by what others can catch it, whatever its own is called."""
+    for base in _mro_of(_type(error)):
+        for kind in _EXCEPTIONS:
+            if base is kind:
+                return _str(_name_of(kind))
+    return "BaseException"
