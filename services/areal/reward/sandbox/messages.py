@@ -19,6 +19,7 @@ from areal.reward.sandbox.values import Command, Driver, Limits, Run, Script
 DATAGRAM_BYTES = 64 << 10
 READY = b'{"ready":true}'  # a cell's program waits for a run
 _LENGTH = struct.Struct("<I")
+_DESCRIPTOR = struct.Struct("i")
 
 
 class Shape(NamedTuple):
@@ -28,11 +29,12 @@ class Shape(NamedTuple):
     execute: bool
     disk_bytes: int
     inodes: int
+    keep: bool = False  # whether its warden will be asked for files
 
     @staticmethod
     def of(run: Run) -> Shape:
         fork, execute = run.limits.processes > 1, isinstance(run.entry, Command)
-        return Shape(fork, execute or fork, run.limits.disk_bytes, run.limits.inodes)
+        return Shape(fork, execute or fork, run.limits.disk_bytes, run.limits.inodes, bool(run.keep))
 
 
 def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
@@ -45,10 +47,14 @@ def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int
 
 def receive(link: socket.socket, descriptors: int = 0) -> tuple[dict[str, Any] | None, list[int]]:
     """The next message, None at the end. Raises BlockingIOError on a non-blocking socket without any."""
+    given: list[int] = []
     if descriptors:
-        data, given, _, _ = socket.recv_fds(link, DATAGRAM_BYTES, descriptors)
+        data, beside, _, _ = link.recvmsg(DATAGRAM_BYTES, socket.CMSG_SPACE(descriptors * _DESCRIPTOR.size))
+        for level, kind, packed in beside:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                given += [one for (one,) in _DESCRIPTOR.iter_unpack(packed[: len(packed) // 4 * 4])]
     else:
-        data, given = link.recv(DATAGRAM_BYTES), []
+        data = link.recv(DATAGRAM_BYTES)
     return (json.loads(data) if data else None), given
 
 
@@ -96,7 +102,7 @@ class Order:
 
 def read_order(descriptor: int) -> Order:
     """Reads an order."""
-    data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    data = os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_END), 0)
     (size,) = _LENGTH.unpack_from(data)
     head = json.loads(data[4 : 4 + size])
     (body_size,) = _LENGTH.unpack_from(data, 4 + size)

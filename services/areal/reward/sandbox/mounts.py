@@ -129,6 +129,11 @@ def tmpfs_options(disk_bytes: int, inodes: int, *, quotas: bool, count_inodes: b
     return ",".join(options)
 
 
+def box(private_root: bool) -> str:
+    """A program's working directory."""
+    return BOX if private_root else "/tmp"
+
+
 def make_scratch(options: str, owner: tuple[int, int], *, execute: bool, private_root: bool) -> tuple[str, ...]:
     """Mounts a scratch over the working directory, /tmp and /dev/shm, one quota for all; their paths."""
     flags = SCRATCH_FLAGS if execute else SCRATCH_FLAGS | kernel.MS_NOEXEC

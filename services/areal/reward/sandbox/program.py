@@ -44,7 +44,7 @@ _ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C.UTF-8", "OMP_
 _ours: dict[str, types.ModuleType] = {}  # modules that a script doesn't find imported, and a driver does
 
 
-def prepare(*, clean: bool) -> None:
+def prepare(home: str, *, clean: bool) -> None:
     """What all programs begin with, done once by the process that they are forked from.
 
     Fresh text streams over 0, 1 and 2, an environment of their own (with `clean`, nothing else), and the library as a
@@ -53,7 +53,7 @@ def prepare(*, clean: bool) -> None:
     _open_streams()
     if clean:
         os.environ.clear()
-    os.environ.update(_ENVIRONMENT, HOME="/", TMPDIR="/tmp")
+    os.environ.update(_ENVIRONMENT, HOME=home, TMPDIR="/tmp")
     for name in [name for name in sys.modules if name.partition(".")[0] == "areal"]:
         _ours[name] = sys.modules.pop(name)
 

@@ -38,7 +38,7 @@ def look(directories: Sequence[str]) -> _Look:
     """Everything of these directories that a program in them can change."""
     seen = [(at.st_ino, at.st_ctime_ns, at.st_mode, at.st_nlink, at.st_uid) for at in map(os.stat, directories)]
     room = os.statvfs(directories[0])
-    return (*seen, (room.f_bfree, room.f_ffree))
+    return (*seen, (room.f_blocks, room.f_bavail, room.f_files, room.f_favail))
 
 
 class Scratch:
@@ -51,6 +51,7 @@ class Scratch:
         self._group = place.uid if apart else os.getegid()
         self._shape: Shape | None = None
         self._made: _Look = ()
+        self._left: _Look = ()
         self._settled = False
         self.box = "/"
         self.rules: Rules | None = None
@@ -63,18 +64,16 @@ class Scratch:
             # A change within the clock's tick of the making would not show.
             self._settled = time.clock_gettime_ns(_CLOCK_OF_CHANGES) > max(at[1] for at in self._made[:-1])
 
-    def review(self) -> None:
-        """Call when nothing of a program is alive any more: unmounts what it may have changed."""
-        if not (self._place.means.shows_changes and self._settled and look(self._directories) == self._made):
-            self._unmount()
+    def review(self) -> bool:
+        """Looks at what a program left, when nothing of it is alive: whether there is no room, or no names, left."""
+        self._left = look(self._directories)
+        blocks, free, names, free_names = self._left[-1]
+        return (blocks > 0 and free == 0) or (names > 0 and free_names == 0)
 
-    @property
-    def full(self) -> bool:
-        """Whether it has no room, or no names, left."""
-        with contextlib.suppress(OSError):
-            room = os.statvfs(self.box)
-            return (room.f_blocks > 0 and room.f_bavail == 0) or (room.f_files > 0 and room.f_favail == 0)
-        return False
+    def renew(self) -> None:
+        """After the review: unmounts what the program may have changed."""
+        if not (self._place.means.shows_changes and self._settled and self._left == self._made):
+            self._unmount()
 
     def _mount(self, shape: Shape) -> None:
         self._unmount()

@@ -17,7 +17,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterable
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from areal.reward.sandbox import kernel, messages, program
 from areal.reward.sandbox.confinement import seal_ipc
@@ -38,6 +38,7 @@ class Warden:
         self._control = socket.socket(fileno=CONTROL)
         self._scratch = Scratch(place)
         self._child = 0
+        self._last_said = b""
         if place.means.sealed_ipc:
             seal_ipc()
         kernel.keep_capabilities(_CAPABILITIES)
@@ -50,20 +51,25 @@ class Warden:
         shape = self._place.shape
         while True:
             self._scratch.provide(shape)
-            if os.environ.get("HOME") != self._scratch.box:
-                os.environ["HOME"] = self._scratch.box
             child = kernel.fork()
             if child == 0:
                 self._become_program(shape)
             self._child = child
             report = self._watch(child)
-            self._bring_back()
-            messages.send(self._control, report)
-            self._scratch.review()
-            wanted, _ = messages.receive(self._control)
-            if wanted is None:
-                os._exit(0)
-            shape = Shape(*wanted["make"])
+            if shape.keep:
+                self._bring_back()
+            self._control.send(report)
+            self._scratch.renew()
+            shape = self._next_shape(shape)
+
+    def _next_shape(self, last: Shape) -> Shape:
+        said = self._control.recv(messages.DATAGRAM_BYTES)
+        if not said:
+            os._exit(0)
+        if said == self._last_said:
+            return last
+        self._last_said = said
+        return Shape(*json.loads(said)["make"])
 
     def _become_program(self, shape: Shape) -> NoReturn:
         step = "session"
@@ -86,8 +92,8 @@ class Warden:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGKILL)
 
-    def _watch(self, child: int) -> dict[str, Any]:
-        """Waits for a program's end and ends whatever it started; how it went."""
+    def _watch(self, child: int) -> bytes:
+        """Waits for a program's end and ends whatever it started; how it went, as a message."""
         cpu_s, rss, pid, status = 0.0, 0, 0, 0
         while pid != child:
             pid, status, usage = os.wait4(-1, 0)
@@ -103,7 +109,8 @@ class Warden:
                         _, _, usage = os.wait4(-1, 0)
                         cpu_s += usage.ru_utime + usage.ru_stime
                         rss = max(rss, usage.ru_maxrss << 10)
-        return {"status": status, "cpu_s": cpu_s, "rss": rss, "ended": ended, "full": self._scratch.full}
+        seen = (status, cpu_s, rss, ended, b"true" if self._scratch.review() else b"false")
+        return b'{"status":%d,"cpu_s":%r,"rss":%d,"ended":%r,"full":%b}' % seen
 
     def _bring_back(self) -> None:
         """Files that the zygote asked for when it gave the run; it speaks of nothing else before the report."""

@@ -103,7 +103,7 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
     groups = Groups.given(config["groups"], groups_given) if layers.cgroup else Groups.none()
     confinement = Confinement(means, layers, bool(groups))
     confinement.begin()
-    program.prepare(clean=layers.environment)
+    program.prepare(mounts.box(layers.private_root) if wanted else "/", clean=layers.environment)
     gc.collect()
     gc.freeze()  # cells share these pages
     cells = Cells(link, means, layers, confinement, rules, groups, config["first_uid"], config["spares"])
