@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import grpc
 import orjson
@@ -51,6 +52,11 @@ class SuiteText:
     @classmethod
     def of(cls, document: object, format: str = "auto") -> SuiteText:
         return cls(orjson.dumps(document), format)
+
+    @cached_property
+    def key(self) -> bytes:
+        """The digest of format and text."""
+        return hashlib.sha256(self.format.encode() + b"\0" + self.json).digest()
 
 
 class SandboxClient:
@@ -125,8 +131,7 @@ class SandboxClient:
 
     async def put_suite(self, suite: SuiteText, *, again: bool = False) -> str:
         """The digest of a suite; uploads it the first time, or `again`. Raises DataError for one that is unfit."""
-        name = hashlib.sha256(suite.format.encode() + b"\0" + suite.json).digest()
-        if again or name not in self._digests:
+        if again or suite.key not in self._digests:
             if len(self._digests) >= _CAPACITY:
                 self._digests.pop(next(iter(self._digests)))
             try:
@@ -135,8 +140,8 @@ class SandboxClient:
                 if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
                     raise SuiteError(error.details() or "the suite is unfit", fix="correct the suite") from error
                 raise_as(error)
-            self._digests[name] = reference.digest
-        return self._digests[name]
+            self._digests[suite.key] = reference.digest
+        return self._digests[suite.key]
 
     async def execute(self, request: pb.ExecuteRequest) -> pb.ExecuteResult:
         """Runs a program once; any status is an answer."""

@@ -118,7 +118,7 @@ def suite_of_json(document: bytes, format: str) -> StoredSuite:
     Raises RefusedError for what is no suite, DataError for one that is unfit to judge.
     """
     if format in ("", "native"):
-        return StoredSuite.of(from_json(document))
+        return StoredSuite.of(from_json(document), read=True)
     try:
         row = orjson.loads(document)
     except orjson.JSONDecodeError as error:

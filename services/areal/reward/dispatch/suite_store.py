@@ -25,9 +25,13 @@ class StoredSuite:
     size_bytes: int
 
     @classmethod
-    def of(cls, suite: Suite) -> StoredSuite:
-        """Raises DataError when no program should be judged by it. Takes milliseconds for megabytes of tests."""
-        validate(suite)
+    def of(cls, suite: Suite, *, read: bool = False) -> StoredSuite:
+        """Raises DataError when no program should be judged by it. Takes milliseconds for megabytes of tests.
+
+        `read`: it comes from its text, whose reading looks for that.
+        """
+        if not read:
+            validate(suite)
         text = to_json(suite).encode("ascii")
         return cls(suite, hashlib.sha256(text).hexdigest(), len(text))
 
