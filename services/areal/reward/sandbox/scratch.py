@@ -7,7 +7,6 @@ an untouched scratch shows, at the price of a few looks, that nothing can have b
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
