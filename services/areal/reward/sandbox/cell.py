@@ -52,7 +52,7 @@ def become(place: Place, control: socket.socket, entry: socket.socket) -> NoRetu
         tell.send(messages.READY)
     except BaseException as error:
         program.give_up(tell, step, error)
-    program.serve(tell, place, "/", None)
+    program.serve(tell, place, None, lambda: None)
 
 
 def _default_signals() -> None:

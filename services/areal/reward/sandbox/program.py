@@ -23,7 +23,7 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any, NoReturn
 
 from areal.reward.sandbox import kernel, landlock, messages
@@ -66,8 +66,11 @@ def give_up(tell: socket.socket, step: str, error: BaseException) -> NoReturn:
         os._exit(SETUP_FAILED)
 
 
-def serve(entry: socket.socket, place: Place, box: str, read_only: int | None) -> NoReturn:
-    """Waits for a run, becomes it, ends. `read_only`: the ruleset for a run that may not write."""
+def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Callable[[], None]) -> NoReturn:
+    """Waits for a run, becomes it, ends.
+
+    `read_only` is the ruleset for a run that may not write; `settled` returns when a program may begin.
+    """
     step = "hand-over"
     os.dup2(entry.detach(), _TELL, inheritable=False)
     tell = socket.socket(fileno=_TELL)
@@ -88,6 +91,7 @@ def serve(entry: socket.socket, place: Place, box: str, read_only: int | None) -
         step = "program"
         random.seed()
         action = _prepare(order, channel)
+        settled()
         tell.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
         tell.close()
     except BaseException as error:

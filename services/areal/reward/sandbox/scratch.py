@@ -51,7 +51,7 @@ class Scratch:
         self._shape: Shape | None = None
         self._made: _Look = ()
         self._left: _Look = ()
-        self._settled = False
+        self.changed_ns = 0
         self.box = "/"
         self.rules: Rules | None = None
 
@@ -59,9 +59,6 @@ class Scratch:
         """Has an empty scratch of this shape ready. Raises OSError."""
         if self._shape != shape:
             self._mount(shape)
-        if not self._settled:
-            # A change within the clock's tick of the making would not show.
-            self._settled = time.clock_gettime_ns(_CLOCK_OF_CHANGES) > max(at[1] for at in self._made[:-1])
 
     def review(self) -> bool:
         """Looks at what a program left, when nothing of it is alive: whether there is no room, or no names, left."""
@@ -71,7 +68,7 @@ class Scratch:
 
     def renew(self) -> None:
         """After the review: unmounts what the program may have changed."""
-        if not (self._place.means.shows_changes and self._settled and self._left == self._made):
+        if not (self._place.means.shows_changes and self._left == self._made):
             self._unmount()
 
     def _mount(self, shape: Shape) -> None:
@@ -89,7 +86,7 @@ class Scratch:
         if place.held:
             self.rules = self._rulesets(shape)
         self._made = look(self._directories)
-        self._settled = False
+        self.changed_ns = max(at[1] for at in self._made[:-1])
 
     def _unmount(self) -> None:
         if self._shape is None:
@@ -109,6 +106,12 @@ class Scratch:
         write = landlock.writing(abi) | run
         writable = [landlock.Rule(path, write) for path in (self.box, "/tmp", "/dev/shm")]
         return Rules(landlock.ruleset([*everywhere, *writable], abi), landlock.ruleset(everywhere, abi))
+
+
+def settle(changed_ns: int) -> None:
+    """Waits until a change would show beside one of that time: at most one tick of the clock."""
+    while time.clock_gettime_ns(_CLOCK_OF_CHANGES) <= changed_ns:
+        time.sleep(0.001)
 
 
 def shows_every_change(directory: str) -> None:
@@ -141,8 +144,7 @@ def shows_every_change(directory: str) -> None:
     )  # fmt: skip
     for change in changes:
         made = look([inside])
-        while time.clock_gettime_ns(_CLOCK_OF_CHANGES) <= made[0][1]:
-            time.sleep(0.001)
+        settle(made[0][1])
         try:
             change()
         except OSError as error:

@@ -17,13 +17,14 @@ import socket
 import stat
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import NoReturn
 
 from areal.reward.sandbox import kernel, messages, program
 from areal.reward.sandbox.confinement import seal_ipc
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.place import CONTROL, Place
-from areal.reward.sandbox.scratch import Scratch
+from areal.reward.sandbox.scratch import Scratch, settle
 
 _CHUNK_BYTES = 1 << 16
 _CAPABILITIES = (kernel.CAP_CHOWN, kernel.CAP_KILL, kernel.CAP_SETGID, kernel.CAP_SETUID, kernel.CAP_SYS_ADMIN)
@@ -85,7 +86,8 @@ class Warden:
             entry.send(messages.READY)
         except BaseException as error:
             program.give_up(entry, step, error)
-        program.serve(entry, self._place, scratch.box, scratch.rules.read_only if scratch.rules else None)
+        read_only = scratch.rules.read_only if scratch.rules else None
+        program.serve(entry, self._place, read_only, partial(settle, scratch.changed_ns))
 
     def _stop(self, number: int, frame: object) -> None:
         if self._child:
