@@ -12,6 +12,7 @@ from areal.reward.judge.values import (
     AssertSuite,
     CallCase,
     CallSuite,
+    Integrity,
     Judgement,
     Options,
     Scoring,
@@ -21,7 +22,7 @@ from areal.reward.judge.values import (
 )
 from areal.reward.sandbox.runner import Sandbox
 from areal.reward.sandbox.values import Ended, Ending, Limits, Run, Script
-from reward.judge.verdict_attacks import ATTACKS, HONEST, INPUTS, NAIVE_GRADER, answer
+from reward.judge.verdict_attacks import ATTACKS, FORGED, HONEST, INPUTS, NAIVE_GRADER, answer, forging
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 R = TypeVar("R")
@@ -32,6 +33,7 @@ CALLS = CallSuite("solve", CASES, limits=SHORT, prelude="from math import *")
 TEST = "def check(candidate):\n" + "".join(f"    assert candidate([{n}, 'label']) == {answer(n)}\n" for n in INPUTS)
 ASSERTS = AssertSuite(TEST, "solve", limits=SHORT, prelude="from math import *")
 PATIENT = Limits()
+FAILURES = (Status.PROTOCOL_VIOLATION, Status.RUNTIME_ERROR)
 
 
 async def each(programs: Mapping[str, str], act: Callable[[str], Awaitable[R]]) -> dict[str, R]:
@@ -54,6 +56,13 @@ def tells(found: Mapping[str, Judgement]) -> dict[str, str]:
 async def test_no_trick_passes_and_none_escapes_its_score(judge: Judge, suite: Suite) -> None:
     found = await each(ATTACKS, lambda source: judge.judge(Submission(source), suite))
     assert tells({name: one for name, one in found.items() if one.status is Status.PASSED or one.score != 0.0}) == {}
+
+
+async def test_frames_forged_in_the_tests_own_process_are_the_program_s_failure(judge: Judge) -> None:
+    suite = AssertSuite(TEST, "solve", limits=SHORT, integrity=Integrity.IN_PROCESS)
+    found = await each(FORGED, lambda frame: judge.judge(Submission(forging(frame)), suite))
+    wrong = {name: one for name, one in found.items() if one.status not in FAILURES or one.score != 0.0}
+    assert tells(wrong) == {}
 
 
 async def test_no_trick_gains_a_part_of_the_score(judge: Judge) -> None:

@@ -34,11 +34,11 @@ def everywhere(data, first=3):
     for fd in range(first, 64):
         try: os.write(fd, data)
         except OSError: pass
-def nonce():
+def nonce(name="nonce"):
     import sys
     at = sys._getframe()
     while at is not None:
-        found = at.f_locals.get("nonce")
+        found = at.f_locals.get(name)
         if isinstance(found, bytes): return found
         at = at.f_back
     return b""
@@ -229,6 +229,26 @@ def solve(x):
     "not a function": "solve = 1",
     "wrong": "def solve(x): return 1",
 }  # fmt: skip
+
+# Frames of the tests' own driver, written by a program that shares its process.
+_TOLD = "text('x'), text('y'), b'N'"
+FORGED: Mapping[str, str] = {
+    "failure of a kind without a hash": f"frame(text('failed'), raw(token), items(), {_TOLD})",
+    "words that are none": "frame(text('failed'), raw(token), text('raised'), integer(1 << 16000), items(), b'N')",
+    "a line that can't be printed": "frame(text('failed'), raw(token), text('raised'), text('x'), text('y'), "
+    "integer(1 << 16000))",
+    "a case of no number": f"frame(text('case'), raw(token), items(), text('passed'), {_TOLD})",
+    "a case with a line that can't be printed": "frame(text('case'), raw(token), integer(0), text('program'), text('x'), "
+    "text('y'), integer(1 << 16000))",
+    "a broken suite": "frame(text('broken'), raw(token), text('x'), text('y'))",
+    "more cases": "frame(text('cases'), raw(token), integer(1 << 60))",
+}
+
+
+def forging(frame: str) -> str:
+    """A program that finds the token of its process and writes a frame with it."""
+    return f"{_FRAME}token = nonce('token')\neverywhere({frame})\nos._exit(0)\n"
+
 
 HONEST: Mapping[str, str] = {
     "plain": "def solve(x): return (x[0] * 7919 + 13) % 1009",

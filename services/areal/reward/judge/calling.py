@@ -82,7 +82,7 @@ async def _case(program: Program, suite: CallSuite, case: CallCase, call: Call, 
 
 async def _compared(answer: Answer, suite: CallSuite, case: CallCase, size: int, record: Record) -> CaseResult:
     try:
-        if size > IN_THREAD_BYTES or _is_long(answer.value):
+        if max(size, answer.size) > IN_THREAD_BYTES:
             right = await asyncio.to_thread(_right, answer.value, case.expected, suite)
         else:
             right = _right(answer.value, case.expected, suite)
@@ -118,10 +118,6 @@ def _encoded(cases: tuple[CallCase, ...], first: int) -> list[Call]:
 def _out_of_time(record: Record) -> None:
     record.add(CaseResult(0, Status.TIME_LIMIT, detail=f"all cases together took over {record.options.total_s:g} s"))
     record.skip_rest()
-
-
-def _is_long(value: object) -> bool:
-    return isinstance(value, str | bytes | list | tuple | dict | set | frozenset) and len(value) > 1000
 
 
 def _shown(value: object) -> str:

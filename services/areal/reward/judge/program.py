@@ -58,6 +58,7 @@ class Answer:
     value: Any
     arguments: Any
     wall_s: float
+    size: int  # bytes in which it came
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,7 @@ class Program:
         self._session = session
         self._nonce = nonce
         self._ended: Ended | None = None
+        self._size = 0  # bytes of the last frame
 
     async def load(self, timeout_s: float) -> Failure | None:
         """Waits until the program is ready to be called.
@@ -113,7 +115,7 @@ class Program:
         if isinstance(answer, Failure):
             return replace(answer, case=replace(answer.case, wall_s=wall_s))
         if answer[0] == "result":
-            return Answer(answer[2], answer[3], wall_s)
+            return Answer(answer[2], answer[3], wall_s, self._size)
         failure = await self._failure(answer)
         return replace(failure, case=replace(failure.case, wall_s=wall_s))
 
@@ -152,6 +154,7 @@ class Program:
             ended = await self.end(LEAVE_S)
             status, detail, flags = of_silence(ended)
             return Failure(case_of(status, detail, ended), flags)
+        self._size = len(data)
         try:
             frame = await asyncio.to_thread(codec.decode, data) if len(data) > IN_THREAD_BYTES else codec.decode(data)
         except CodecError as error:

@@ -1,0 +1,82 @@
+"""Whatever a program writes to its channel is an answer or its own failure, never an error of the judge."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Iterable
+from typing import Any, cast
+
+from areal.errors import DataError
+from areal.reward.judge import codec
+from areal.reward.judge.equality import same
+from areal.reward.judge.program import Answer, Call, Failure, Program
+from areal.reward.judge.values import Checker, Status
+from areal.reward.sandbox.session import Session
+from areal.reward.sandbox.values import Ended, Ending
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+NONCE = b"nonce"
+LEAVES = st.sampled_from(
+    [0, -1, True, None, math.nan, math.inf, -0.0, 2 + 3j, "", "\ud800", "\0", "x" * 1000, b"", NONCE,
+     "raised", "result", "SystemExit", {1, 2}, frozenset({3})]
+) | st.builds(lambda: 1 << 16_000)  # fmt: skip
+VALUES = st.recursive(
+    LEAVES, lambda each: st.lists(each, max_size=4) | st.tuples(each, each) | st.dictionaries(st.integers(), each)
+)
+KINDS = st.sampled_from(
+    ["parsed", "loaded", "prelude_failed", "refused", "missing", "raised", "exited", "foreign", "posing", "too_big",
+     "result"]
+)  # fmt: skip
+FRAMES = st.tuples(KINDS | VALUES, st.just(NONCE) | VALUES, st.lists(VALUES, max_size=5)).map(
+    lambda parts: (parts[0], parts[1], *parts[2])
+)
+
+
+class Written:
+    """A session whose program has written these frames, and ended."""
+
+    def __init__(self, frames: Iterable[Any]) -> None:
+        self._frames = [codec.encode(frame) for frame in frames]
+
+    async def send(self, data: bytes) -> None:
+        pass
+
+    async def receive(self, timeout_s: float) -> bytes | None:
+        return self._frames.pop(0) if self._frames else None
+
+    async def finish(self, grace_s: float = 0.0) -> Ended:
+        return Ended(Ending.EXITED, exit_code=0)
+
+    def kill(self) -> None:
+        pass
+
+
+def program(*frames: Any) -> Program:
+    return Program(cast(Session, Written(frames)), NONCE)
+
+
+@given(FRAMES)
+@example(([], NONCE, 1, None))
+@example(("raised", NONCE, "E", "m", 1 << 16_000, "E"))
+def test_any_frame_is_an_answer_or_the_program_s_failure(frame: Any) -> None:
+    outcome = asyncio.run(program(frame).call(Call(b"", NONCE), 1.0))
+    if isinstance(outcome, Answer):
+        assert frame[:2] == ("result", NONCE)
+        for checker in (Checker(), Checker(unordered=True, absolute=0.1), Checker(relative=0.5, nan_equal=True)):
+            same(outcome.value, [1, "x"], checker)
+    else:
+        assert outcome.case.status is not Status.PASSED
+
+
+@given(FRAMES, st.booleans())
+def test_any_frame_at_the_start_is_a_start_or_a_failure(frame: Any, parsed: bool) -> None:
+    frames = [("parsed", NONCE), frame] if parsed else [frame]
+    try:
+        outcome = asyncio.run(program(*frames).load(1.0))
+    except DataError:
+        assert frame[0] == "prelude_failed"
+        assert not parsed, "a prelude has run before the program is parsed"
+    else:
+        assert isinstance(outcome, Failure) or frame[:2] in (("loaded", NONCE), ("parsed", NONCE))
