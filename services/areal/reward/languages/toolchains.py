@@ -61,7 +61,6 @@ class Compiled:
 
     language: str
     source: str
-    digest: str  # of toolchain, flags and source
     ok: bool = True
     result: CaseResult | None = None  # of the compilation; None where there's nothing to compile
     files: Mapping[str, bytes] = field(default_factory=dict)  # to lay into every cell
@@ -155,15 +154,14 @@ class Toolchains:
         source = submission.source.replace("\r\n", "\n")
         if not language.compiled:
             await self._prepare(language, toolchain)
-            key = _digest(toolchain, language, source)
             files = {_file_name(language, source): _encoded(source)} if language.run else {}
-            return Compiled(language.name, source, key, files=files)
+            return Compiled(language.name, source, files=files)
         if language.needs_prepared:
             await self._prepare(language, toolchain)
         elif language.prepare:
             self._prepare_soon(language, toolchain)
         key = _digest(toolchain, language, source)
-        made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source, key))
+        made, cached = await self._cache.get(key, lambda: self._compile(language, toolchain, source))
         return replace(made, cached=cached)
 
     def run_of(self, compiled: Compiled, stdin: bytes, limits: Limits) -> Run:
@@ -260,7 +258,7 @@ class Toolchains:
         self._soon[language.name] = task = asyncio.ensure_future(self._prepare(language, toolchain))
         task.add_done_callback(done)
 
-    async def _compile(self, language: Language, toolchain: Toolchain, source: str, key: str) -> Compiled:
+    async def _compile(self, language: Language, toolchain: Toolchain, source: str) -> Compiled:
         words = self._words(toolchain)
         run = Run(
             Command(filled(language.compile, words), filled_environment(language.compile_environment, words)),
@@ -275,7 +273,6 @@ class Toolchains:
         return Compiled(
             language=language.name,
             source="",
-            digest=key,
             ok=result.status is Status.PASSED,
             result=result,
             files=files,
@@ -347,5 +344,6 @@ def _encoded(source: str) -> bytes:
 
 
 def _digest(toolchain: Toolchain, language: Language, source: str) -> str:
+    """What a compilation is remembered by."""
     parts = (toolchain.digest, language.compile, sorted(language.compile_environment.items()), source)
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()
