@@ -254,18 +254,26 @@ class Cells:
     def _kill(self, cell: Cell, reason: str) -> None:
         if cell.reason or not cell.alive:
             return
+        self._drain(cell.entry, cell)  # its program may have begun meanwhile
         cell.reason = reason
-        polite = self._inside and cell.state is State.RUNNING and cell.went is not None
-        cell.kill_at = time.monotonic() + _WARDEN_S if polite else None
         cell.deadline = None
-        os.kill(cell.pid, signal.SIGTERM if polite else signal.SIGKILL)
+        if self._inside and cell.state is State.RUNNING and cell.went is not None:
+            cell.kill_at = time.monotonic() + _WARDEN_S
+            os.kill(cell.pid, signal.SIGTERM)
+        else:
+            self._end(cell)
+
+    def _end(self, cell: Cell) -> None:
+        """Ends a whole cell. It is reaped later; what it still has said counts."""
+        cell.ending = True
+        cell.kill_at = None
+        os.kill(cell.pid, signal.SIGKILL)
 
     def _keep_deadlines(self) -> None:
         now = time.monotonic()
         for cell in list(self._cells.values()):
             if cell.kill_at is not None and now >= cell.kill_at:
-                cell.kill_at = None
-                os.kill(cell.pid, signal.SIGKILL)
+                self._end(cell)
             elif cell.deadline is not None and now >= cell.deadline and cell.state is State.RUNNING:
                 self._kill(cell, "wall" if cell.went is not None else "setup")
         if self._unremoved:
@@ -335,13 +343,12 @@ class Cells:
 
     def _free(self, cell: Cell) -> None:
         """After a report: a warden whose program began as it should may have another, any other cell ends."""
-        if not cell.alive or not self._inside:
+        if not cell.alive or cell.ending or not self._inside:
             return
         if cell.went is not None and cell.control is not None:
             cell.rest()
         else:
-            cell.reason = cell.reason or "unneeded"
-            os.kill(cell.pid, signal.SIGKILL)
+            self._end(cell)
 
     def _resident_bytes(self) -> int:
         """The most memory that this process held, looked at now and then."""

@@ -44,6 +44,7 @@ class Cell:
     control: socket.socket | None
     group: Group | None
     alive: bool = True
+    ending: bool = False  # killed as a whole
     state: State = State.MAKING
     run: Assignment | None = None
     went: float | None = None
@@ -56,11 +57,11 @@ class Cell:
 
     @property
     def spare(self) -> bool:
-        return self.run is None and self.state in (State.MAKING, State.READY) and not self.reason
+        return self.run is None and self.state in (State.MAKING, State.READY) and not self.ending
 
     @property
     def idle(self) -> bool:
-        return self.state is State.IDLE and not self.reason
+        return self.state is State.IDLE and not self.ending
 
     def rest(self) -> None:
         """Its program is gone; nothing of the run stays."""
