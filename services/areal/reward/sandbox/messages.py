@@ -11,7 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from areal.reward.sandbox.values import Command, Driver, Limits, Run, Script
@@ -19,6 +19,7 @@ from areal.reward.sandbox.values import Command, Driver, Limits, Run, Script
 DATAGRAM_BYTES = 64 << 10
 READY = b'{"ready":true}'  # a cell's program waits for a run
 _LENGTH = struct.Struct("<I")
+_as_json = json.JSONEncoder(separators=(",", ":")).encode
 _DESCRIPTOR = struct.Struct("i")
 
 
@@ -38,7 +39,7 @@ class Shape(NamedTuple):
 
 
 def send(link: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    data = json.dumps(message, separators=(",", ":")).encode()
+    data = _as_json(message).encode()
     if descriptors:
         socket.send_fds(link, [data], list(descriptors))
     else:
@@ -59,7 +60,7 @@ def receive(link: socket.socket, descriptors: int = 0) -> tuple[dict[str, Any] |
 
 
 def limits_of(limits: Limits) -> dict[str, Any]:
-    return asdict(limits)
+    return dict(vars(limits))
 
 
 def write_order(run: Run) -> int:
@@ -78,13 +79,14 @@ def write_order(run: Run) -> int:
         blobs.append(b"")
     head["files"] = [[path, len(data)] for path, data in run.files.items()]
     blobs += run.files.values()
-    text = json.dumps(head).encode()
+    text = _as_json(head).encode()
+    blobs[0] = _LENGTH.pack(len(text)) + text + _LENGTH.pack(len(blobs[0])) + blobs[0]
     descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
     try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(_LENGTH.pack(len(text)) + text + _LENGTH.pack(len(blobs[0])) + blobs[0])
-            file.writelines(blobs[1:])
-        os.lseek(descriptor, 0, os.SEEK_SET)
+        for blob in blobs:
+            left = memoryview(blob)
+            while left:
+                left = left[os.write(descriptor, left) :]
     except BaseException:
         os.close(descriptor)
         raise
