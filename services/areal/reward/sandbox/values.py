@@ -1,6 +1,6 @@
 """What the sandbox is told and what it answers: values of the standard library, for services and cells alike.
 
-A *cell* is what one run lives in: a process (or a few) behind every layer that the machine offers.
+A *cell* is what runs live in, one at a time: a process (or a few) behind every layer that the machine offers.
 """
 
 from __future__ import annotations
