@@ -17,6 +17,7 @@ _MOST_INSTRUCTIONS = 4096  # the kernel's bound
 EPERM = ERRNO | errno.EPERM
 EAGAIN = ERRNO | errno.EAGAIN
 ENOSYS = ERRNO | errno.ENOSYS
+EOPNOTSUPP = ERRNO | errno.EOPNOTSUPP
 
 
 def decide(filtered: bytes, machine: str, call: int, *arguments: int, arch: int | None = None) -> int:
@@ -161,6 +162,20 @@ def test_file_locks_carry_no_messages_between_runs(machine: str) -> None:
     for command in (6, 7, 37, 38):
         assert decide(program(Policy(), machine), machine, fcntl, 3, command) == SUCCEED
         assert decide(program(Policy(fork=True), machine), machine, fcntl, 3, command) == EPERM
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+def test_files_have_names(machine: str) -> None:
+    filtered = program(Policy(fork=True, execute=True), machine)
+    nameless, directory, create = 0x400000, 0x10000, 0o100
+    for name, *before in (("open", 0), ("openat", -100 & 0xFFFFFFFF, 0)):
+        if number(name, machine) is None:
+            continue
+        for flags in (nameless, nameless | directory | 2, nameless | 1):
+            assert decide(filtered, machine, of(name, machine), *before, flags) == EOPNOTSUPP
+        for flags in (0, directory, create | 2):
+            assert decide(filtered, machine, of(name, machine), *before, flags) == ALLOW
+    assert decide(filtered, machine, of("openat2", machine)) == ENOSYS
 
 
 @pytest.mark.parametrize("machine", MACHINES)

@@ -33,6 +33,7 @@ _AT_ARCH = 4
 _CLONE_NAMESPACES = 0x7E020080
 _CLONE_THREAD = 0x00010000
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
+_NAMELESS_FILE = 0x400000  # of O_TMPFILE, the bit that O_DIRECTORY has not
 _LEASES = (1024, 1026)  # F_SETLEASE, F_NOTIFY
 _LOCKS = (6, 7, 37, 38)  # F_SETLK(W) and their open-file-description forms
 _S_IFMT, _S_IFIFO, _S_IFREG = 0xF000, 0x1000, 0x8000
@@ -249,7 +250,8 @@ def program(policy: Policy, machine: str = kernel.MACHINE) -> bytes:
     out.begin()
     for names in REFUSED.values():
         out.refuse(names, errno.EPERM)
-    out.refuse(("clone3",), errno.ENOSYS)  # its flags are behind a pointer; libraries fall back to clone
+    # Their flags are behind a pointer; libraries fall back to clone and openat.
+    out.refuse(("clone3", "openat2"), errno.ENOSYS)
     if not policy.fork:
         out.refuse(("fork", "vfork"), errno.EAGAIN)
     if not policy.memory_files:
@@ -261,6 +263,11 @@ def program(policy: Policy, machine: str = kernel.MACHINE) -> bytes:
         if not policy.fork:
             case.unless_bit(0, _CLONE_THREAD, again)
         case.end()
+    for name, argument in (("open", 1), ("openat", 2)):
+        if case := out.when(name):
+            # A file without a name leaves no trace in its directory, but counts in the numbers that later files get.
+            case.if_any_bit(argument, _NAMELESS_FILE, ERRNO | errno.EOPNOTSUPP)
+            case.end()
     if case := out.when("ioctl"):
         case.if_equal(1, _TERMINAL_INJECTION, denied)
         case.end()
