@@ -114,8 +114,12 @@ def enter_private_root(readable: Iterable[str], uid: int, *, proc: bool) -> None
 
 
 def mount_proc(path: str = "/proc") -> None:
-    """A /proc of the calling process's own pid namespace."""
-    kernel.mount("proc", path, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    """A /proc of the calling process's own pid namespace, without processes that the reader may not trace."""
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+    try:
+        kernel.mount("proc", path, "proc", flags, "hidepid=2")
+    except OSError:  # another kernel's /proc may not know how
+        kernel.mount("proc", path, "proc", flags)
 
 
 def tmpfs_options(disk_bytes: int, inodes: int, *, quotas: bool, count_inodes: bool) -> str:

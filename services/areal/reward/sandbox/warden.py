@@ -12,6 +12,7 @@ import contextlib
 import gc
 import json
 import os
+import select
 import signal
 import socket
 import stat
@@ -44,7 +45,10 @@ class Warden:
             seal_ipc()
         kernel.keep_capabilities(_CAPABILITIES)
         kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        # Of an unhandled signal process 1 hears nothing, and where users don't differ a program may send any.
+        kernel.set_signal(signal.SIGINT, kernel.DEFAULT_ACTION)
         signal.signal(signal.SIGTERM, self._stop)
+        self._last_pid = _last_pid() if place.means.proc else -1
         gc.freeze()
 
     def serve(self) -> NoReturn:
@@ -52,6 +56,8 @@ class Warden:
         shape = self._place.shape
         while True:
             self._scratch.provide(shape)
+            if self._last_pid >= 0:
+                os.pwrite(self._last_pid, b"1", 0)  # a program is process 2, however many there were
             child = kernel.fork()
             if child == 0:
                 self._become_program(shape)
@@ -60,6 +66,7 @@ class Warden:
             if shape.keep:
                 self._bring_back()
             self._control.send(report)
+            del report  # the next program can read what is in these frames
             self._scratch.renew()
             shape = self._next_shape(shape)
 
@@ -77,6 +84,7 @@ class Warden:
         scratch, entry = self._scratch, self._entry
         try:
             kernel.set_signal(signal.SIGTERM, kernel.DEFAULT_ACTION)
+            kernel.set_signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
             os.close(CONTROL)
             step = "filters"
@@ -115,22 +123,33 @@ class Warden:
         return b'{"status":%d,"cpu_s":%r,"rss":%d,"ended":%r,"full":%b}' % seen
 
     def _bring_back(self) -> None:
-        """Files that the zygote asked for when it gave the run; it speaks of nothing else before the report."""
-        self._control.setblocking(False)
-        try:
-            order, given = messages.receive(self._control, 1)
-        except BlockingIOError:
+        """Files that the zygote asked for when it gave the run; it speaks of nothing else before the report.
+
+        In a child: what has been read stays in memory, and with this one's the next program begins.
+        """
+        if not select.select([self._control], [], [], 0)[0]:
             return
-        finally:
-            self._control.setblocking(True)
-        if order is not None and given:
-            with contextlib.suppress(OSError):  # nothing that a program left behind may cost its verdict
+        child = kernel.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):  # nothing that a program left behind may cost its verdict
+                order, given = messages.receive(self._control, 1)
                 os.seteuid(self._scratch.owner)
+                kernel.drop_capabilities()
                 os.chdir(self._scratch.box)
-                bring_back(given[0], order["keep"], order["bytes"])
-            os.chdir("/")
-            os.seteuid(os.getuid())
-            os.close(given[0])
+                if order is not None:
+                    bring_back(given[0], order["keep"], order["bytes"])
+            os._exit(0)
+        os.waitpid(child, 0)
+
+
+def _last_pid() -> int:
+    """The number that was last given to a process of this pid namespace, to write; -1 where the kernel doesn't let."""
+    try:
+        descriptor = os.open("/proc/sys/kernel/ns_last_pid", os.O_WRONLY | os.O_CLOEXEC)
+        os.pwrite(descriptor, b"1", 0)
+    except OSError:
+        return -1
+    return descriptor
 
 
 def bring_back(pipe: int, paths: Iterable[str], limit_bytes: int) -> None:
