@@ -18,6 +18,7 @@ from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.place import Place
 
 _CLOCK_OF_CHANGES = 5  # CLOCK_REALTIME_COARSE: what change times are taken from, at the coarsest
+_LONGEST_TICK_NS = 100_000_000  # 10 ms is the longest that kernels have
 _Look = tuple[tuple[int, ...], ...]
 
 
@@ -109,8 +110,11 @@ class Scratch:
 
 
 def settle(changed_ns: int) -> None:
-    """Waits until a change would show beside one of that time: at most one tick of the clock."""
-    while time.clock_gettime_ns(_CLOCK_OF_CHANGES) <= changed_ns:
+    """Waits until a change would show beside one of that time: at most one tick of the clock.
+
+    Where the clock was set back meanwhile, a change shows by an earlier time.
+    """
+    while 0 <= changed_ns - time.clock_gettime_ns(_CLOCK_OF_CHANGES) < _LONGEST_TICK_NS:
         time.sleep(0.001)
 
 
