@@ -122,6 +122,13 @@ class Cells:
         if ready is not None:
             self._hand_over(chosen)
 
+    def _assign_again(self, cell: Cell) -> None:
+        """Gives another cell the run that this one was to have, if any."""
+        run, cell.run = cell.run, None
+        if run is not None:
+            del self._by_run[run.order["id"]]
+            self._assign(run)
+
     def _tell(self, message: dict[str, Any]) -> None:
         self.link.setblocking(True)
         try:
@@ -224,7 +231,10 @@ class Cells:
         elif "ready" in message:
             cell.state = State.READY
             self._failures = 0
-            if cell.run is not None:
+            if cell.alive and not cell.ending and cell.group is not None and cell.group.laden():
+                self._end(cell)
+                self._assign_again(cell)
+            elif cell.run is not None:
                 self._hand_over(cell)
         elif "failed" in message:
             cell.failure = message["failed"]
@@ -319,6 +329,8 @@ class Cells:
         running = cell.state
         cell.state = State.REPORTED
         cell.deadline = cell.kill_at = None
+        if running is State.MAKING and cell.used and not cell.reason:
+            self._assign_again(cell)  # what its last program left may be why
         run = cell.run
         if run is None:
             if running is State.MAKING and not cell.reason:

@@ -45,6 +45,7 @@ class Cell:
     group: Group | None
     alive: bool = True
     ending: bool = False  # killed as a whole
+    used: bool = False  # has had a program
     state: State = State.MAKING
     run: Assignment | None = None
     went: float | None = None
@@ -65,7 +66,7 @@ class Cell:
 
     def rest(self) -> None:
         """Its program is gone; nothing of the run stays."""
-        self.state = State.IDLE
+        self.state, self.used = State.IDLE, True
         self.run = self.went = self.deadline = self.kill_at = None
         self.cpu_before_s = 0.0
         self.reason = self.failure = ""
