@@ -81,12 +81,12 @@ def syscall(name: str, *arguments: object) -> int:
     return _checked(libc.syscall(ctypes.c_long(number), *wide), name)
 
 
-_restrict = ctypes.CDLL(None, use_errno=True)["syscall"]
-_restrict.argtypes, _restrict.restype = (ctypes.c_long,) * 3, ctypes.c_long
+_with_numbers = ctypes.CDLL(None, use_errno=True)["syscall"]
+_with_numbers.argtypes, _with_numbers.restype = (ctypes.c_long,) * 4, ctypes.c_long
 
 
 def landlock_restrict_self(descriptor: int) -> None:
-    _checked(_restrict(_EVERYWHERE["landlock_restrict_self"], descriptor, 0), "landlock_restrict_self")
+    _checked(_with_numbers(_EVERYWHERE["landlock_restrict_self"], descriptor, 0, 0), "landlock_restrict_self")
 
 
 def _checked(result: int, name: str) -> int:
@@ -150,9 +150,7 @@ def peak_resident_bytes() -> int:
 
 def close_from(first: int) -> None:
     """Closes every descriptor from `first` on."""
-    try:
-        syscall("close_range", first, 0xFFFFFFFF, 0)
-    except OSError:
+    if _with_numbers(_EVERYWHERE["close_range"], first, 0xFFFFFFFF, 0) < 0:
         os.closerange(first, 65536)
 
 

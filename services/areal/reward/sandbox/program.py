@@ -28,11 +28,10 @@ from typing import Any, NoReturn
 
 from areal.reward.sandbox import kernel, landlock, messages
 from areal.reward.sandbox.messages import Order
-from areal.reward.sandbox.place import SETUP_FAILED, Place
+from areal.reward.sandbox.place import ENTRY, SETUP_FAILED, Place
 
 SCRIPT_NAME = "main.py"
 _CHANNEL = 3
-_TELL = 100  # above every number that a handed-over descriptor may get
 _MOST_DESCRIPTORS = 5  # order, three standard streams, channel
 _EXEC_FAILED = 127
 _SETUP_CPU_S = 0.05  # of a cell; so little more or less doesn't cost a whole second of limit
@@ -72,13 +71,12 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
     `read_only` is the ruleset for a run that may not write; `settled` returns when a program may begin.
     """
     step = "hand-over"
-    os.dup2(entry.detach(), _TELL, inheritable=False)
-    tell = socket.socket(fileno=_TELL)
     try:
-        given, descriptors = messages.receive(tell, _MOST_DESCRIPTORS)
+        given, descriptors = messages.receive(entry, _MOST_DESCRIPTORS)
         if given is None:
             os._exit(0)  # a spare that nobody needs any more
         order = messages.read_order(descriptors[0])
+        os.close(descriptors[0])
         step = "files"
         _lay_files(order)
         if not given["writable"] and read_only is not None:
@@ -92,27 +90,23 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
         random.seed()
         action = _prepare(order, channel)
         settled()
-        tell.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
-        tell.close()
+        entry.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
+        entry.close()
     except BaseException as error:
-        give_up(tell, step, error)
+        give_up(entry, step, error)
     action()
     os._exit(1)
 
 
-def _take_descriptors(descriptors: list[int], place: Place) -> socket.socket | None:
-    high = list(range(_TELL + 1, _TELL + 1 + len(descriptors)))  # first out of the way of one another
-    for descriptor, target in zip(descriptors, high, strict=True):
-        os.dup2(descriptor, target, inheritable=False)
-        os.close(descriptor)
+def _take_descriptors(given: list[int], place: Place) -> socket.socket | None:
+    """The standard streams become 0 to 2, a channel 3. Those given are above: the order had 3."""
     for standard in range(3):
-        os.dup2(high[standard], standard)
-    if len(high) > 3:
-        os.dup2(high[3], _CHANNEL, inheritable=False)
+        os.dup2(given[standard], standard)
+    if len(given) > 3:
+        os.dup2(given[3], _CHANNEL, inheritable=False)
     if place.layers.descriptors:
-        os.closerange(_CHANNEL if len(high) <= 3 else _CHANNEL + 1, _TELL)
-        kernel.close_from(_TELL + 1)
-    return socket.socket(fileno=_CHANNEL) if len(high) > 3 else None
+        kernel.close_from(ENTRY + 1)
+    return socket.socket(fileno=_CHANNEL) if len(given) > 3 else None
 
 
 def _lay_files(order: Order) -> None:
