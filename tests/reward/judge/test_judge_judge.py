@@ -176,6 +176,19 @@ async def test_a_custom_checker_sees_input_output_and_answer(judge: Judge) -> No
     assert (await judge.judge(Submission("print(int(input()))"), suite)).status is Status.WRONG_ANSWER
 
 
+@pytest.mark.parametrize(
+    "suite",
+    [CallSuite("f", (CallCase((3,), 9),)), AssertSuite("assert f(3) == 9", "f")],
+    ids=["call", "asserts"],
+)
+async def test_the_time_of_a_prelude_is_not_the_program_s(judge: Judge, suite: CallSuite | AssertSuite) -> None:
+    slow = replace(suite, prelude="import time\ntime.sleep(1.2)", limits=replace(LIMITS, wall_s=0.4))
+    found = await judge.judge(Submission("def f(n): return n * n"), slow)
+    assert (found.status, found.score) == (Status.PASSED, 1.0), found.message
+    found = await judge.judge(Submission("def f(n):\n    while True: pass"), slow)
+    assert (found.status, found.score) == (Status.TIME_LIMIT, 0.0)
+
+
 async def test_tests_that_share_the_process_say_so_and_can_be_refused(judge: Judge) -> None:
     test = "c = Counter()\nc.add()\nassert c.n == 1\nassert isinstance(c, Counter)"
     suite = AssertSuite(test, "Counter", integrity=Integrity.IN_PROCESS)

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-from areal.errors import DataError
+import pytest
+from areal.errors import DataError, InfraError
 from areal.reward.judge import codec
 from areal.reward.judge.equality import same
 from areal.reward.judge.program import Answer, Call, Failure, Program
@@ -26,8 +27,8 @@ VALUES = st.recursive(
     LEAVES, lambda each: st.lists(each, max_size=4) | st.tuples(each, each) | st.dictionaries(st.integers(), each)
 )
 KINDS = st.sampled_from(
-    ["parsed", "loaded", "prelude_failed", "refused", "missing", "raised", "exited", "foreign", "posing", "too_big",
-     "result"]
+    ["prepared", "parsed", "loaded", "prelude_failed", "refused", "missing", "raised", "exited", "foreign", "posing",
+     "too_big", "result"]
 )  # fmt: skip
 FRAMES = st.tuples(KINDS | VALUES, st.just(NONCE) | VALUES, st.lists(VALUES, max_size=5)).map(
     lambda parts: (parts[0], parts[1], *parts[2])
@@ -37,8 +38,9 @@ FRAMES = st.tuples(KINDS | VALUES, st.just(NONCE) | VALUES, st.lists(VALUES, max
 class Written:
     """A session whose program has written these frames, and ended."""
 
-    def __init__(self, frames: Iterable[Any]) -> None:
+    def __init__(self, frames: Iterable[Any], ending: Ending = Ending.EXITED) -> None:
         self._frames = [codec.encode(frame) for frame in frames]
+        self._ending = ending
 
     async def send(self, data: bytes) -> None:
         pass
@@ -47,7 +49,7 @@ class Written:
         return self._frames.pop(0) if self._frames else None
 
     async def finish(self, grace_s: float = 0.0) -> Ended:
-        return Ended(Ending.EXITED, exit_code=0)
+        return Ended(self._ending, exit_code=0)
 
     def kill(self) -> None:
         pass
@@ -71,12 +73,23 @@ def test_any_frame_is_an_answer_or_the_program_s_failure(frame: Any) -> None:
 
 
 @given(FRAMES, st.booleans())
-def test_any_frame_at_the_start_is_a_start_or_a_failure(frame: Any, parsed: bool) -> None:
-    frames = [("parsed", NONCE), frame] if parsed else [frame]
-    try:
-        outcome = asyncio.run(program(*frames).load(1.0))
-    except DataError:
-        assert frame[0] == "prelude_failed"
-        assert not parsed, "a prelude has run before the program is parsed"
-    else:
-        assert isinstance(outcome, Failure) or frame[:2] in (("loaded", NONCE), ("parsed", NONCE))
+def test_any_frame_of_a_program_that_is_loaded_is_a_start_or_a_failure(frame: Any, parsed: bool) -> None:
+    begun = [("prepared", NONCE), ("parsed", NONCE)] if parsed else [("prepared", NONCE)]
+    outcome = asyncio.run(program(*begun, frame).load(1.0))
+    assert isinstance(outcome, Failure) or frame[:2] == ("loaded" if parsed else "parsed", NONCE)
+
+
+@pytest.mark.parametrize(
+    ("frames", "ended", "error"),
+    [
+        ([("prelude_failed", NONCE, "E", "m", 1, "Exception")], Ending.EXITED, DataError),
+        ([], Ending.MEMORY_LIMIT, DataError),
+        ([], Ending.WALL_LIMIT, InfraError),
+        ([], Ending.SIGNALED, InfraError),
+    ],
+)
+def test_what_ends_before_the_program_begins_is_no_failure_of_it(
+    frames: list[Any], ended: Ending, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        asyncio.run(Program(cast(Session, Written(frames, ended)), NONCE).load(1.0))

@@ -15,12 +15,12 @@ from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal.reward.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
 from areal.reward.judge.endings import of_output
-from areal.reward.judge.program import Answer, Failure, Program, call_of, opened
+from areal.reward.judge.program import PREPARE_FIX, PREPARE_S, Answer, Failure, Program, call_of, opened
 from areal.reward.judge.record import Record
 from areal.reward.judge.values import AssertSuite, CaseResult, Status, Submission
 from areal.reward.sandbox.runner import Sandbox
 from areal.reward.sandbox.session import FrameError, Session
-from areal.reward.sandbox.values import Driver, Limits, Run
+from areal.reward.sandbox.values import Driver, Ending, Limits, Run
 
 MODULE = "areal.reward.judge.drivers.tester"
 LONGEST_FRAME = 16 << 20  # the tester is ours: inputs that it makes may be long
@@ -46,7 +46,7 @@ async def judge_asserts(sandbox: Sandbox, submission: Submission, suite: AssertS
     limits = Limits(wall_s=whole_s, cpu_s=whole_s, memory_bytes=max(_MEMORY_BYTES, suite.limits.memory_bytes))
     run = Run(Driver(MODULE, _payload(suite)), limits=limits, numpy=suite.needs_numpy)
     async with sandbox.session(run, LONGEST_FRAME) as tester:
-        kind, *given = await _told(tester, _OWN_S) or ("gone",)
+        kind, *given = await _told(tester, PREPARE_S) or await _silent(tester)
         if kind != "cases" or not given[0]:
             words = ": ".join(map(str, given)) or "no cases"
             raise DataError(f"the suite's tests can't run: {words}", fix="mend the suite's test code")
@@ -170,6 +170,14 @@ class _Bridge:
 
     async def _send(self, *frame: Any) -> None:
         await self._tester.send(codec.encode(frame, max_bytes=LONGEST_FRAME, max_nodes=REQUEST_NODES))
+
+
+async def _silent(tester: Session) -> tuple[Any, ...]:
+    """Why tests say nothing before anything of the program has run. Raises InfraError when they were only too slow."""
+    ended = await tester.finish()
+    if ended.ending in (Ending.CANCELLED, Ending.WALL_LIMIT):
+        raise InfraError(f"the suite's tests were not ready within {PREPARE_S:g} s", fix=PREPARE_FIX)
+    return "gone", of_output(ended)[1] or "they ended early"
 
 
 async def _told(tester: Session, timeout_s: float) -> tuple[Any, ...] | None:

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from areal.errors import DataError
+from areal.errors import DataError, InfraError
 from areal.reward.judge import codec
 from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
@@ -26,17 +26,20 @@ from areal.reward.sandbox.values import Driver, Ended, Limits, Run
 
 MODULE = "areal.reward.judge.drivers.calls"
 FRAME_BYTES = 1 << 20
+PREPARE_S = 10.0  # for what is the suite's own: its imports take their time on a busy machine
 SLACK_S = 2.0  # beyond what the judge allows by itself: the runner's limits are the second line
 LEAVE_S = 5.0  # for the end of a program that has answered everything; a busy machine takes its time
 IN_THREAD_BYTES = 64 << 10  # a longer frame is decoded beside the event loop
 _NONCE_BYTES = 12
 _LINE_BITS = 32
+PREPARE_FIX = "try again; when it is always so, make the suite's prelude faster"
 
 _RAISED = {"raised": Status.RUNTIME_ERROR, "exited": Status.RUNTIME_ERROR, "refused": Status.COMPILE_ERROR,
            "missing": Status.RUNTIME_ERROR, "foreign": Status.BAD_RESULT_TYPE, "posing": Status.BAD_RESULT_TYPE,
            "too_big": Status.BAD_RESULT_TYPE}  # fmt: skip
 _SIGNS = {"exited": Flag.EXITED_EARLY, "missing": Flag.NO_ENTRY_POINT, "posing": Flag.FOREIGN_TYPE}
-_TO_LOAD = frozenset({"prelude_failed", "refused", "parsed"})  # sent before the program's first instruction
+_TO_PREPARE = frozenset({"prelude_failed", "prepared"})
+_TO_LOAD = frozenset({"refused", "parsed"})  # sent before the program's first instruction
 _TO_START = frozenset({"loaded", "missing", "raised", "exited"})
 _TO_CALL = frozenset({"result", "raised", "exited", "foreign", "posing", "too_big"})
 
@@ -85,21 +88,30 @@ class Program:
         self._size = 0  # bytes of the last frame
 
     async def load(self, timeout_s: float) -> Failure | None:
-        """Waits until the program is ready to be called.
-
-        Raises DataError when the prelude fails: that is before any instruction of the program.
-        """
+        """Waits until the program is ready to be called. Raises as `_prepared`."""
+        await self._prepared()
         first = await self._receive(self._nonce, _TO_LOAD, timeout_s)
         if isinstance(first, Failure):
             return first
-        if first[0] == "prelude_failed":
-            await self.end()
-            raise DataError(f"the suite's prelude raised {first[2]}: {first[3]}", fix="mend the suite's prelude")
         if first[0] == "parsed":
             first = await self._receive(self._nonce, _TO_START, timeout_s)
             if isinstance(first, Failure):
                 return first
         return None if first[0] == "loaded" else replace(await self._failure(first), alive=False)
+
+    async def _prepared(self) -> None:
+        """Waits for the prelude. That is before any instruction of the program, which is to blame for nothing of it.
+
+        Raises DataError when it fails, InfraError when it doesn't come to an end.
+        """
+        first = await self._receive(self._nonce, _TO_PREPARE, PREPARE_S)
+        if isinstance(first, Failure):
+            if first.case.status is Status.MEMORY_LIMIT:
+                raise DataError("the suite's prelude takes more memory than its programs may", fix="raise that limit")
+            raise InfraError(f"a program could not be prepared: {first.case.detail}", fix=PREPARE_FIX)
+        if first[0] == "prelude_failed":
+            await self.end()
+            raise DataError(f"the suite's prelude raised {first[2]}: {first[3]}", fix="mend the suite's prelude")
 
     async def call(self, call: Call, timeout_s: float) -> Answer | Failure:
         """One call."""
@@ -205,7 +217,7 @@ async def opened(
     payload = codec.encode((nonce, prelude, source, entry_point), max_bytes=REQUEST_BYTES)
     whole = replace(
         limits,
-        wall_s=min((calls + 1) * limits.wall_s, left_s + limits.wall_s) + SLACK_S,
+        wall_s=PREPARE_S + min((calls + 1) * limits.wall_s, left_s + limits.wall_s) + SLACK_S,
         cpu_s=min((calls + 1) * limits.cpu_s, left_s + limits.cpu_s),
     )
     run = Run(Driver(MODULE, payload), limits=whole, numpy=numpy, writable=True)
@@ -223,7 +235,7 @@ def _request(*frame: Any) -> bytes:
 
 def _well_formed(frame: tuple[Any, ...]) -> bool:
     kind = frame[0]
-    if kind in ("parsed", "loaded"):
+    if kind in ("prepared", "parsed", "loaded"):
         return len(frame) == 2
     if kind == "result":
         return len(frame) == 4

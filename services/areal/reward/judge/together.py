@@ -11,13 +11,13 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from areal.errors import DataError
+from areal.errors import DataError, InfraError
 from areal.reward.judge import codec
 from areal.reward.judge.codec import CodecError
 from areal.reward.judge.drivers.cases import BROKEN, PASSED, PROGRAM
 from areal.reward.judge.drivers.wire import REQUEST_BYTES
 from areal.reward.judge.endings import case_of, of_silence
-from areal.reward.judge.program import is_line
+from areal.reward.judge.program import PREPARE_FIX, PREPARE_S, is_line
 from areal.reward.judge.record import Record
 from areal.reward.judge.values import AssertSuite, CaseResult, Flag, Integrity, Status, Submission
 from areal.reward.sandbox.runner import Sandbox
@@ -39,10 +39,13 @@ async def judge_together(sandbox: Sandbox, submission: Submission, suite: Assert
     token = os.urandom(_TOKEN_BYTES)
     given = ("together", token, suite.prelude, suite.test, suite.entry_point, submission.source, record.runs_all)
     whole_s = record.options.total_s
-    limits = replace(suite.limits, wall_s=whole_s + _LEAVE_S, cpu_s=whole_s)
+    limits = replace(suite.limits, wall_s=PREPARE_S + whole_s + _LEAVE_S, cpu_s=whole_s)
     run = Run(Driver(MODULE, codec.encode(given, max_bytes=REQUEST_BYTES)), limits=limits, numpy=suite.needs_numpy)
     async with sandbox.session(run) as session:
-        first = await _told(session, token, _LEAVE_S)
+        try:
+            first = await _told(session, token, PREPARE_S)
+        except TimeoutError:
+            raise InfraError(f"the suite's prelude took over {PREPARE_S:g} s", fix=PREPARE_FIX) from None
         if first is None or first[0] != "cases" or not first[2]:
             words = ": ".join(map(str, first[2:])) if first else "no answer"
             raise DataError(f"the suite's tests can't run: {words}", fix="mend the suite's test code")

@@ -1,7 +1,8 @@
 """Inside a cell: loads a program and calls it, once for each request. Knows inputs, never what is expected.
 
 Requests and answers, each `(kind, nonce, …)`; the payload of the run is `(nonce, prelude, source, entry point)`:
-  → payload        ← (loaded | prelude_failed | refused | missing | raised | exited, nonce, name, message, line, family)
+  → payload        ← (prepared, nonce) once the prelude has run, (parsed, nonce) once the source is known to be Python
+                   ← (loaded | prelude_failed | refused | missing | raised | exited, nonce, name, message, line, family)
   → call, arguments, keywords, whether to bring the arguments back
                    ← (result, nonce, value, arguments | None)
                    | (raised | exited | foreign | posing | too_big, nonce, name, message, line, family)
@@ -49,6 +50,7 @@ def _load(wire: Wire, nonce: bytes, prelude: str, source: str, entry_point: str)
     except BaseException as error:
         _tell(wire, "prelude_failed", nonce, error)
         return None
+    wire.send("prepared", nonce)
     try:
         program = loading.Program(source, fallback)
     except BaseException as error:
