@@ -74,17 +74,20 @@ class Cells:
         while True:
             short = self._short_of_spares()
             events = self._poll.poll(0 if short else self._patience_ms())
+            died = not events and not short
             for descriptor, _ in events:
                 if descriptor == self.link.fileno():
                     if not self._hear_service():
                         self._end_all()
                         return
                 elif descriptor == woken.fileno():
+                    died = True
                     with contextlib.suppress(BlockingIOError):
                         woken.recv(4096)
                 elif descriptor in self._by_descriptor:
                     self._hear_cell(self._by_descriptor[descriptor], descriptor)
-            self._reap()
+            if died:
+                self._reap()
             self._keep_deadlines()
             if not events and short:
                 self._make(self._recent)
