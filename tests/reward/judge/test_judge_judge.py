@@ -178,9 +178,10 @@ async def test_a_custom_checker_sees_input_output_and_answer(judge: Judge) -> No
 
 @pytest.mark.parametrize(
     "suite",
-    [CallSuite("f", (CallCase((3,), 9),)), AssertSuite("assert f(3) == 9", "f")],
-    ids=["call", "asserts"],
-)
+    [CallSuite("f", (CallCase((3,), 9),)), AssertSuite("assert f(3) == 9", "f"),
+     AssertSuite("assert f(3) == 9", "f", integrity=Integrity.IN_PROCESS)],
+    ids=["call", "asserts", "in process"],
+)  # fmt: skip
 async def test_the_time_of_a_prelude_is_not_the_program_s(judge: Judge, suite: CallSuite | AssertSuite) -> None:
     slow = replace(suite, prelude="import time\ntime.sleep(1.2)", limits=replace(LIMITS, wall_s=0.4))
     found = await judge.judge(Submission("def f(n): return n * n"), slow)

@@ -31,7 +31,8 @@ def run(channel: socket.socket, prelude: str, test: str, entry_point: str, updat
     try:
         tests = Tests(test, entry_point)
         proxy.brings_back = tests.discards_results() if updates_arguments is None else updates_arguments
-        tests.bind(prelude, proxy.function(entry_point))
+        tests.prepare(prelude)
+        tests.bind(proxy.function(entry_point))
     except BaseException as error:
         wire.send("broken", *describe(error))
         return 0

@@ -62,11 +62,14 @@ class Tests:
     def count(self) -> int:
         return len(self._segments) + (self._check is not None)
 
-    def bind(self, prelude: str, candidate: Any, names: dict[str, Any] | None = None) -> None:
-        """Runs the prelude, then binds `names`, `candidate` and the entry point's own name."""
+    def prepare(self, prelude: str) -> None:
+        """Runs the prelude."""
         sys.modules["tests"] = self.module
+        exec(compile(prelude, PRELUDE, "exec", dont_inherit=True), self.module.__dict__)
+
+    def bind(self, candidate: Any, names: dict[str, Any] | None = None) -> None:
+        """Binds `names`, `candidate` and the entry point's own name."""
         space = self.module.__dict__
-        exec(compile(prelude, PRELUDE, "exec", dont_inherit=True), space)
         space.update(names or {})
         owner, _, method = self._entry_point.rpartition(".")
         if not owner:

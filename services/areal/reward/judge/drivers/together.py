@@ -28,6 +28,7 @@ def run(
     wire = Wire(channel)
     try:
         tests = Tests(test, entry_point)
+        tests.prepare(prelude)
         fallback = loading.run_prelude(prelude, entry_point)
     except BaseException as error:
         wire.send("broken", token, *describe(error))
@@ -38,7 +39,7 @@ def run(
         program = loading.Program(source, fallback)
         kind = "raised"
         program.run()
-        tests.bind(prelude, program.entry(entry_point)(), _public(program))
+        tests.bind(program.entry(entry_point)(), _public(program))
     except BaseException as error:
         if isinstance(error, SystemExit | loading.NoEntryPointError):
             kind = "exited" if isinstance(error, SystemExit) else "missing"
