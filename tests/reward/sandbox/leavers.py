@@ -273,7 +273,8 @@ seen['mounts'] = sorted(line.split()[4:6] for line in open('/proc/self/mountinfo
 seen['shared'] = [line for line in open('/proc/self/maps') if line.split()[1] in ('rw-s', '-w-s', 'rwxs')]
 seen['library'] = [sorted(vars(builtins)), open.__name__, len('abc'), sorted(vars(os)), sys.path[1:],
                    sys.getrecursionlimit(), sys.getswitchinterval(), gc.isenabled(), gc.get_threshold(),
-                   len(warnings.filters), decimal.getcontext().prec, sys.get_int_max_str_digits(), json.dumps(json.loads('[1]'))]
+                   len(warnings.filters), decimal.getcontext().prec, sys.get_int_max_str_digits(),
+                   json.dumps(json.loads('[1]'))]
 open('/box/x', 'w').close()
 seen['number of a file'] = os.stat('/box/x').st_ino
 os.unlink('/box/x')
