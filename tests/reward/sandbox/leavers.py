@@ -135,6 +135,7 @@ for path in ('/proc/self/oom_score_adj', '/proc/1/oom_score_adj', '/proc/self/ti
 """),
     Leaver("threads", """
 import threading, time
+threading.stack_size(1 << 16)
 for _ in range(20): threading.Thread(target=time.sleep, args=(100,), daemon=True).start()
 """),
     Leaver("many numbers of processes", """

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.skipif(bool(needs_root()), reason=needs_root())
-@pytest.mark.parametrize("module", ["sessions", "files", "processes"])
+@pytest.mark.parametrize("module", ["sessions", "files", "processes", "scratch", "succession"])
 def test_an_ordinary_users_sandbox_behaves_the_same(module: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / f"test_sandbox_{module}.py")]
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1"}
