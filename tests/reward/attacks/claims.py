@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from reward.attacks.besetting import BESETTING
 from reward.attacks.meddling import MEDDLING
 from reward.attacks.native import NATIVE
 from reward.attacks.reaching import REACHING
 from reward.attacks.resource import RESOURCE
 from reward.attacks.table import Attack
 
-ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (*REACHING, *MEDDLING, *RESOURCE, *NATIVE)}
+ATTACKS: dict[str, Attack] = {attack.name: attack for attack in (*REACHING, *MEDDLING, *BESETTING, *RESOURCE, *NATIVE)}
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,9 @@ CLAIMS: tuple[Claim, ...] = (
         "signals_the_service", "signals_everybody", "kills_its_parent", "traces_a_process",
         "reads_memory_of_a_process", "writes_memory_of_a_process", "makes_others_die_first", "makes_namespaces",
         "mounts", "reaches_the_kernel", "raises_its_priority", "raises_its_limits", "runs_a_setuid_program",
-        "opens_the_kernels_settings", "gains_by_a_setuid_program",
+        "opens_the_kernels_settings", "gains_by_a_setuid_program", "signals_the_first_process",
+        "has_its_death_signalled", "opens_the_first_process", "traces_the_first_process", "enters_the_first_process",
+        "sets_its_cells_sysctls", "finds_the_lines_of_its_cell",
     )),
     Claim(4, "wall and processor time, memory, disk, inodes, output, processes and descriptors are bounded", (
         "spins", "sleeps", "stops_itself", "ignores_signals", "catches_every_exception", "computes_in_one_call",
@@ -53,9 +56,11 @@ CLAIMS: tuple[Claim, ...] = (
     Claim(5, "nothing survives a run: processes, files, IPC, keyrings, locks", (
         "leaves_a_daemon", "leaves_files", "leaves_shared_memory", "leaves_a_message_queue", "keeps_a_key",
         "locks_a_file_that_everybody_reads", "leaves_a_daemon_in_c", "works_in_the_shells_background",
+        "forks_when_it_has_ended", "leaves_memory_that_nobody_has",
     )),
     Claim(6, "the judge never hangs, crashes, or follows paths that a run made", (
         "holds_its_pipes", "talks_to_what_made_it", "prints_slowly", "never_reads_its_input",
         "closes_its_output_and_goes_on", "makes_a_deep_tree", "crashes", "smashes_its_stack",
+        "leaves_zombies_in_heaps", "has_the_first_process_ended_for_memory", "keeps_all_that_fits",
     )),
 )  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +15,21 @@ from reward.security.settings import SETTINGS, Setting
 pytestmark = [pytest.mark.component, pytest.mark.skipif(bool(outer_cell.lacking()), reason=outer_cell.lacking())]
 
 
+def settings_of_the_machine() -> dict[str, str]:
+    """What the kernel would run for a program that crashes, or for a group that is empty; whom it would end."""
+    names = ("core_pattern", "modprobe", "shmmni", "sem", "msgmni", "hostname")
+    paths = [Path("/proc/1/oom_score_adj"), *(Path("/proc/sys/kernel", name) for name in names)]
+    paths += Path("/sys/fs/cgroup").glob("*/release_agent")
+    return {str(path): path.read_text() for path in paths if path.exists()}
+
+
 @pytest.fixture(scope="module")
-def battles() -> Iterator[dict[str, Future[dict[str, Any]]]]:
+def settings_before() -> dict[str, str]:
+    return settings_of_the_machine()
+
+
+@pytest.fixture(scope="module")
+def battles(settings_before: dict[str, str]) -> Iterator[dict[str, Future[dict[str, Any]]]]:
     """All attacks on each sandbox, two sandboxes at a time."""
     with ThreadPoolExecutor(2) as pool:
         yield {
@@ -53,6 +67,13 @@ def test_the_service_outlives_all_attacks(battle: tuple[Setting, dict[str, Any]]
     assert said["signals"] == 0
     assert said["stopped"]
     assert said["exit_code"] == 0
+
+
+def test_settings_of_the_machine_are_as_they_were(
+    battle: tuple[Setting, dict[str, Any]], settings_before: dict[str, str]
+) -> None:
+    assert battle[1]["stopped"]
+    assert settings_of_the_machine() == settings_before
 
 
 def test_every_attack_belongs_to_a_claim() -> None:

@@ -47,6 +47,8 @@ HOLES = (
         "writes_memory_of_a_process",
     )),
     Hole(_USER_T2, ("seccomp", "kill_all"), ("leaves_a_daemon", "holds_its_pipes")),
+    Hole(_USER_T3, ("landlock",), ("signals_the_first_process", "sets_its_cells_sysctls")),
+    Hole(_ROOT_T3, ("landlock", "seccomp"), ("traces_the_first_process", "enters_the_first_process")),
     Hole(_USER_T2, ("rlimits",), ("raises_its_limits", "opens_files_without_end", "takes_much_memory")),
     Hole(_USER_T2, ("environment",), ("prints_its_environment",)),
     Hole(_USER_T2, ("descriptors",), ("talks_to_what_made_it",)),
