@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from areal.reward.sandbox.cgroups import Delegation, Groups, find, make_parent, remove_parent
+from areal.reward.sandbox.cgroups import Delegation, Group, Groups, find, make_parent, remove_parent
 
 
 @pytest.fixture
@@ -37,6 +41,96 @@ def test_limits_and_usage_of_version_2(delegated: Path) -> None:
     used = cell.usage()
     assert (used.memory_peak_bytes, used.out_of_memory, used.out_of_tasks) == (1234, True, False)
     groups.close()
+
+
+@pytest.fixture
+def cell(delegated: Path) -> Iterator[tuple[Group, Path]]:
+    """A group of version 2, and its directory."""
+    (parent,) = make_parent(Delegation(2, {"unified": str(delegated)}), "z1")
+    groups = Groups.opened(2, [parent])
+    made = groups.make("c1")
+    cell_files(Path(parent, "c1"))
+    yield made, Path(parent, "c1")
+    made.close()
+    groups.close()
+
+
+def test_a_peak_that_can_be_set_back_is_each_runs_own(cell: tuple[Group, Path]) -> None:
+    group, path = cell
+    group.limit(64 << 20, 5)
+    assert group.usage().memory_peak_bytes == 1234
+    for most in (777, 99):
+        group.limit(64 << 20, 5)
+        assert (path / "memory.peak").read_text().startswith("0")
+        (path / "memory.peak").write_text(f"{most}\n")  # by the kernel, into the same file
+        assert group.usage().memory_peak_bytes == most
+
+
+def test_a_peak_that_can_not_be_set_back_is_known_of_the_first_run_only(
+    cell: tuple[Group, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group, _ = cell
+    opened = os.open
+
+    def refuse(name: str, flags: int, *more: Any, **named: Any) -> int:
+        if name == "memory.peak" and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "read only")
+        return opened(name, flags, *more, **named)
+
+    monkeypatch.setattr("areal.reward.sandbox.cgroups.os.open", refuse)
+    group.limit(64 << 20, 5)
+    assert group.usage().memory_peak_bytes == 1234
+    for _ in range(2):
+        group.limit(64 << 20, 5)
+        assert group.usage().memory_peak_bytes is None
+
+
+def test_a_kernel_without_peaks_says_none(cell: tuple[Group, Path]) -> None:
+    group, path = cell
+    (path / "memory.peak").unlink()
+    for _ in range(2):
+        group.limit(64 << 20, 5)
+        assert group.usage().memory_peak_bytes is None
+
+
+def test_what_was_killed_or_refused_in_one_run_is_not_said_of_the_next(cell: tuple[Group, Path]) -> None:
+    group, path = cell
+    (path / "memory.events").write_text("oom 0\noom_kill 0\n")
+    killed_and_refused = []
+    for killed, refused in ((0, 0), (1, 0), (1, 0), (1, 3), (1, 3), (4, 5)):
+        group.limit(64 << 20, 5)
+        (path / "memory.events").write_text(f"oom {killed}\noom_kill {killed}\n")
+        (path / "pids.events").write_text(f"max {refused}\n")
+        used = group.usage()
+        killed_and_refused.append((used.out_of_memory, used.out_of_tasks))
+    expected = [(False, False), (True, False), (False, False), (False, True), (False, False), (True, True)]
+    assert killed_and_refused == expected
+
+
+def test_limits_are_written_when_they_differ(cell: tuple[Group, Path]) -> None:
+    group, path = cell
+    group.limit(64 << 20, 5)
+    (path / "memory.max").write_text("as the kernel has it")
+    group.limit(64 << 20, 6)
+    assert (path / "memory.max").read_text() == "as the kernel has it"
+    assert (path / "pids.max").read_text() == "6"
+    group.limit(1 << 20, 6)
+    assert (path / "memory.max").read_text().startswith(str(1 << 20))
+
+
+def test_a_group_is_laden_when_it_holds_much_more_than_at_first(cell: tuple[Group, Path]) -> None:
+    group, path = cell
+    ahead = (os.cpu_count() or 1) * (256 << 10)  # what the kernel takes ahead, a processor
+    said = []
+    for held in (3 << 20, (6 << 20) + ahead, 1 << 20, (8 << 20) + ahead, 3 << 20):
+        (path / "memory.current").write_text(f"{held}\n")
+        said.append(group.laden())
+    assert said == [False, False, False, True, False]
+
+
+def test_a_group_that_does_not_tell_what_it_holds_is_not_laden(cell: tuple[Group, Path]) -> None:
+    group, _ = cell
+    assert not group.laden()
 
 
 def test_a_group_of_version_2_without_memory_is_nothing_to_use(tmp_path: Path) -> None:
