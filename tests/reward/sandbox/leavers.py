@@ -27,7 +27,7 @@ class Leaver:
     source: str
     limits: Limits = LONG
     changes: Mapping[str, object] = field(default_factory=dict)  # of its Run
-    ends_its_cell: bool = False  # what it leaves is in the kernel: its cell must not go on
+    in_kernel: bool = False  # what it leaves is memory of the kernel's: its cell may have to end
 
     @property
     def run(self) -> Run:
@@ -237,13 +237,13 @@ left, right = socket.socketpair()
 other, another = socket.socketpair()
 socket.send_fds(left, [b'x'], [big, right.fileno(), other.fileno()])
 socket.send_fds(other, [b'x'], [left.fileno(), another.fileno()])
-""", ends_its_cell=True),
+""", in_kernel=True),
     Leaver("names that the kernel keeps", """
 new = os.urandom(8).hex()
 for number in range(30000):
     try: os.stat(f'/usr/lib/{number}{new}{"n" * 180}')
     except OSError: pass
-""", ends_its_cell=True),
+""", in_kernel=True),
 )  # fmt: skip
 
 _FINDER = """

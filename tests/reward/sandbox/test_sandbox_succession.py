@@ -22,7 +22,7 @@ pytestmark = pytest.mark.component
 
 BY_NAME = {leaver.name: leaver for leaver in LEAVERS}
 _TRIES = 8  # runs until the turn of a cell comes again
-STAYING = [leaver for leaver in LEAVERS if not leaver.ends_its_cell]
+STAYING = [leaver for leaver in LEAVERS if not leaver.in_kernel]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,18 +180,46 @@ def test_wardens_live_on_through_whatever_their_programs_do(cells: Succession) -
     assert cells.wardens() == before
 
 
-@pytest.mark.parametrize("leaver", [one for one in LEAVERS if one.ends_its_cell], ids=lambda leaver: leaver.name)
-def test_a_cell_whose_programs_left_memory_in_the_kernel_ends(cells: Succession, leaver: Leaver) -> None:
+@pytest.mark.parametrize("leaver", [one for one in LEAVERS if one.in_kernel], ids=lambda leaver: leaver.name)
+def test_memory_that_a_program_left_in_the_kernel_is_not_the_nexts(cells: Succession, leaver: Leaver) -> None:
     if cells.sandbox.powers.memory_bound is not MemoryBound.CGROUP:
         pytest.skip("nothing counts the memory of a cell")
+    usual = cells.run(finder()).ended.memory_peak_bytes
     for _ in range(2):
-        cells.run(finder())
-    before, usual = cells.wardens(), cells.run(finder()).ended.memory_peak_bytes
-    cells.run(leaver.run)
-    after = [cells.run(finder()).ended.memory_peak_bytes for _ in range(4)]
-    assert cells.wardens() != before
+        cells.run(leaver.run)
+    after = [cells.run(finder()) for _ in range(4)]
     assert usual is not None
-    assert all(peak is not None and peak < usual + (8 << 20) for peak in after)
+    assert all((one.ended.memory_peak_bytes or 0) < usual + (8 << 20) for one in after)
+    assert len({json.dumps(seen_by(one)["self"]) for one in after}) == 1
+
+
+def test_descriptors_in_flight_are_not_counted_for_the_next(cells: Succession) -> None:
+    send = """
+import socket
+read, write = os.pipe()
+held, sent = [], 0
+try:
+    while sent < 1000:
+        held += socket.socketpair()
+        socket.send_fds(held[-1], [b'x'], [read] * 10)
+        sent += 10
+except OSError:
+    pass
+print(sent)
+"""
+    leave = """
+import socket
+read, write = os.pipe()
+for _ in range(3):
+    left, right = socket.socketpair()
+    socket.send_fds(left, [b'x'], [left.fileno(), right.fileno()] + [read] * 18)
+"""
+    usual = cells.run(Run(Script(CELL + send), limits=LONG)).said
+    for _ in range(3):
+        left = {cells.run(Run(Script(CELL + leave), limits=LONG)).cell for _ in range(2)}
+        after = cells.run(Run(Script(CELL + send), limits=LONG))
+        assert after.cell in left
+        assert after.said == usual
 
 
 def test_memory_that_nobody_has_takes_nothing_from_the_next(cells: Succession) -> None:
