@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -331,5 +332,31 @@ def test_without_the_filter_nothing_is_left_either(name: str) -> None:
         if not bare.sandbox.powers.user_namespace:
             assert {line.split()[0] for line in left.said.splitlines()} <= {"-1", "[Errno", "done"}
         assert differing(seen_by(bare.next_in(left.cell, finder())), expected) == {}
+    finally:
+        bare.close()
+
+
+@pytest.mark.parametrize("off", [{"landlock": False}, {"landlock": False, "seccomp": False}], ids=", ".join)
+def test_no_signal_ends_the_first_process_of_a_cell(off: dict[str, bool]) -> None:
+    """Where users don't differ and signals can't be scoped, a program may send any; it may end only itself."""
+    source = """
+import signal, sys, time
+for number in {}:
+    try: os.kill(1, number)
+    except OSError: pass
+time.sleep(0.05)
+print('alive')
+"""
+    bare = Succession(dataclasses.replace(ALL_LAYERS, **off))
+    try:
+        for _ in range(2):
+            bare.run(finder())
+        before = bare.wardens()
+        most = [number for number in range(1, 65) if number != signal.SIGTERM]
+        for numbers in (most, [signal.SIGTERM.value], [*most, signal.SIGTERM.value] * 20):
+            left = bare.run(Run(Script(CELL + source.format(numbers)), limits=LONG))
+            assert left.said == "alive\n" or (left.ended.signal == signal.SIGKILL and numbers is not most)
+            assert bare.next_in(left.cell, finder()).ended.clean
+        assert bare.wardens() == before
     finally:
         bare.close()
