@@ -78,6 +78,7 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
         order = messages.read_order(descriptors[0])
         os.close(descriptors[0])
         step = "files"
+        settled()
         _lay_files(order)
         if not given["writable"] and read_only is not None:
             landlock.restrict(read_only)
@@ -89,7 +90,6 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
         step = "program"
         random.seed()
         action = _prepare(order, channel)
-        settled()
         entry.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
         entry.close()
     except BaseException as error:
