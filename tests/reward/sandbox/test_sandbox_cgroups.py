@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.reward.sandbox.cgroups import Delegation, Group, Groups, find, make_parent, remove_parent
+from areal.reward.sandbox.cgroups import Group, Groups
+from areal.reward.sandbox.delegation import Delegation, find, make_parent, remove_parent
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import ConfigError, InfraError
-from areal.reward.sandbox import cgroups
+from areal.reward.sandbox.delegation import find, sweep
 from areal.reward.sandbox.runner import Sandbox, SandboxConfig, SandboxRefusalError
 from areal.reward.sandbox.values import Command, Ending, Limits, Run, Script, Tier
 
@@ -65,7 +65,7 @@ def descriptors() -> int:
 
 
 def groups() -> list[str]:
-    delegation = cgroups.find()
+    delegation = find()
     owner = f"-{os.getpid()}-"
     return [name for place in delegation.directories.values() for name in os.listdir(place) if owner in name]
 
@@ -232,14 +232,14 @@ async def test_old_zygotes_are_replaced_without_losing_a_run(monkeypatch: pytest
 
 
 def test_groups_of_a_service_that_is_gone_are_removed() -> None:
-    delegation = cgroups.find()
+    delegation = find()
     if not delegation.version:
         pytest.skip("no cgroup to make groups in")
     namespace = os.stat("/proc/self/ns/pid").st_ino
     left = [f"{place}/areal-sandbox-{namespace}-999999999-1-z1" for place in delegation.directories.values()]
     for path in left:
         os.makedirs(f"{path}/c1")
-    cgroups.sweep(delegation)
+    sweep(delegation)
     assert not any(os.path.exists(path) for path in left)
 
 

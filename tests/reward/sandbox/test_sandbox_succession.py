@@ -58,13 +58,19 @@ class Succession:
         self._cells.add(cell)
         return After(ended, cell, said)
 
-    def next_in(self, cell: str, run: Run) -> After:
-        """Runs it until it was in this cell."""
+    def in_one_cell(self, *runs: Run) -> list[After]:
+        """Runs these until each was in the cell of the one before it: a cell that nobody needs may end in between."""
         for _ in range(_TRIES):
-            after = self.run(run)
-            if after.cell == cell:
-                return after
-        raise AssertionError("the cell had no run any more")
+            done = [self.run(runs[0])]
+            for run in runs[1:]:
+                tries = (self.run(run) for _ in range(_TRIES))
+                after = next((after for after in tries if after.cell == done[0].cell), None)
+                if after is None:
+                    break
+                done.append(after)
+            else:
+                return done
+        raise AssertionError("no cell had all of these")
 
     def wardens(self) -> set[tuple[str, str]]:
         """Process 1 of each cell, as (pid, start time)."""
@@ -130,9 +136,8 @@ def untouched(cells: Succession) -> dict[Limits, dict[str, Any]]:
 def test_the_next_program_of_a_cell_finds_nothing(
     cells: Succession, untouched: dict[Limits, dict[str, Any]], leaver: Leaver
 ) -> None:
-    left = cells.run(leaver.run)
     limits = SEVERAL if leaver.limits.processes > 1 else LONG
-    after = cells.next_in(left.cell, finder(limits))
+    _, after = cells.in_one_cell(leaver.run, finder(limits))
     assert differing(seen_by(after), untouched[limits]) == {}
     assert MARK not in after.said
 
@@ -168,17 +173,18 @@ def test_no_sequence_of_programs_leaves_anything(cells: Succession, untouched: d
         runs += len(sequence) + 2
 
     holds()
-    assert cells.again - before > 0.8 * runs, "cells served again and again"
+    assert cells.again - before > 0.5 * runs, "cells served again and again"
 
 
 def test_wardens_live_on_through_whatever_their_programs_do(cells: Succession) -> None:
     for _ in range(2):
         cells.run(finder())
-    before = cells.wardens()
+    before, faults = cells.wardens(), cells.sandbox.counters().infra_errors
     for leaver in STAYING:
         if leaver.limits == LONG and not leaver.changes:
             cells.run(leaver.run)
-    assert cells.wardens() == before
+    assert before & cells.wardens()
+    assert cells.sandbox.counters().infra_errors == faults
 
 
 @pytest.mark.parametrize("leaver", [one for one in LEAVERS if one.in_kernel], ids=lambda leaver: leaver.name)
@@ -217,9 +223,7 @@ for _ in range(3):
 """
     usual = cells.run(Run(Script(CELL + send), limits=LONG)).said
     for _ in range(3):
-        left = {cells.run(Run(Script(CELL + leave), limits=LONG)).cell for _ in range(2)}
-        after = cells.run(Run(Script(CELL + send), limits=LONG))
-        assert after.cell in left
+        *_, after = cells.in_one_cell(*(Run(Script(CELL + source), limits=LONG) for source in (leave, leave, send)))
         assert after.said == usual
 
 
@@ -243,9 +247,9 @@ print('done')
 def test_what_was_used_is_said_of_each_run_alone(cells: Succession) -> None:
     heavy = Run(Script(f"{CELL}x = bytearray(150 << 20)\nwhile os.times()[0] < 0.4: pass"), limits=LONG)
     light = Run(Script(CELL + "pass"), limits=LONG)
-    first = cells.run(light)
-    assert cells.next_in(first.cell, heavy).ended.max_rss_bytes > 150 << 20
-    after = cells.next_in(first.cell, light).ended
+    _, burdened, last = cells.in_one_cell(light, heavy, light)
+    assert burdened.ended.max_rss_bytes > 150 << 20
+    after = last.ended
     assert after.cpu_s < 0.2
     assert after.max_rss_bytes < 64 << 20
     if cells.sandbox.powers.memory_bound is MemoryBound.CGROUP:
@@ -282,12 +286,11 @@ def test_how_one_program_ended_is_nothing_to_the_next(
 ) -> None:
     base = SEVERAL if "fork" in source else LONG
     bad = Run(Script(CELL + source), limits=dataclasses.replace(base, **limits))
-    left = cells.run(bad)
-    assert left.ended.ending is ending
     failing = Run(Script(CELL + "import sys; sys.exit(3)"), limits=bad.limits)
-    after = cells.next_in(left.cell, failing).ended
-    assert (after.ending, after.exit_code, after.stderr) == (Ending.EXITED, 3, b"")
-    assert cells.next_in(left.cell, finder(bad.limits)).ended.clean
+    left, failed, found = (after.ended for after in cells.in_one_cell(bad, failing, finder(bad.limits)))
+    assert left.ending is ending
+    assert (failed.ending, failed.exit_code, failed.stderr) == (Ending.EXITED, 3, b"")
+    assert found.clean
 
 
 def test_random_numbers_are_new_in_each_program_of_a_cell(cells: Succession) -> None:
@@ -316,10 +319,10 @@ with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb', 0) as memory:
                 pass
 print(found)
 """
-    left = cells.run(leaver)
-    assert left.ended.files == {"kept": words.encode() * 9000}
     same_shape = Run(Script(CELL + source), limits=LONG, keep=("kept",))
-    assert cells.next_in(left.cell, same_shape).said == "0\n"
+    left, after = cells.in_one_cell(leaver, same_shape)
+    assert left.ended.files == {"kept": words.encode() * 9000}
+    assert after.said == "0\n"
 
 
 @pytest.mark.parametrize("name", ["objects of the ipc namespace", "a host name"])
@@ -328,10 +331,10 @@ def test_without_the_filter_nothing_is_left_either(name: str) -> None:
     bare = Succession(dataclasses.replace(ALL_LAYERS, seccomp=False))
     try:
         expected = seen_by(bare.run(finder()))
-        left = bare.run(BY_NAME[name].run)
+        left, after = bare.in_one_cell(BY_NAME[name].run, finder())
         if not bare.sandbox.powers.user_namespace:
             assert {line.split()[0] for line in left.said.splitlines()} <= {"-1", "[Errno", "done"}
-        assert differing(seen_by(bare.next_in(left.cell, finder())), expected) == {}
+        assert differing(seen_by(after), expected) == {}
     finally:
         bare.close()
 
@@ -354,9 +357,9 @@ print('alive')
         before = bare.wardens()
         most = [number for number in range(1, 65) if number != signal.SIGTERM]
         for numbers in (most, [signal.SIGTERM.value], [*most, signal.SIGTERM.value] * 20):
-            left = bare.run(Run(Script(CELL + source.format(numbers)), limits=LONG))
+            left, after = bare.in_one_cell(Run(Script(CELL + source.format(numbers)), limits=LONG), finder())
             assert left.said == "alive\n" or (left.ended.signal == signal.SIGKILL and numbers is not most)
-            assert bare.next_in(left.cell, finder()).ended.clean
-        assert bare.wardens() == before
+            assert after.ended.clean
+        assert before & bare.wardens()
     finally:
         bare.close()

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal.reward.sandbox import cgroups
+from areal.reward.sandbox.delegation import find, make_parent
 from support.as_user import open_home
 
 _MEMORY_BYTES = 1400 << 20
@@ -63,11 +63,11 @@ def _remove(group: str) -> None:
 @contextlib.contextmanager
 def _groups() -> Iterator[tuple[str, list[str]]]:
     """A group for everything: the directory that knows its memory, and the lists to join."""
-    delegation = cgroups.find()
+    delegation = find()
     if delegation.version != 1:
         yield "", []
         return
-    made = cgroups.make_parent(delegation, f"arena{os.urandom(3).hex()}")
+    made = make_parent(delegation, f"arena{os.urandom(3).hex()}")
     try:
         memory, tasks = (Path(path) for path in made)
         (memory / "memory.limit_in_bytes").write_text(str(_MEMORY_BYTES))

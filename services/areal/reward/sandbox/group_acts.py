@@ -9,8 +9,9 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 
-from areal.reward.sandbox import cgroups
 from areal.reward.sandbox.acts import NotHeld, Outside
+from areal.reward.sandbox.cgroups import Group, Groups
+from areal.reward.sandbox.delegation import find, make_parent, remove_parent
 
 _MEMORY_BYTES = 48 << 20
 _TASKS = 2
@@ -37,13 +38,13 @@ def tasks_of_group(outside: Outside) -> str:
 
 
 @contextlib.contextmanager
-def _group(label: str) -> Iterator[tuple[cgroups.Group, int]]:
-    delegation = cgroups.find()
+def _group(label: str) -> Iterator[tuple[Group, int]]:
+    delegation = find()
     if not delegation.version:
         raise NotHeld("no cgroup with memory and pids can be made here")
-    parent = cgroups.make_parent(delegation, label)
+    parent = make_parent(delegation, label)
     try:
-        groups = cgroups.Groups.opened(delegation.version, parent)
+        groups = Groups.opened(delegation.version, parent)
         try:
             group = groups.make("cell")
             try:
@@ -56,10 +57,10 @@ def _group(label: str) -> Iterator[tuple[cgroups.Group, int]]:
         finally:
             groups.close()
     finally:
-        cgroups.remove_parent(parent)
+        remove_parent(parent)
 
 
-def _in_group(group: cgroups.Group, act: Callable[[], int]) -> int:
+def _in_group(group: Group, act: Callable[[], int]) -> int:
     joins = group.joins()
     pid = os.fork()
     if pid == 0:

@@ -21,6 +21,7 @@ libc.unshare.argtypes = (ctypes.c_int,)
 libc.mount.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_ulong, ctypes.c_char_p)
 _held = ctypes.PyDLL(None, use_errno=True)  # functions called with the interpreter's lock held
 
+_AF_UNIX, _SOCK_STREAM = 1, 1
 set_signal, DEFAULT_ACTION = _signal.signal, _signal.SIG_DFL
 
 CLONE_NEWTIME = 0x00000080
@@ -109,6 +110,11 @@ def fork() -> int:
     to do. What they would do for `random` is left to the caller.
     """
     return _checked(_held.fork(), "fork")
+
+
+def collect_sockets() -> None:
+    """Has the kernel end sockets, and files, that are only in flight between one another: it looks when one closes."""
+    os.close(_checked(_held.socket(_AF_UNIX, _SOCK_STREAM, 0), "socket"))
 
 
 def enter_user_namespace(more: int = 0) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from areal.reward.sandbox import kernel
 
@@ -62,10 +61,15 @@ def _bind(source: str, target: str, *, devices: bool = False) -> None:
         os.makedirs(target, exist_ok=True)
     else:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        Path(target).touch()
+        _write(target, "")
     kernel.mount(source, target, flags=kernel.MS_BIND)
     if not devices:
         _read_only(target)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 def _etc() -> Iterable[str]:
@@ -93,9 +97,9 @@ def enter_private_root(readable: Iterable[str], uid: int, *, proc: bool) -> None
         source = os.path.realpath(f"/etc/{name}") if name == "localtime" else f"/etc/{name}"
         if os.path.exists(source):
             _bind(source, f"{stage}/etc/{name}")
-    Path(f"{stage}/etc/passwd").write_text(_PASSWD.format(uid=uid))
-    Path(f"{stage}/etc/group").write_text(f"root:x:0:\nrunner:x:{uid}:\n")
-    Path(f"{stage}/etc/nsswitch.conf").write_text("passwd: files\ngroup: files\nhosts: files\n")
+    _write(f"{stage}/etc/passwd", _PASSWD.format(uid=uid))
+    _write(f"{stage}/etc/group", f"root:x:0:\nrunner:x:{uid}:\n")
+    _write(f"{stage}/etc/nsswitch.conf", "passwd: files\ngroup: files\nhosts: files\n")
     for name in ("dev/shm", "proc", "tmp", BOX[1:], _SCRATCH[1:], ".old"):
         os.makedirs(f"{stage}/{name}", exist_ok=True)
     for name in _DEVICES:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ConfigError, InfraError
-from areal.reward.sandbox import cgroups, messages, tiers
+from areal.reward.sandbox import delegation, messages, tiers
 from areal.reward.sandbox.admission import SandboxRefusalError, check
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.probing import probe
@@ -94,7 +94,7 @@ class Sandbox:
         self._profiles: dict[bool, Profile] = {}
         self._starting = asyncio.Lock()
         self._slots = asyncio.Semaphore(self._config.max_runs or 4 * self._config.zygotes)
-        self._delegation = cgroups.NO_DELEGATION
+        self._delegation = delegation.NO_DELEGATION
         self._wasm: WasmCells | None = None
 
     async def start(self) -> None:
@@ -113,8 +113,8 @@ class Sandbox:
             message, fix = tiers.why_not(Tier.T2, self.powers)
             raise ConfigError(f"{message}; without a sandbox nothing runs unless that is allowed", fix=fix)
         if self.powers.memory_bound is MemoryBound.CGROUP and config.layers.cgroup:
-            self._delegation = await asyncio.to_thread(cgroups.find)
-            cgroups.sweep(self._delegation)
+            self._delegation = await asyncio.to_thread(delegation.find)
+            delegation.sweep(self._delegation)
         if self.powers.base is Tier.T1:
             self._wasm = WasmCells(cache=config.wasm_cache, spares=config.spares)
             await self._wasm.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from areal.reward.sandbox import kernel
@@ -28,6 +28,7 @@ _JGT = 0x25
 _JGE = 0x35
 _JSET = 0x45
 _RET = 0x06
+_BLOCK = 12  # calls
 _AT_NUMBER = 0
 _AT_ARCH = 4
 _CLONE_NAMESPACES = 0x7E020080
@@ -162,19 +163,26 @@ class _Filter:
         out.give(ERRNO | errno.ENOSYS)
         out.here(recent)
 
-    def refuse(self, names: Sequence[str], error: int) -> None:
-        """Fails these calls. The number is in the accumulator before and after."""
-        numbers = [found for name in names if (found := number(name, self._machine)) is not None]
-        if not numbers:
-            return
+    def refuse(self, errors: Mapping[str, int]) -> None:
+        """Fails these calls, each with its error. The number is in the accumulator before and after.
+
+        In blocks by number, of which a call skips all but one: the kernel runs the filter once for each call that it
+        knows when it is installed, and at each call whose arguments count.
+        """
+        known = ((number(name, self._machine), error) for name, error in errors.items())
+        ordered = sorted((found, error) for found, error in known if found is not None)
         out = self._out
-        stop, on = out.label(), out.label()
-        for found in numbers:
-            out.add(_JEQ, found, true=stop)
-        out.add(_JMP_JA, 0, true=on)
-        out.here(stop)
-        out.give(ERRNO | error)
-        out.here(on)
+        for block in (ordered[at : at + _BLOCK] for at in range(0, len(ordered), _BLOCK)):
+            after = out.label()
+            out.add(_JGT, block[-1][0], true=after)
+            stops = {error: out.label() for error in sorted({error for _, error in block})}
+            for found, error in block:
+                out.add(_JEQ, found, true=stops[error])
+            out.add(_JMP_JA, 0, true=after)
+            for error, stop in stops.items():
+                out.here(stop)
+                out.give(ERRNO | error)
+            out.here(after)
 
     def when(self, name: str) -> _Case | None:
         """A block for one call; its checks end in an action. None where the machine has no such call."""
@@ -248,16 +256,18 @@ def program(policy: Policy, machine: str = kernel.MACHINE) -> bytes:
     denied, again = ERRNO | errno.EPERM, ERRNO | errno.EAGAIN
     out = _Filter(machine)
     out.begin()
-    for names in REFUSED.values():
-        out.refuse(names, errno.EPERM)
+    errors = {name: errno.EPERM for names in REFUSED.values() for name in names}
     # Their flags are behind a pointer; libraries fall back to clone and openat.
-    out.refuse(("clone3", "openat2"), errno.ENOSYS)
+    errors |= dict.fromkeys(("clone3", "openat2"), errno.ENOSYS)
     if not policy.fork:
-        out.refuse(("fork", "vfork"), errno.EAGAIN)
+        errors |= dict.fromkeys(("fork", "vfork"), errno.EAGAIN)
     if not policy.memory_files:
-        out.refuse(("memfd_create",), errno.EPERM)
+        errors["memfd_create"] = errno.EPERM
     if not policy.execute:
-        out.refuse(("execve", "execveat"), errno.EPERM)
+        errors |= dict.fromkeys(("execve", "execveat"), errno.EPERM)
+    if policy.only_signal is not None:
+        errors["tkill"] = errno.EPERM
+    out.refuse(errors)
     if case := out.when("clone"):
         case.if_any_bit(0, _CLONE_NAMESPACES & ~0xFF, denied)  # the lowest byte is the exit signal
         if not policy.fork:
@@ -303,7 +313,6 @@ def program(policy: Policy, machine: str = kernel.MACHINE) -> bytes:
             if case := out.when(name):
                 case.unless_equal(0, (policy.only_signal,), denied)
                 case.end()
-        out.refuse(("tkill",), errno.EPERM)
     return out.finish()
 
 

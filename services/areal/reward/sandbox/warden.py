@@ -67,7 +67,7 @@ class Warden:
                 self._bring_back()
             self._control.send(report)
             del report  # the next program can read what is in these frames
-            _collect_sockets()
+            kernel.collect_sockets()
             self._scratch.renew()
             shape = self._next_shape(shape)
 
@@ -141,12 +141,6 @@ class Warden:
                     bring_back(given[0], order["keep"], order["bytes"])
             os._exit(0)
         os.waitpid(child, 0)
-
-
-def _collect_sockets() -> None:
-    """Has the kernel end sockets, and files, that are only in flight between one another: it looks when one closes."""
-    for end in socket.socketpair():
-        end.close()
 
 
 def _last_pid() -> int:

@@ -19,8 +19,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from areal.errors import InfraError
-from areal.reward.sandbox import cgroups, messages
-from areal.reward.sandbox.cgroups import Delegation
+from areal.reward.sandbox import messages
+from areal.reward.sandbox.cgroups import Groups
+from areal.reward.sandbox.delegation import Delegation, make_parent, remove_parent
 from areal.reward.sandbox.means import Means
 from areal.reward.sandbox.values import Layers
 
@@ -219,7 +220,7 @@ class Zygote:
             self.errors = -1
         # Its cells end with it, but a moment later: their groups tell when.
         until = time.monotonic() + _STOP_S
-        while not cgroups.remove_parent(self.groups) and time.monotonic() < until:  # noqa: ASYNC110
+        while not remove_parent(self.groups) and time.monotonic() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
@@ -227,7 +228,7 @@ async def start_zygote(config: ZygoteConfig, on_end: Callable[[Zygote], None]) -
     """Starts a zygote and waits until it can take runs. Raises InfraError with its last words."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     errors = os.memfd_create("zygote-errors", os.MFD_CLOEXEC)
-    groups = cgroups.make_parent(config.delegation, config.label) if config.delegation.version else ()
+    groups = make_parent(config.delegation, config.label) if config.delegation.version else ()
     python = getattr(sys, "_base_executable", sys.executable)
     try:
         process = await asyncio.create_subprocess_exec(
@@ -238,12 +239,12 @@ async def start_zygote(config: ZygoteConfig, on_end: Callable[[Zygote], None]) -
     except BaseException:
         ours.close()
         os.close(errors)
-        cgroups.remove_parent(groups)
+        remove_parent(groups)
         raise
     finally:
         theirs.close()
     zygote = Zygote(config, process, ours, groups, errors, on_end)
-    opened = cgroups.Groups.opened(config.delegation.version, groups)
+    opened = Groups.opened(config.delegation.version, groups)
     told = {
         "parent": os.getpid(), "namespaces": config.namespaces, "layers": asdict(config.layers),
         "drivers": list(config.drivers), "preload": list(config.preload), "readable": list(config.readable),
