@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 import pytest
@@ -56,9 +57,44 @@ async def test_a_stream_begins_with_hello_and_goes_on_beating(client, controller
 
 async def test_news_does_not_wait_for_the_beat(client, controller):
     await controller.until(lambda: bool(controller.messages))
-    for _ in range(10):
-        assert await client.flush(5.0)
-    await controller.until(lambda: len(controller.messages) >= 8)
+    async with asyncio.timeout(9 * PERIOD_S):
+        for _ in range(10):
+            heard = len(controller.messages)
+            client.wake()
+            await controller.until(lambda heard=heard: len(controller.messages) > heard)
+
+
+async def test_the_last_report_is_read_before_the_stream_ends(controller, heard, waits):
+    for number in range(40):
+        said = []
+
+        def report(said=said, number=number):
+            said.append(f"{number}-{len(said)}")
+            return wire.WorkerMessage(worker_id=said[-1])
+
+        client = WorkClient(
+            controller.address,
+            TOKEN,
+            hello=lambda: wire.WorkerMessage(worker_id="hello"),
+            report=report,
+            on_orders=heard.append,
+            waits=waits,
+        )
+        client.start()
+        await controller.until(lambda number=number: len(controller.streams) > number and bool(controller.streams[-1]))
+        client.wake()
+        await asyncio.sleep(0.001 * (number % 8))  # before, while and after a report is on its way
+        before = len(said)
+        assert await client.finish(5.0)
+        await client.close()
+        assert len(said) > before
+        assert controller.streams[-1][-1].worker_id == said[-1]
+
+
+async def test_a_last_report_that_nobody_reads_is_said(client, controller):
+    await controller.until(lambda: bool(controller.messages))
+    await controller.die()
+    assert not await client.finish(0.3)
 
 
 async def test_orders_arrive(client, controller, heard):

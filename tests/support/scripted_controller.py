@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -81,12 +80,14 @@ class ScriptedController(wire_grpc.RolloutServicer):
         self.streams.append(heard)
         reader = asyncio.create_task(self._read(request_iterator, heard))
         try:
-            while True:
-                orders = wire.WorkOrders(controller_fence=self.fence)
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(0.5):
-                        orders = await self.orders.get()
-                yield orders
+            while not reader.done():
+                next_orders = asyncio.ensure_future(self.orders.get())
+                await asyncio.wait([next_orders, reader], timeout=0.5, return_when=asyncio.FIRST_COMPLETED)
+                if next_orders.done():
+                    yield next_orders.result()
+                else:
+                    next_orders.cancel()
+                    yield wire.WorkOrders(controller_fence=self.fence)
         finally:
             reader.cancel()
 

@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 GATHER_S = 0.003  # news of one burst travel together
 FIRST_BACKOFF_S = 0.1
 MAX_BACKOFF_S = 1.0  # a controller that restarted should know its workers within a second
+_ENDED = "the controller ended it"
 SILENCE_S = 5.0  # a controller answers each half second; one that doesn't for so long hangs
 
 
@@ -49,7 +50,9 @@ class WorkClient:
         self._waits = waits
         self._news = asyncio.Event()
         self._stream_number = 0
-        self._sent = asyncio.Event()
+        self._finishing = False
+        self._said_last = False
+        self._finished = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.connected = False
 
@@ -61,13 +64,17 @@ class WorkClient:
         """There is something to report."""
         self._news.set()
 
-    async def flush(self, timeout_s: float) -> bool:
-        """Send what there is to report; False when that was not possible in time."""
-        self._sent.clear()
+    async def finish(self, timeout_s: float) -> bool:
+        """Report what there is to report, as the last message; True when the controller has read it.
+
+        The stream is closed from this side then, and the controller ends it once it has read everything: a stream that
+        is cut off may take with it what was sent.
+        """
+        self._finishing = True
         self._news.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                await self._sent.wait()
+                await self._finished.wait()
                 return True
         return False
 
@@ -84,6 +91,9 @@ class WorkClient:
             began = time.monotonic()
             why = await self._stream()
             self.connected = False
+            if self._said_last and why == _ENDED:
+                self._finished.set()
+                return
             self._stream_number += 1
             self._news.set()
             log.warning("the controller's stream ended: %s", why)
@@ -102,7 +112,7 @@ class WorkClient:
                     async with asyncio.timeout(SILENCE_S):  # wait_for may swallow a cancellation
                         orders = await anext(aiter(call), None)
                     if orders is None:
-                        return "the controller ended it"
+                        return _ENDED
                     self.connected = True
                     self._on_orders(orders)
         except TimeoutError:
@@ -117,6 +127,7 @@ class WorkClient:
 
     async def _messages(self, number: int) -> AsyncIterator[wire.WorkerMessage]:
         """Messages of stream `number`. A generator may outlive its stream: it must not take the next one's news."""
+        self._said_last = False
         if number == self._stream_number:
             yield self._hello()
         while number == self._stream_number:
@@ -127,5 +138,8 @@ class WorkClient:
             if number != self._stream_number:
                 return
             self._news.clear()
+            last = self._finishing
             yield self._report()
-            self._sent.set()
+            if last:
+                self._said_last = True
+                return

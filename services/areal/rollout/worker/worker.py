@@ -110,7 +110,7 @@ class Worker:
             if not self.over.is_set():
                 self._do(self.core.release())
                 await self._storer.flush(timeout_s=2.0)
-                await self._stream.flush(timeout_s=1.0)
+                await self._stream.finish(timeout_s=2.0)
             return self.over.is_set()
         finally:
             for task in tasks:
