@@ -62,6 +62,7 @@ async def test_news_does_not_wait_for_the_beat(client, controller):
             heard = len(controller.messages)
             client.wake()
             await controller.until(lambda heard=heard: len(controller.messages) > heard)
+    assert len(controller.messages) >= 11, "hello and ten reports, in less time than ten beats"
 
 
 async def test_the_last_report_is_read_before_the_stream_ends(controller, heard, waits):

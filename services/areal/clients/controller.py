@@ -127,8 +127,8 @@ class WorkClient:
 
     async def _messages(self, number: int) -> AsyncIterator[wire.WorkerMessage]:
         """Messages of stream `number`. A generator may outlive its stream: it must not take the next one's news."""
-        self._said_last = False
         if number == self._stream_number:
+            self._said_last = False
             yield self._hello()
         while number == self._stream_number:
             with contextlib.suppress(TimeoutError):

@@ -30,7 +30,7 @@ _FIRST_SHAPE = Shape(False, False, DEFAULT_LIMITS.disk_bytes, DEFAULT_LIMITS.ino
 _START_S = 20.0  # from hand-over to the first instruction; longer is a fault of ours
 _WARDEN_S = 1.0  # a warden, which ends the program at once, has this long to bring files back and report
 _DESCRIPTORS = 6  # order, three streams, channel, pipe for kept files
-_SPARE_MEMORY = 64 << 20  # of a cell without a run
+_SPARE_MEMORY = 64 << 20  # of a cell that has had no run yet
 _SPARE_TASKS = 8
 _REPORTS_A_LOOK = 64
 
@@ -252,7 +252,7 @@ class Cells:
         return True
 
     def _drain(self, line: socket.socket | None, cell: Cell) -> None:
-        """Hears what is left on a line whose other end is gone."""
+        """Hears all that waits on a line."""
         while line is not None and line.fileno() in self._by_descriptor:
             if not self._hear_cell(cell, line.fileno()):
                 return

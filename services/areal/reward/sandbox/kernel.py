@@ -98,7 +98,8 @@ def _checked(result: int, name: str) -> int:
 
 
 def prctl(option: int, second: int = 0, third: int = 0, fourth: int = 0, fifth: int = 0) -> int:
-    return _checked(libc.prctl(option, second, third, fourth, fifth), "prctl")
+    result: int = libc.prctl(option, second, third, fourth, fifth)
+    return result if result >= 0 else _checked(result, f"prctl {option}")
 
 
 def unshare(flags: int) -> None:
