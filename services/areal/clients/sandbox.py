@@ -93,7 +93,7 @@ class SandboxClient:
         uploads, tries = 0, 0
         last: ArealError | None = None
         while True:
-            answer = await self._once(asked, until)
+            answer = await self._once(asked, until, last)
             if isinstance(answer, pb.JudgeResult):
                 if answer.HasField("score"):
                     return answer
@@ -102,7 +102,7 @@ class SandboxClient:
                     asked.suite_digest = await self.put_suite(suite, again=True)
                     continue
                 if answer.status == pb.SANDBOX_STATUS_DEADLINE_EXCEEDED and last is not None:
-                    raise last  # it says more than that the time is over
+                    raise last
                 fault, hint_s = _error(answer), answer.retry_after_ms / 1000
                 if not answer.retryable:
                     raise fault
@@ -170,8 +170,13 @@ class SandboxClient:
         patient = time.time() + self._patience_s
         return min(patient, deadline_unix_ms / 1000) if deadline_unix_ms else patient
 
-    async def _once(self, request: pb.JudgeRequest, until: float) -> pb.JudgeResult | tuple[ArealError, float]:
-        """A result; or what kept the service from giving one, and when to come back."""
+    async def _once(
+        self, request: pb.JudgeRequest, until: float, last: ArealError | None
+    ) -> pb.JudgeResult | tuple[ArealError, float]:
+        """A result; or what kept the service from giving one, and when to come back.
+
+        When the time is over, `last`, the fault before, is raised: it says more than that the time is over.
+        """
         try:
             return await self._stub.Judge(request, timeout=max(0.01, until - time.time()))
         except grpc.aio.AioRpcError as error:
@@ -179,6 +184,8 @@ class SandboxClient:
                 return OverloadedError(error.details() or "it has no room", fix="add replicas"), _hint_s(error)
             if error.code() is grpc.StatusCode.UNAVAILABLE:
                 return InfraError(f"the reward service is not there: {error.details()}", fix="see its log"), 0.0
+            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED and last is not None:
+                raise last from error
             raise_as(error)
 
 
