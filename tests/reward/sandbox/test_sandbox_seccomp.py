@@ -7,7 +7,8 @@ import itertools
 import struct
 
 import pytest
-from areal.reward.sandbox.seccomp import ALLOW, ERRNO, KILL_PROCESS, REFUSED, SUCCEED, Policy, program
+from areal.reward.sandbox.bpf import ALLOW
+from areal.reward.sandbox.seccomp import ERRNO, KILL_PROCESS, REFUSED, SUCCEED, Policy, program
 from areal.reward.sandbox.syscall_numbers import AUDIT_ARCH, NEWEST, X32_BIT, number
 
 MACHINES = ("x86_64", "aarch64")
