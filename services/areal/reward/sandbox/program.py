@@ -72,30 +72,40 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
     """
     step = "hand-over"
     try:
-        given, descriptors = messages.receive(entry, _MOST_DESCRIPTORS)
-        if given is None:
-            os._exit(0)  # a spare that nobody needs any more
-        order = messages.read_order(descriptors[0])
-        os.close(descriptors[0])
+        given, order, descriptors = receive(entry)
         step = "files"
         settled()
-        _lay_files(order)
+        lay_files(order)
         if not given["writable"] and read_only is not None:
             landlock.restrict(read_only)
         step = "descriptors"
-        channel = _take_descriptors(descriptors[1:], place)
+        channel = _take_descriptors(descriptors, place)
         step = "limits"
         if place.layers.rlimits:
             set_limits(given["limits"], given, place.means.limits)
         step = "program"
         random.seed()
-        action = _prepare(order, channel)
-        entry.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
+        action = action_of(order, channel)
+        say_go(entry)
         entry.close()
     except BaseException as error:
         give_up(entry, step, error)
     action()
     os._exit(1)
+
+
+def receive(entry: socket.socket) -> tuple[dict[str, Any], Order, list[int]]:
+    """A run as it was handed over: what its zygote says of it, its order, its other descriptors."""
+    given, descriptors = messages.receive(entry, _MOST_DESCRIPTORS)
+    if given is None:
+        os._exit(0)  # a spare that nobody needs any more
+    order = messages.read_order(descriptors[0])
+    os.close(descriptors[0])
+    return given, order, descriptors[1:]
+
+
+def say_go(entry: socket.socket) -> None:
+    entry.send(b'{"go":%r,"cpu_s":%r}' % (time.monotonic(), time.process_time()))
 
 
 def _take_descriptors(given: list[int], place: Place) -> socket.socket | None:
@@ -109,7 +119,7 @@ def _take_descriptors(given: list[int], place: Place) -> socket.socket | None:
     return socket.socket(fileno=_CHANNEL) if len(given) > 3 else None
 
 
-def _lay_files(order: Order) -> None:
+def lay_files(order: Order) -> None:
     executable = set(order.head["executable"])
     for path, data in order.files:
         if directory := os.path.dirname(path):
@@ -142,7 +152,8 @@ def set_limits(limits: dict[str, Any], given: dict[str, Any], settable: Collecti
         resource.setrlimit(kind, (value, value))
 
 
-def _prepare(order: Order, channel: socket.socket | None) -> Any:
+def action_of(order: Order, channel: socket.socket | None) -> Callable[[], NoReturn]:
+    """What is left to do: the program itself."""
     kind = order.head["kind"]
     if kind == "command":
         environment = {**os.environ, **order.head["environment"]}
@@ -155,7 +166,7 @@ def _prepare(order: Order, channel: socket.socket | None) -> Any:
         sys.modules.update(_ours)
         driver = sys.modules.get(order.head["module"]) or importlib.import_module(order.head["module"])
         return lambda: _drive(driver, channel, order.body)
-    return lambda: run_script(order.body.decode("utf-8", "surrogatepass"), order.head["argv"])
+    return lambda: leave(run_script(order.body.decode("utf-8", "surrogatepass"), order.head["argv"]))
 
 
 def _execute(argv: list[str], environment: dict[str, str]) -> NoReturn:
@@ -195,11 +206,11 @@ def _drive(driver: types.ModuleType, channel: socket.socket | None, payload: byt
         code = _exit_code(request)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    _leave(code)
+    leave(code)
 
 
-def run_script(source: str, argv: list[str]) -> NoReturn:
-    """Runs source as Python runs a file given on its command line, and ends the process as Python would."""
+def run_script(source: str, argv: list[str]) -> int:
+    """Runs source as Python runs a file given on its command line; its exit code."""
     sys.argv = [SCRIPT_NAME, *argv]
     sys.path.insert(0, os.getcwd())
     main = types.ModuleType("__main__")
@@ -214,7 +225,7 @@ def run_script(source: str, argv: list[str]) -> NoReturn:
         code = _exit_code(request)
     except BaseException as error:
         _show(error)
-    _leave(code)
+    return code
 
 
 def _show(error: BaseException) -> None:
@@ -238,8 +249,8 @@ def _exit_code(request: SystemExit) -> int:
     return 1
 
 
-def _leave(code: int) -> NoReturn:
-    """What the interpreter does at its end: threads, exit hooks, buffers."""
+def leave(code: int) -> NoReturn:
+    """What the interpreter does at its end: threads, exit hooks, buffers. Ends the process."""
     try:
         if len(threading._active) > 1 or threading._threading_atexits:  # type: ignore[attr-defined]
             threading._shutdown()  # type: ignore[attr-defined]
@@ -248,10 +259,15 @@ def _leave(code: int) -> NoReturn:
         code = _exit_code(request)
     except BaseException:
         code = code or 1
+    os._exit(flushed(code))
+
+
+def flushed(code: int) -> int:
+    """The exit code, once what the program wrote is out."""
     try:
         sys.stdout.flush()
     except BaseException:
         code = code or _FLUSH_FAILED
     with contextlib.suppress(BaseException):
         sys.stderr.flush()
-    os._exit(code)
+    return code

@@ -27,6 +27,7 @@ from areal.reward.sandbox.cells import Cells
 from areal.reward.sandbox.cgroups import Groups
 from areal.reward.sandbox.confinement import Confinement, seal_ipc
 from areal.reward.sandbox.means import Means
+from areal.reward.sandbox.rehearsal import rehearse
 from areal.reward.sandbox.values import Layers
 
 FATAL = 119
@@ -104,6 +105,7 @@ def _serve(link: socket.socket, config: dict[str, Any], groups_given: list[int])
     confinement = Confinement(means, layers, bool(groups))
     confinement.begin()
     program.prepare(mounts.box(layers.private_root) if wanted else "/", clean=layers.environment)
+    rehearse()
     gc.collect()
     gc.freeze()  # cells share these pages
     cells = Cells(link, means, layers, confinement, rules, groups, config["first_uid"], config["spares"])

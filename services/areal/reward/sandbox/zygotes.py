@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 _START_S = 60.0
 _STOP_S = 5.0
+_ENVIRONMENT = {"LD_BIND_NOW": "1"}  # what is found at the start needn't be found in each fork
 _SERVICES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
@@ -234,7 +235,7 @@ async def start_zygote(config: ZygoteConfig, on_end: Callable[[Zygote], None]) -
         process = await asyncio.create_subprocess_exec(
             python, "-I", "-S", "-X", "utf8", "-c", _BOOT, _SERVICES, str(theirs.fileno()),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=errors,
-            pass_fds=(theirs.fileno(),), cwd="/", env={} if config.layers.environment else None,
+            pass_fds=(theirs.fileno(),), cwd="/", env=_ENVIRONMENT if config.layers.environment else None,
         )  # fmt: skip
     except BaseException:
         ours.close()
