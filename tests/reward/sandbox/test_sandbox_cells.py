@@ -17,8 +17,8 @@ from areal.reward.sandbox.values import ALL_LAYERS
 
 SHAPE = Shape(False, False, 1 << 20, 64)
 ORDER: dict[str, Any] = {
-    "op": "run", "id": 7, "shape": SHAPE, "limits": {"wall_s": 1.0}, "writable": True, "keep": [], "keep_bytes": 0,
-    "tell": False, "channel": False, "memory": 1 << 20, "group_tasks": 2, "address_space": 0, "tasks": 2,
+    "op": "run", "id": 7, "shape": SHAPE, "wall_s": 1.0, "keep": [], "keep_bytes": 0, "tell": False, "channel": False,
+    "memory": 1 << 20, "tasks": 2,
 }  # fmt: skip
 DIED = {"status": 9, "cpu_s": 0.0, "rss": 0, "ended": 1.0, "full": False}
 
@@ -50,11 +50,11 @@ def test_a_run_that_a_used_cell_could_not_begin_goes_to_another() -> None:
     mine, theirs = pair()
     ready = Cell(0, SHAPE, 1, mine, None, None, state=State.READY)
     cells._cells[1] = ready
+    cells._lines.add(mine, ready)
     cells._report(failing(cells, used=True), dict(DIED))
     theirs.settimeout(5)
     handed, _ = messages.receive(theirs)
-    assert handed is not None
-    assert handed["limits"] == {"wall_s": 1.0}
+    assert handed == messages.RUN
     assert (cells._by_run[7], ready.state) == (ready, State.RUNNING)
 
 

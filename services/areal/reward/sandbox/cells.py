@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import os
-import select
 import signal
 import socket
 import time
@@ -20,6 +19,7 @@ from areal.reward.sandbox import kernel, messages, orphans
 from areal.reward.sandbox.cgroups import Group, Groups
 from areal.reward.sandbox.confinement import Confinement
 from areal.reward.sandbox.forks import Forks
+from areal.reward.sandbox.lines import Lines
 from areal.reward.sandbox.means import Means
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.occupancy import Assignment, Cell, State
@@ -48,7 +48,7 @@ class Cells:
     first_uid: int
     spares: int
     _cells: dict[int, Cell] = field(default_factory=dict)
-    _by_descriptor: dict[int, Cell] = field(default_factory=dict)
+    _lines: Lines = field(default_factory=Lines)
     _by_run: dict[int, Cell] = field(default_factory=dict)
     _free_slots: list[int] = field(default_factory=list)
     _slots: int = 0
@@ -68,14 +68,13 @@ class Cells:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
         self.link.setblocking(False)
-        self._poll = select.poll()
-        self._poll.register(self.link, select.POLLIN)
-        self._poll.register(woken, select.POLLIN)
+        self._lines.listen(self.link)
+        self._lines.listen(woken)
         while True:
             short = self._short_of_spares()
-            events = self._poll.poll(0 if short else self._patience_ms())
+            events = self._lines.wait(0 if short else self._patience_ms())
             died = not events and not short
-            for descriptor, _ in events:
+            for descriptor in events:
                 if descriptor == self.link.fileno():
                     if not self._hear_service():
                         self._end_all()
@@ -84,8 +83,8 @@ class Cells:
                     died = True
                     with contextlib.suppress(BlockingIOError):
                         woken.recv(4096)
-                elif descriptor in self._by_descriptor:
-                    self._hear_cell(self._by_descriptor[descriptor], descriptor)
+                elif (cell := self._lines.cell(descriptor)) is not None:
+                    self._hear_cell(cell, descriptor)
             if died:
                 self._reap()
             self._keep_deadlines()
@@ -189,9 +188,7 @@ class Cells:
         made = Cell(pid, shape, slot, mine, my_control, group)
         self._cells[pid] = made
         for end in (mine, my_control):
-            end.setblocking(False)
-            self._poll.register(end, select.POLLIN)
-            self._by_descriptor[end.fileno()] = made
+            self._lines.add(end, made)
         return made
 
     def _hand_over(self, chosen: Cell) -> None:
@@ -200,15 +197,17 @@ class Cells:
         assert entry is not None
         order = run.order
         chosen.state = State.RUNNING
-        chosen.deadline = time.monotonic() + _START_S
+        chosen.handed = time.monotonic()
+        chosen.deadline = chosen.handed + min(order["wall_s"], _START_S)
+        if not order["tell"]:
+            self._lines.leave_unheard(entry)  # when its program began is heard when it matters
         streams = 4 + order["channel"]
         try:
             if chosen.group is not None:
-                chosen.group.limit(order["memory"], order["group_tasks"])
+                chosen.group.limit(order["memory"], order["tasks"])
             if order["keep"] and self._inside and control is not None:
                 messages.send(control, {"keep": order["keep"], "bytes": order["keep_bytes"]}, run.descriptors[streams:])
-            keys = ("limits", "writable", "address_space", "tasks")
-            messages.send(entry, {key: order[key] for key in keys}, run.descriptors[:streams])
+            messages.send(entry, messages.RUN, run.descriptors[:streams])
         except OSError as error:
             chosen.failure = f"hand-over: {error}"
             self._kill(chosen, "setup")
@@ -226,7 +225,7 @@ class Cells:
         except (OSError, ValueError):
             message = None
         if message is None:
-            self._forget(line)
+            self._lines.forget(line)
             if line is cell.entry:
                 cell.entry = None
             else:
@@ -244,7 +243,7 @@ class Cells:
         elif "go" in message:
             cell.went, cell.cpu_before_s = message["go"], message["cpu_s"]
             assert cell.run is not None
-            cell.deadline = message["go"] + cell.run.order["limits"]["wall_s"]
+            cell.deadline = message["go"] + cell.run.order["wall_s"]
             if cell.run.order["tell"]:
                 self._tell({"event": "went", "id": cell.run.order["id"]})
         elif "status" in message:
@@ -253,14 +252,9 @@ class Cells:
 
     def _drain(self, line: socket.socket | None, cell: Cell) -> None:
         """Hears all that waits on a line."""
-        while line is not None and line.fileno() in self._by_descriptor:
+        while line is not None and self._lines.cell(line.fileno()) is not None:
             if not self._hear_cell(cell, line.fileno()):
                 return
-
-    def _forget(self, line: socket.socket) -> None:
-        self._by_descriptor.pop(line.fileno(), None)
-        self._poll.unregister(line)
-        line.close()
 
     # ---- ends
 
@@ -287,10 +281,20 @@ class Cells:
         for cell in list(self._cells.values()):
             if cell.kill_at is not None and now >= cell.kill_at:
                 self._end(cell)
-            elif cell.deadline is not None and now >= cell.deadline and cell.state is State.RUNNING:
-                self._kill(cell, "wall" if cell.went is not None else "setup")
+            elif cell.deadline is not None and now >= cell.deadline:
+                self._look_at_deadline(cell, now)
         if self._unremoved:
             self._unremoved = [group for group in self._unremoved if not group.close()]
+
+    def _look_at_deadline(self, cell: Cell, now: float) -> None:
+        """A run's time counts from its first instruction: the deadline so far may be the earliest there can be."""
+        self._drain(cell.entry, cell)
+        if cell.state is not State.RUNNING or cell.deadline is None:
+            return
+        if cell.went is None:
+            cell.deadline = cell.handed + _START_S
+        if now >= cell.deadline:
+            self._kill(cell, "wall" if cell.went is not None else "setup")
 
     def _patience_ms(self) -> int:
         moments = [at for cell in self._cells.values() for at in (cell.deadline, cell.kill_at) if at is not None]
@@ -360,8 +364,9 @@ class Cells:
         """After a report: a warden whose program began as it should may have another, any other cell ends."""
         if not cell.alive or cell.ending or not self._inside:
             return
-        if cell.went is not None and cell.control is not None:
+        if cell.went is not None and cell.control is not None and cell.entry is not None:
             cell.rest()
+            self._lines.hear_again(cell.entry)
         else:
             self._end(cell)
 

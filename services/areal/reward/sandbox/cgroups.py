@@ -23,12 +23,31 @@ def _write(descriptor: int, name: str, value: str) -> None:
         os.close(file)
 
 
-def _read(descriptor: int, name: str) -> str:
-    file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=descriptor)
-    try:
-        return os.read(file, 65536).decode()
-    finally:
-        os.close(file)
+class _Files:
+    """Files of a group that are read again and again: each is opened once."""
+
+    def __init__(self) -> None:
+        self._opened: dict[str, int] = {}
+
+    def read(self, group: int, name: str) -> bytes:
+        file = self._opened.get(name)
+        if file is None:
+            file = self._opened[name] = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=group)
+        return os.pread(file, 65536, 0)
+
+    def counter(self, group: int, name: str, key: bytes) -> int:
+        """The number behind this word; 0 where there is none."""
+        with contextlib.suppress(OSError, ValueError):
+            for line in self.read(group, name).splitlines():
+                word, _, value = line.partition(b" ")
+                if word == key:
+                    return int(value)
+        return 0
+
+    def close(self) -> None:
+        for file in self._opened.values():
+            os.close(file)
+        self._opened = {}
 
 
 @dataclass(frozen=True)
@@ -43,8 +62,9 @@ class Usage:
 class _Peak:
     """The most memory since `begin`, where the kernel lets it be counted anew; otherwise only that of a first run."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, files: _Files) -> None:
         self._name = name
+        self._files = files
         self._file = -1
         self._known = True
         self._fresh = True
@@ -65,7 +85,7 @@ class _Peak:
             with contextlib.suppress(OSError, ValueError):
                 if self._file >= 0:
                     return int(os.pread(self._file, 64, 0))
-                return int(_read(group, self._name))
+                return int(self._files.read(group, self._name))
         return None
 
     def close(self) -> None:
@@ -86,7 +106,9 @@ class Group:
         self._tasks: int | None = None
         self._killed = self._refused = 0
         self._bare_bytes: int | None = None
-        self._peak = _Peak("memory.max_usage_in_bytes" if version == 1 else "memory.peak")
+        self._files = _Files()
+        self._current = "memory.usage_in_bytes" if version == 1 else "memory.current"
+        self._peak = _Peak("memory.max_usage_in_bytes" if version == 1 else "memory.peak", self._files)
         try:
             for parent in parents:
                 os.mkdir(name, dir_fd=parent)
@@ -133,8 +155,9 @@ class Group:
     def usage(self) -> Usage:
         """What the run since the last `limit` has used."""
         memory, pids = self._own[0], self._own[-1]
-        killed = _counter(memory, "memory.oom_control" if self._version == 1 else "memory.events", "oom_kill")
-        refused = _counter(pids, "pids.events", "max")
+        events = "memory.oom_control" if self._version == 1 else "memory.events"
+        killed = self._files.counter(memory, events, b"oom_kill")
+        refused = self._files.counter(pids, "pids.events", b"max")
         usage = Usage(self._peak.seen(memory), killed > self._killed, refused > self._refused)
         self._killed, self._refused = killed, refused
         return usage
@@ -145,7 +168,7 @@ class Group:
         Call when all that lives in it is a program that hasn't begun; the first time shows what that takes.
         """
         try:
-            held = int(_read(self._own[0], "memory.usage_in_bytes" if self._version == 1 else "memory.current"))
+            held = int(self._files.read(self._own[0], self._current))
         except (OSError, ValueError):
             return False
         if self._bare_bytes is None:
@@ -157,6 +180,7 @@ class Group:
         for own in self._own:
             os.close(own)
         self._peak.close()
+        self._files.close()
         self._own = []
         gone = True
         for parent in self._parents:
@@ -167,15 +191,6 @@ class Group:
             except OSError:
                 gone = False
         return gone
-
-
-def _counter(descriptor: int, name: str, key: str) -> int:
-    with contextlib.suppress(OSError, ValueError):
-        for line in _read(descriptor, name).splitlines():
-            word, _, value = line.partition(" ")
-            if word == key:
-                return int(value)
-    return 0
 
 
 class Groups:

@@ -48,7 +48,8 @@ class Cell:
     used: bool = False  # has had a program
     state: State = State.MAKING
     run: Assignment | None = None
-    went: float | None = None
+    handed: float = 0.0  # when its program was given the run
+    went: float | None = None  # when that began
     cpu_before_s: float = 0.0
     deadline: float | None = None
     reason: str = ""

@@ -24,10 +24,10 @@ import time
 import traceback
 import types
 from collections.abc import Callable, Collection
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from areal.reward.sandbox import kernel, landlock, messages
-from areal.reward.sandbox.messages import Order
+from areal.reward.sandbox.orders import Order, read_order
 from areal.reward.sandbox.place import ENTRY, SETUP_FAILED, Place
 
 SCRIPT_NAME = "main.py"
@@ -72,17 +72,17 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
     """
     step = "hand-over"
     try:
-        given, order, descriptors = receive(entry)
+        order, descriptors = receive(entry)
         step = "files"
         settled()
         lay_files(order)
-        if not given["writable"] and read_only is not None:
+        if not order.head["writable"] and read_only is not None:
             landlock.restrict(read_only)
         step = "descriptors"
         channel = _take_descriptors(descriptors, place)
         step = "limits"
         if place.layers.rlimits:
-            set_limits(given["limits"], given, place.means.limits)
+            set_limits(order, place.means.limits)
         step = "program"
         random.seed()
         action = action_of(order, channel)
@@ -94,14 +94,14 @@ def serve(entry: socket.socket, place: Place, read_only: int | None, settled: Ca
     os._exit(1)
 
 
-def receive(entry: socket.socket) -> tuple[dict[str, Any], Order, list[int]]:
-    """A run as it was handed over: what its zygote says of it, its order, its other descriptors."""
+def receive(entry: socket.socket) -> tuple[Order, list[int]]:
+    """A run as it was handed over: its order, its other descriptors."""
     given, descriptors = messages.receive(entry, _MOST_DESCRIPTORS)
     if given is None:
         os._exit(0)  # a spare that nobody needs any more
-    order = messages.read_order(descriptors[0])
+    order = read_order(descriptors[0])
     os.close(descriptors[0])
-    return given, order, descriptors[1:]
+    return order, descriptors[1:]
 
 
 def say_go(entry: socket.socket) -> None:
@@ -129,27 +129,14 @@ def lay_files(order: Order) -> None:
             file.write(data)
 
 
-def set_limits(limits: dict[str, Any], given: dict[str, Any], settable: Collection[int]) -> None:
+def set_limits(order: Order, settable: Collection[int]) -> None:
     """Both limits of each kind alike: what ends the program can't be caught."""
-    cpu = max(1, math.ceil(limits["cpu_s"] + time.process_time() - _SETUP_CPU_S))
-    wanted = {
-        resource.RLIMIT_CPU: cpu,
-        resource.RLIMIT_FSIZE: limits["disk_bytes"],
-        resource.RLIMIT_NOFILE: limits["open_files"],
-        resource.RLIMIT_STACK: limits["stack_bytes"],
-        resource.RLIMIT_MEMLOCK: 64 << 10,
-        resource.RLIMIT_SIGPENDING: 256,
-    }
-    if given["address_space"]:
-        wanted[resource.RLIMIT_AS] = given["address_space"]
-    if given["tasks"]:
-        wanted[resource.RLIMIT_NPROC] = given["tasks"]
-    for kind, value in wanted.items():
-        if kind not in settable:
-            continue
-        hard = resource.getrlimit(kind)[1]
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+    cpu = max(1, math.ceil(order.head["cpu_s"] + time.process_time() - _SETUP_CPU_S))
+    for kind, value in ((resource.RLIMIT_CPU, cpu), *order.head["rlimits"]):
+        if kind in settable:
+            hard = resource.getrlimit(kind)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            resource.setrlimit(kind, (bound, bound))
 
 
 def action_of(order: Order, channel: socket.socket | None) -> Callable[[], NoReturn]:

@@ -14,11 +14,11 @@ import socket
 import sys
 
 from areal.reward.sandbox import messages, program
-from areal.reward.sandbox.values import DEFAULT_LIMITS, Run, Script
+from areal.reward.sandbox.orders import write_order
+from areal.reward.sandbox.values import Run, Script
 
 _ROUNDS = 24  # code is specialised after eight calls, in steps
 _NOTHING = Run(Script("print(end='')"))
-_GIVEN = {"limits": messages.limits_of(DEFAULT_LIMITS), "writable": True, "address_space": 0, "tasks": 0}
 
 
 def rehearse() -> None:
@@ -33,12 +33,12 @@ def rehearse() -> None:
 
 
 def _once(zygote: socket.socket, entry: socket.socket) -> None:
-    descriptor = messages.write_order(_NOTHING)
-    messages.send(zygote, _GIVEN, [descriptor])
+    descriptor = write_order(_NOTHING)
+    messages.send(zygote, messages.RUN, [descriptor])
     os.close(descriptor)
-    given, order, _ = program.receive(entry)
+    order, _ = program.receive(entry)
     program.lay_files(order)
-    program.set_limits(given["limits"], given, ())
+    program.set_limits(order, ())
     random.seed()
     program.action_of(order, None)
     program.say_go(entry)

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ConfigError, InfraError
-from areal.reward.sandbox import delegation, messages, tiers
+from areal.reward.sandbox import delegation, tiers
 from areal.reward.sandbox.admission import SandboxRefusalError, check
 from areal.reward.sandbox.messages import Shape
+from areal.reward.sandbox.orders import write_order
 from areal.reward.sandbox.probing import probe
 from areal.reward.sandbox.profiles import Profile
 from areal.reward.sandbox.session import MAX_FRAME_BYTES, Session
@@ -32,6 +33,7 @@ from areal.reward.sandbox.values import (
     Driver,
     Ended,
     Layers,
+    Limits,
     MemoryBound,
     Powers,
     Run,
@@ -80,6 +82,10 @@ class SandboxCounters:
     refusals: int = 0
     zygote_restarts: int = 0
     spare_misses: int = 0
+
+
+def _tasks(limits: Limits) -> int:
+    return max(limits.processes, _THREADS) if limits.processes == 1 else limits.processes
 
 
 class Sandbox:
@@ -222,9 +228,9 @@ class Sandbox:
             with contextlib.suppress(asyncio.CancelledError, ConfigError, InfraError):
                 await task
 
-    def _order(self, number: int, run: Run, zygote: Zygote, tell: bool) -> dict[str, Any]:
+    def _bounds(self, run: Run, zygote: Zygote) -> dict[str, int]:
+        """What a run's address space and its user's tasks are bounded by; 0 where a group counts better."""
         limits = run.limits
-        tasks = max(limits.processes, _THREADS) if limits.processes == 1 else limits.processes
         address_space = 0
         if run.as_memory and not self._delegation.version:
             address_space = limits.memory_bytes
@@ -232,13 +238,17 @@ class Sandbox:
                 address_space += zygote.address_space
         apart = zygote.means.own_tasks or (zygote.means.own_user and self._config.layers.user)
         # A user's tasks are counted all over the machine, those of another service's runs too: a group counts better.
-        bound = tasks + 1 if apart and not self._delegation.version else zygote.tasks + _TASKS_OF_SHARED_USER
+        bound = _tasks(limits) + 1 if apart and not self._delegation.version else zygote.tasks + _TASKS_OF_SHARED_USER
+        return {"address_space": address_space, "tasks": bound}
+
+    @staticmethod
+    def _message(number: int, run: Run, tell: bool) -> dict[str, Any]:
+        """What the zygote is told of a run."""
+        limits = run.limits
         return {
-            "op": "run", "id": number, "shape": Shape.of(run),
-            "limits": messages.limits_of(limits), "writable": run.writable,
-            "keep": list(run.keep), "keep_bytes": limits.disk_bytes, "tell": tell,
-            "channel": tell, "memory": limits.memory_bytes, "group_tasks": tasks + 1, "address_space": address_space,
-            "tasks": bound,
+            "op": "run", "id": number, "shape": Shape.of(run), "wall_s": limits.wall_s, "keep": list(run.keep),
+            "keep_bytes": limits.disk_bytes, "tell": tell, "channel": tell, "memory": limits.memory_bytes,
+            "tasks": _tasks(limits) + 1,
         }  # fmt: skip
 
     async def _fly(
@@ -310,7 +320,7 @@ class Sandbox:
 
         limits = run.limits
         with contextlib.ExitStack() as stack:
-            theirs = [messages.write_order(run), input_of(run.stdin, stack)]
+            theirs = [write_order(run, **self._bounds(run, zygote)), input_of(run.stdin, stack)]
             stdout, stderr, kept = Pipe(), Pipe(), Pipe() if run.keep else None
             theirs += [stdout.writer, stderr.writer, *channel]
             channel.clear()
@@ -322,7 +332,7 @@ class Sandbox:
             for reader in (output, errors, brought):
                 if reader is not None:
                     stack.callback(reader.close)
-            flight = zygote.submit(self._order(number, run, zygote, went is not None), theirs, started)
+            flight = zygote.submit(self._message(number, run, went is not None), theirs, started)
             if killers is not None:
                 killers.append(kill)
             try:
