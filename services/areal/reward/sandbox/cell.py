@@ -12,9 +12,10 @@ import signal
 import socket
 from typing import NoReturn
 
-from areal.reward.sandbox import kernel, messages, mounts, program
+from areal.reward.sandbox import kernel, mounts, program
 from areal.reward.sandbox.kernel import set_signal
 from areal.reward.sandbox.place import CONTROL, ENTRY, FIRST_FREE, RULES, Place
+from areal.reward.sandbox.rehearsal import be_ready
 from areal.reward.sandbox.warden import Warden
 
 _PARKED = 200  # above whatever a zygote has open
@@ -49,7 +50,7 @@ def become(place: Place, control: socket.socket, entry: socket.socket) -> NoRetu
         if ruled:
             os.close(RULES)
         step = "ready"
-        tell.send(messages.READY)
+        be_ready(tell)
     except BaseException as error:
         program.give_up(tell, step, error)
     program.serve(tell, place, None, lambda: None)

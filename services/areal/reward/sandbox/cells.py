@@ -62,14 +62,9 @@ class Cells:
     def serve(self) -> None:
         self._inside = self.means.namespaces and self.layers.namespaces
         self._forks = Forks(self._inside, self.means.return_to_pid_namespace)
-        woken, wake = socket.socketpair()
-        for end in (woken, wake):
-            end.setblocking(False)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        woken = self._lines.listen_for_children()
         self.link.setblocking(False)
         self._lines.listen(self.link)
-        self._lines.listen(woken)
         while True:
             short = self._short_of_spares()
             events = self._lines.wait(0 if short else self._patience_ms())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import signal
 import socket
 
 from areal.reward.sandbox.occupancy import Cell
@@ -17,6 +18,16 @@ class Lines:
 
     def listen(self, line: socket.socket) -> None:
         self._poll.register(line, select.POLLIN)
+
+    def listen_for_children(self) -> socket.socket:
+        """A line that says something whenever a child has ended."""
+        woken, self._wake = socket.socketpair()
+        for end in (woken, self._wake):
+            end.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wake.fileno(), warn_on_full_buffer=False)
+        self.listen(woken)
+        return woken
 
     def add(self, line: socket.socket, cell: Cell) -> None:
         """Listens to a cell's line."""

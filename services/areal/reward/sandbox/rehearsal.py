@@ -1,39 +1,54 @@
-"""What a zygote does before it forks anything: it goes the way of a program, with one that does nothing.
+"""Goes the way of a program with one that does nothing, before anybody waits for it.
 
 An interpreter learns while it runs a piece of code for the first times: where attributes are found, which instructions
-fit. It writes that into the code and its caches, so each forked process that had to learn it again would copy those
-pages, at the price of a page fault each.
+fit. It writes that into the code and its caches; a forked process that had to learn it again would copy those pages, at
+the price of a page fault each. So a zygote rehearses before it forks. What a forked process must copy all the same, it
+copies while it waits for its run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import random
 import socket
 import sys
+from collections.abc import Iterator
 
 from areal.reward.sandbox import messages, program
 from areal.reward.sandbox.orders import write_order
 from areal.reward.sandbox.values import Run, Script
 
 _ROUNDS = 24  # code is specialised after eight calls, in steps
-_NOTHING = Run(Script("print(end='')"))
+_NOTHING = "print(end='')"
 
 
 def rehearse() -> None:
-    """Leaves everything as it was, but for what the interpreter has learnt. Standard output must be silent."""
-    argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
+    """For a process that will fork. Leaves everything as it was, but for what the interpreter has learnt."""
     zygote, entry = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with zygote, entry:
+    with zygote, entry, _unnoticed():
         for _ in range(_ROUNDS):
-            _once(zygote, entry)
+            _all_steps(zygote, entry)
+
+
+def be_ready(entry: socket.socket) -> None:
+    """For the process of a program: says that it waits for a run, once it has what most runs need."""
+    with _unnoticed():
+        program.flushed(program.run_script(_NOTHING, []))
+    entry.send(messages.READY)
+
+
+@contextlib.contextmanager
+def _unnoticed() -> Iterator[None]:
+    argv, path, main = sys.argv, sys.path[:], sys.modules["__main__"]
+    yield
     sys.argv, sys.path[:], sys.modules["__main__"] = argv, path, main
     linecache.cache.pop(program.SCRIPT_NAME, None)
 
 
-def _once(zygote: socket.socket, entry: socket.socket) -> None:
-    descriptor = write_order(_NOTHING)
+def _all_steps(zygote: socket.socket, entry: socket.socket) -> None:
+    descriptor = write_order(Run(Script(_NOTHING)))
     messages.send(zygote, messages.RUN, [descriptor])
     os.close(descriptor)
     order, _ = program.receive(entry)

@@ -25,6 +25,7 @@ from areal.reward.sandbox import kernel, messages, program
 from areal.reward.sandbox.confinement import seal_ipc
 from areal.reward.sandbox.messages import Shape
 from areal.reward.sandbox.place import CONTROL, Place
+from areal.reward.sandbox.rehearsal import be_ready
 from areal.reward.sandbox.scratch import Scratch, settle
 
 _CHUNK_BYTES = 1 << 16
@@ -92,7 +93,7 @@ class Warden:
             self._place.confinement.hold(self._place.uid, shape, scratch.rules.writable if scratch.rules else None)
             os.chdir(scratch.box)
             step = "ready"
-            entry.send(messages.READY)
+            be_ready(entry)
         except BaseException as error:
             program.give_up(entry, step, error)
         read_only = scratch.rules.read_only if scratch.rules else None
