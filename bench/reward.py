@@ -15,9 +15,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from statistics import median
 
 import psutil
 import reward_baselines as baselines
@@ -36,6 +37,7 @@ from report import write
 from reward_soak import see_own_mounts_only, soak
 
 SLOTS = 2
+_ROUNDS = 7
 SECTIONS = ("latency", "suites", "math", "fairness", "soak")
 
 
@@ -89,13 +91,18 @@ async def running(tier: Tier) -> AsyncIterator[Sandbox]:
         await sandbox.stop()
 
 
+def _beside(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The middle one of the rounds' ratios: both rates of a round see the same machine."""
+    return median(mine / other for mine, other in zip(ours, theirs, strict=True))
+
+
 def _ms(seconds: float) -> float:
     return seconds * 1000
 
 
 async def latency(table: Table) -> None:
     """Trivial runs: ours by tier, through gRPC, and the baselines, the measures interleaved."""
-    subprocess_rates, bubblewrap_rates, ours = [], [], []
+    subprocess_rates, bubblewrap_rates, ours = [], [], []  # of one round after the other
     known = baselines.available()
     for name, once in known.items():
         taken = await asyncio.to_thread(baselines.latencies, once, 40)
@@ -109,24 +116,22 @@ async def latency(table: Table) -> None:
         table.most(f"{tier} start p99, warm spare", _ms(rates.percentile(taken, 0.99)), "ms", 15)
         late = await rates.kill_latencies(sandbox, 60)
         table.most(f"{tier} kill after the deadline p99", _ms(rates.percentile(late, 0.99)), "ms", 50)
-        for _ in range(3):
+        for _ in range(_ROUNDS):
             ours.append(await rates.at_once(lambda n: rates.trivial(sandbox, n), 300, SLOTS))
             subprocess_rates.append(await asyncio.to_thread(baselines.rate, known["subprocess"], 40, SLOTS))
             if "bubblewrap" in known:
                 bubblewrap_rates.append(await asyncio.to_thread(baselines.rate, known["bubblewrap"], 40, SLOTS))
-    mine = sorted(ours)[1]
-    table.least(f"{tier} runs a second, 2 slots", mine, "/s", 150)
-    bare = sorted(subprocess_rates)[1]
-    table.shown("subprocess: runs a second, 2 at once", bare, "/s")
-    table.least(f"{tier} beside subprocess", mine / bare, "times", 3, relative=True)
+    table.least(f"{tier} runs a second, 2 slots", median(ours), "/s", 150)
+    table.shown("subprocess: runs a second, 2 at once", median(subprocess_rates), "/s")
+    table.least(f"{tier} beside subprocess", _beside(ours, subprocess_rates), "times", 3, relative=True)
     if bubblewrap_rates:
-        table.shown("bubblewrap: runs a second, 2 at once", sorted(bubblewrap_rates)[1], "/s")
-        table.least(f"{tier} beside bubblewrap", mine / sorted(bubblewrap_rates)[1], "times", 4, relative=True)
+        table.shown("bubblewrap: runs a second, 2 at once", median(bubblewrap_rates), "/s")
+        table.least(f"{tier} beside bubblewrap", _beside(ours, bubblewrap_rates), "times", 4, relative=True)
     async with running(Tier.T2) as sandbox:
         taken = await rates.cell_latencies(sandbox, 200)
         table.shown("T2 start p50", _ms(rates.percentile(taken, 0.5)), "ms")
         restricted = [await rates.at_once(lambda n: rates.trivial(sandbox, n), 300, SLOTS) for _ in range(3)]
-        table.least("T2 runs a second, 2 slots", sorted(restricted)[1], "/s", 180)
+        table.least("T2 runs a second, 2 slots", median(restricted), "/s", 180)
     through = await reward_grpc.latencies(rates.ECHO, b"1 2\n", 300)
     table.most("through gRPC p50", _ms(rates.percentile(through.runs, 0.5)), "ms", 6)
     table.most("through gRPC p99", _ms(rates.percentile(through.runs, 0.99)), "ms", 25)

@@ -6,7 +6,8 @@ import asyncio
 import gc
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -55,7 +56,8 @@ def traces() -> Traces:
     )
 
 
-_SETTLED_S = 2.0  # all spares are made again
+_SETTLED_S = 1.0  # for so long nothing has come or gone: all spares are made again
+_SETTLES_S = 30.0
 
 HABITS = (
     ("print(1)", Ending.EXITED),
@@ -65,6 +67,20 @@ HABITS = (
     ("while True: pass", Ending.WALL_LIMIT),
     ("import os; os.abort()", Ending.SIGNALED),
 )
+
+
+async def _settled() -> Traces:
+    """What is there once nothing comes or goes any more."""
+    until = time.monotonic() + _SETTLES_S
+    found = traces()
+    since = time.monotonic()
+    while time.monotonic() - since < _SETTLED_S and time.monotonic() < until:
+        await asyncio.sleep(0.1)
+        seen = traces()
+        if replace(seen, rss_bytes=0) != replace(found, rss_bytes=0):
+            since = time.monotonic()
+        found = seen
+    return found
 
 
 async def soak(sandbox: Sandbox, runs: int, slots: int) -> dict[str, object]:
@@ -79,11 +95,9 @@ async def soak(sandbox: Sandbox, runs: int, slots: int) -> dict[str, object]:
         assert ended.ending is ending, (number, source, ended)
 
     await at_once(one, 200, slots)  # zygotes and spares of every profile exist from here on
-    await asyncio.sleep(_SETTLED_S)
-    before = traces()
+    before = await _settled()
     rate = await at_once(one, runs, slots)
-    await asyncio.sleep(_SETTLED_S)
-    after = traces()
+    after = await _settled()
     leaked = {
         name: getattr(after, name) - getattr(before, name)
         for name in ("processes", "descriptors", "mounts", "cgroups", "directories")

@@ -10,6 +10,7 @@ it is told and says are JSON objects, one a packet.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import os
 import select
@@ -44,6 +45,8 @@ def _in_fork(judge: Judge, parent: int, asked: dict[str, Any], descriptors: list
         link.sendall(frames.encode({"ready": True, "layers": layers}))
         serve(link, current, judge)
         code = 0
+    except BrokenPipeError:
+        pass  # the service is gone, or doesn't want this fork any more
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
@@ -124,7 +127,8 @@ def main() -> int:
     gc.collect()
     gc.freeze()  # a collection in a fork would copy every page
     link.sendall(orjson.dumps({"ready": True}))
-    _Forker(link, judge).run()
+    with contextlib.suppress(BrokenPipeError):  # the service may close its end while it is told something
+        _Forker(link, judge).run()
     return 0
 
 
