@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,8 +36,8 @@ def rlimits(limits: Limits, *, address_space: int, tasks: int) -> list[tuple[int
     return bounds
 
 
-def write_order(run: Run, *, address_space: int = 0, tasks: int = 0) -> int:
-    """The order for a run, as a descriptor."""
+def packed(run: Run, *, address_space: int = 0, tasks: int = 0) -> list[bytes]:
+    """The order for a run, in pieces; `rlimits` says what the bounds are."""
     entry = run.entry
     head: dict[str, Any] = {
         "executable": list(run.executable), "files": [[path, len(data)] for path, data in run.files.items()],
@@ -53,10 +54,15 @@ def write_order(run: Run, *, address_space: int = 0, tasks: int = 0) -> int:
     else:
         head |= {"kind": "command", "argv": list(entry.argv), "environment": dict(entry.environment)}
     text = as_json(head).encode()
+    return [_LENGTH.pack(len(text)) + text + _LENGTH.pack(len(body)) + body, *run.files.values()]
+
+
+def write_order(pieces: Iterable[bytes]) -> int:
+    """An order as a descriptor."""
     descriptor = os.memfd_create("order", os.MFD_CLOEXEC)
     try:
-        for blob in (_LENGTH.pack(len(text)) + text + _LENGTH.pack(len(body)) + body, *run.files.values()):
-            left = memoryview(blob)
+        for piece in pieces:
+            left = memoryview(piece)
             while left:
                 left = left[os.write(descriptor, left) :]
     except BaseException:
@@ -75,8 +81,10 @@ class Order:
 
 
 def read_order(descriptor: int) -> Order:
-    """Reads an order."""
-    data = os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_END), 0)
+    return unpacked(os.pread(descriptor, os.lseek(descriptor, 0, os.SEEK_END), 0))
+
+
+def unpacked(data: bytes) -> Order:
     (size,) = _LENGTH.unpack_from(data)
     head, _ = of_json(data[4 : 4 + size].decode())
     (body_size,) = _LENGTH.unpack_from(data, 4 + size)

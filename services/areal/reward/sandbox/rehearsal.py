@@ -17,11 +17,11 @@ import sys
 from collections.abc import Iterator
 
 from areal.reward.sandbox import messages, program
-from areal.reward.sandbox.orders import write_order
+from areal.reward.sandbox.orders import Order, packed, unpacked, write_order
 from areal.reward.sandbox.values import Run, Script
 
 _ROUNDS = 24  # code is specialised after eight calls, in steps
-_NOTHING = "print(end='')"
+_ORDER = b"".join(packed(Run(Script("print(end='')"))))
 
 
 def rehearse() -> None:
@@ -29,13 +29,19 @@ def rehearse() -> None:
     zygote, entry = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with zygote, entry, _unnoticed():
         for _ in range(_ROUNDS):
-            _all_steps(zygote, entry)
+            descriptor = write_order([_ORDER])
+            messages.send(zygote, messages.RUN, [descriptor])
+            os.close(descriptor)
+            order, _ = program.receive(entry)
+            _go_through(order)
+            program.say_go(entry)
+            zygote.recv(messages.DATAGRAM_BYTES)
 
 
 def be_ready(entry: socket.socket) -> None:
     """For the process of a program: says that it waits for a run, once it has what most runs need."""
     with _unnoticed():
-        program.flushed(program.run_script(_NOTHING, []))
+        _go_through(unpacked(_ORDER))
     entry.send(messages.READY)
 
 
@@ -47,15 +53,10 @@ def _unnoticed() -> Iterator[None]:
     linecache.cache.pop(program.SCRIPT_NAME, None)
 
 
-def _all_steps(zygote: socket.socket, entry: socket.socket) -> None:
-    descriptor = write_order(Run(Script(_NOTHING)))
-    messages.send(zygote, messages.RUN, [descriptor])
-    os.close(descriptor)
-    order, _ = program.receive(entry)
+def _go_through(order: Order) -> None:
+    """What a program's process does with its order, and doesn't only do once."""
     program.lay_files(order)
     program.set_limits(order, ())
     random.seed()
     program.action_of(order, None)
-    program.say_go(entry)
-    zygote.recv(messages.DATAGRAM_BYTES)
     program.flushed(program.run_script(order.body.decode("utf-8", "surrogatepass"), order.head["argv"]))

@@ -22,7 +22,7 @@ from areal.errors import ConfigError, InfraError
 from areal.reward.sandbox import delegation, tiers
 from areal.reward.sandbox.admission import SandboxRefusalError, check
 from areal.reward.sandbox.messages import Shape
-from areal.reward.sandbox.orders import write_order
+from areal.reward.sandbox.orders import packed, write_order
 from areal.reward.sandbox.probing import probe
 from areal.reward.sandbox.profiles import Profile
 from areal.reward.sandbox.session import MAX_FRAME_BYTES, Session
@@ -320,7 +320,7 @@ class Sandbox:
 
         limits = run.limits
         with contextlib.ExitStack() as stack:
-            theirs = [write_order(run, **self._bounds(run, zygote)), input_of(run.stdin, stack)]
+            theirs = [write_order(packed(run, **self._bounds(run, zygote))), input_of(run.stdin, stack)]
             stdout, stderr, kept = Pipe(), Pipe(), Pipe() if run.keep else None
             theirs += [stdout.writer, stderr.writer, *channel]
             channel.clear()
