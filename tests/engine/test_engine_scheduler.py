@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.engine.commands import Abort, Add, Continue, Load, Pause, Stop
+from areal.engine.commands import Abort, Add, Continue, Load, Pause, SetVersion, Stop
 from areal.engine.model import Model
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import GenerateRequest, Output, SamplingParams
@@ -264,3 +264,25 @@ def test_a_missing_or_misshapen_tensor_is_named(models, tmp_path):
         save_file(kept, tmp_path / "model.safetensors")
         with pytest.raises(DataError, match=word):
             load_weights(tmp_path, config, F32)
+
+
+def test_who_has_an_answer_finds_its_effect_in_the_picture(run, models):
+    running = run()
+    seen: list[tuple[str, str, bool]] = []
+
+    def look(_: object) -> None:  # in the scheduler's thread, at the moment of the answer
+        stats = running.scheduler.stats
+        seen.append((stats.weight_version, stats.model_path, stats.paused))
+
+    weights = load_weights(models[1], running.config, F32)
+    commands = [
+        Load(weights, str(models[1]), "1.f1", True, False),
+        Pause("retract"),
+        SetVersion("2.f1", False),
+        Continue(),
+    ]
+    for command in commands:
+        command.done.add_done_callback(look)
+        running.command(command)
+    new = str(models[1])
+    assert seen == [("1.f1", new, False), ("1.f1", new, True), ("2.f1", new, True), ("2.f1", new, False)]

@@ -17,6 +17,7 @@ from areal.generation.engine_command import EngineStart, Launch, launch
 from areal.generation.engine_process import EngineProcess, RestartBudget
 from areal.spec.serving import EmbeddedEngine, SglangEngine
 from support.engine_server import free_port
+from support.processes import lives
 
 START = EngineStart(Path("/models/m"), Path("/models/t"), "3.f1", 4000, 16, "key")
 SLEEPER = "import http.server, sys; " + (
@@ -108,4 +109,4 @@ def test_an_engine_dies_with_its_agent_whatever_kills_the_agent():
     process.kill()
     process.wait()
     psutil.wait_procs([engine], timeout=5)
-    assert not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE
+    assert not lives(engine)

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from areal.local import inspect
+from support.processes import lives
 from support.tiny_job import make_tiny_job
 
 pytestmark = pytest.mark.component
@@ -196,7 +197,7 @@ def test_killing_the_run_leaves_no_process_and_it_can_be_resumed(start, tmp_path
     process.kill()
     process.wait(10)
     deadline = time.monotonic() + 10
-    while [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
+    while any(lives(one) for one in family):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     ended(start("well", "--resume"), 0)

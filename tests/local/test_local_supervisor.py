@@ -18,6 +18,7 @@ from areal.launch.core import LifePolicy, Phase, RestartBy
 from areal.launch.probe import Probe, ProbeKind
 from areal.launch.supervise import ChildSpec
 from areal.local.supervisor import Ended, Member, Supervisor
+from support.processes import lives
 
 pytestmark = pytest.mark.component
 
@@ -88,7 +89,7 @@ async def said(table: Table, event: str, times: int = 1) -> None:
 
 def children() -> set[int]:
     """Pids of this process's living children."""
-    return {child.pid for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE}
+    return {child.pid for child in psutil.Process().children() if lives(child)}
 
 
 @pytest.fixture
@@ -211,8 +212,8 @@ async def test_stopping_before_anything_is_up_starts_nothing_more(table):
 
 
 SUPERVISOR = """
-import asyncio, sys
-sys.path[:0] = [sys.argv[1]]
+import asyncio, os, sys
+sys.path[:0] = [sys.argv[1], os.path.dirname(sys.argv[1])]
 from pathlib import Path
 from test_local_supervisor import Supervisor, Table
 table = Table(Path(sys.argv[2]))
@@ -236,7 +237,7 @@ def test_killing_the_supervisor_leaves_no_process(tmp_path, table):
         process.send_signal(signal.SIGKILL)
         process.wait(10)
         deadline = time.monotonic() + 10
-        while left := [one for one in family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]:
+        while left := [one for one in family if lives(one)]:
             assert time.monotonic() < deadline, left
             time.sleep(0.01)
     finally:

@@ -8,6 +8,7 @@ import time
 
 import psutil
 import pytest
+from support.processes import lives
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
@@ -58,9 +59,8 @@ def test_killing_the_supervisor_leaves_no_process(start_job):
     run.process.kill()
     run.process.wait(10)
     deadline = time.monotonic() + 10
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family):
-        alive = [child for child in family if child.is_running()]
-        assert time.monotonic() < deadline, [child.cmdline() for child in alive]
+    while alive := [child for child in family if lives(child)]:
+        assert time.monotonic() < deadline, alive
         time.sleep(0.1)
 
 

@@ -15,6 +15,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -132,8 +133,14 @@ class Scheduler:
             self._close_holes()
             for flush in self._pending_flushes:
                 if not flush.done.cancelled():
-                    flush.done.set_result(self._flush())
+                    self._answer(flush.done, self._flush())
             self._pending_flushes.clear()
+        self._show()
+        if self._outputs:
+            outputs, self._outputs = self._outputs, []
+            self._deliver(outputs)
+
+    def _show(self) -> None:
         rows = self._rows
         self.stats = self._meter.picture(
             self._version,
@@ -143,9 +150,11 @@ class Scheduler:
             waiting=len(self._waiting) + len(self._behind),
             used_tokens=int(rows.position[: rows.count].sum()) + rows.count,
         )
-        if self._outputs:
-            outputs, self._outputs = self._outputs, []
-            self._deliver(outputs)
+
+    def _answer(self, done: Future[Answer], answer: Answer) -> None:
+        """Who has the answer to a command finds its effect in the picture."""
+        self._show()
+        done.set_result(answer)
 
     # ---- commands
 
@@ -159,22 +168,22 @@ class Scheduler:
                 self._abort(rid)
             case Pause(mode, done):
                 self._pause(mode)
-                done.set_result(Answer())
+                self._answer(done, Answer())
             case Continue(done):
                 self._paused = False
-                done.set_result(Answer())
+                self._answer(done, Answer())
             case Load():
                 self._request_load(command)
             case SetVersion(version, abort_all, done):
                 if abort_all:
                     self._abort(None)
                 self._set_version(version)
-                done.set_result(Answer())
+                self._answer(done, Answer())
             case Flush(when_idle, done):
                 if when_idle and self._live:
                     self._pending_flushes.append(command)
                 else:
-                    done.set_result(self._flush())
+                    self._answer(done, self._flush())
             case Stop():
                 self._abort(None)
                 self._stopped = True
@@ -226,7 +235,7 @@ class Scheduler:
 
     def _request_load(self, command: Load) -> None:
         if self._pending_load is not None:
-            command.done.set_result(Answer(False, "another weight update waits for running requests"))
+            self._answer(command.done, Answer(False, "another weight update waits for running requests"))
             return
         if command.abort_all:
             self._abort(None)
@@ -246,9 +255,10 @@ class Scheduler:
             self._set_version(load.version)
         flushed = self._flush() if load.flush_cache else Answer()
         if flushed.success:
-            load.done.set_result(Answer(True, "Succeeded to update model weights."))
+            self._answer(load.done, Answer(True, "Succeeded to update model weights."))
         else:
-            load.done.set_result(Answer(False, "Weights were updated, but the cache was not flushed: requests hold it"))
+            unflushed = "Weights were updated, but the cache was not flushed: requests hold it"
+            self._answer(load.done, Answer(False, unflushed))
         self._waiting.extend(self._behind)
         self._behind.clear()
 
