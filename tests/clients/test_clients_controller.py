@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 
 import pytest
@@ -33,16 +34,20 @@ async def waits():
     return WaitRegistry("w")
 
 
-@pytest.fixture
-async def client(controller, heard, waits):
-    client = WorkClient(
-        controller.address,
+def made(address, heard, waits) -> WorkClient:
+    return WorkClient(
+        address,
         TOKEN,
         hello=lambda: wire.WorkerMessage(worker_id="hello"),
         report=lambda: wire.WorkerMessage(worker_id="report"),
         on_orders=heard.append,
         waits=waits,
     )
+
+
+@pytest.fixture
+async def client(controller, heard, waits):
+    client = made(controller.address, heard, waits)
     client.start()
     yield client
     await client.close()
@@ -96,6 +101,23 @@ async def test_a_last_report_that_nobody_reads_is_said(client, controller):
     await controller.until(lambda: bool(controller.messages))
     await controller.die()
     assert not await client.finish(0.3)
+
+
+async def test_a_cancellation_that_a_call_swallows_still_ends_the_stream(heard, waits, monkeypatch):
+    """The core raises an error of its own when a call is cancelled while its peer goes."""
+    client, streaming = made("127.0.0.1:1", heard, waits), asyncio.Event()
+
+    async def stream() -> str:
+        streaming.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+        return "INTERNAL: Internal error from Core"
+
+    monkeypatch.setattr(client, "_stream", stream)
+    client.start()
+    async with asyncio.timeout(10):
+        await streaming.wait()
+        await client.close()
 
 
 async def test_orders_arrive(client, controller, heard):

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 
-from areal.net.channel import connect
+from areal.net.channel import connect, raise_if_cancelled
 from areal.net.heartbeat import PERIOD_S
 from areal.observe.waits import WaitRegistry
 from areal.v1 import rollout_pb2 as wire
@@ -90,6 +90,7 @@ class WorkClient:
         while True:
             began = time.monotonic()
             why = await self._stream()
+            raise_if_cancelled()
             self.connected = False
             if self._said_last and why == _ENDED:
                 self._finished.set()
@@ -120,9 +121,7 @@ class WorkClient:
         except grpc.aio.AioRpcError as error:
             return f"{error.code().name}: {error.details()}"
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
+            raise_if_cancelled()
             return "cancelled by the peer"
 
     async def _messages(self, number: int) -> AsyncIterator[wire.WorkerMessage]:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 
 import grpc
 
-from areal.net.channel import connect
+from areal.net.channel import connect, raise_if_cancelled
 from areal.net.heartbeat import PERIOD_S
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
@@ -72,6 +72,7 @@ class ControllerLink:
                 why = f"{error.code().name}: {error.details()}"
             except TimeoutError:
                 why = f"it was silent for {SILENCE_S} s"
+            raise_if_cancelled()
             lived = time.monotonic() - began > MAX_BACKOFF_S
             backoff = FIRST_BACKOFF_S if lived else min(2 * backoff, MAX_BACKOFF_S)
             log.info("no stream to the controller (%s), trying again", why)

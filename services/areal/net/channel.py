@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,3 +108,12 @@ def connect(address: str, token: str) -> grpc.aio.Channel:
 def connect_sync(address: str, token: str) -> grpc.Channel:
     """A blocking channel to `host:port`, for code that owns no event loop."""
     return grpc.intercept_channel(grpc.insecure_channel(address, options=options.CLIENT), _SyncToken(token))
+
+
+def raise_if_cancelled() -> None:
+    """For loops that catch what a call raises: one that is cancelled as its peer goes may raise the peer's error, and
+    the cancellation would be lost with it. Raises CancelledError.
+    """
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import grpc
 
-from areal.net.channel import connect
+from areal.net.channel import connect, raise_if_cancelled
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as wire_grpc
 
@@ -127,8 +127,9 @@ class AgentLink:
             except grpc.RpcError as error:
                 why = f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else "lost"
             except asyncio.CancelledError:
-                if self._closing.is_set() or (task := asyncio.current_task()) is None or task.cancelling():
+                if self._closing.is_set():
                     raise
+                raise_if_cancelled()
                 why = "abandoned"  # grpc raises this too when the call alone was cancelled
             self._lose(why)
             backoff = FIRST_BACKOFF_S if time.monotonic() - began > MAX_BACKOFF_S else min(2 * backoff, MAX_BACKOFF_S)
