@@ -51,7 +51,7 @@ test: check k8s-tools  ## Set up and pass all tests
 	@tools/tier component 6 $(PY) -m pytest -q $(TWO) tests -m "component or sglang_real" --ignore=tests/sim --ignore=tests/reward
 	@tools/tier reward 5 $(PY) -m pytest -q $(TWO) tests/reward -m component
 	@tools/tier system 20 $(PY) -m pytest -q tests -m system
-	@tools/tier kubernetes-api 8 $(PY) -m pytest -q tests -m kube_api
+	@tools/tier kubernetes-api 8 $(PY) -m pytest -q $(TWO) tests -m kube_api
 	@tools/tier kubernetes-node 12 $(PY) -m pytest -q tests -m kube_node
 
 format:  ## Format the code and fix what lint can fix

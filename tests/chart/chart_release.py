@@ -56,20 +56,32 @@ def api_resources(admin: Client) -> Iterator[tuple[str, Object]]:
             yield version, {**resource, "path": f"{path}/{resource['name']}"}
 
 
-def everything(admin: Client) -> set[str]:
-    """Every object in the cluster that can be listed."""
+def _objects(admin: Client) -> dict[str, Object]:
     return {
-        f"{resource['name']}.{version} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}"
+        f"{resource['name']}.{version} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item
         for version, resource in api_resources(admin)
         if "list" in resource["verbs"] and resource["name"] not in _FLEETING
         for item in admin.raw("GET", resource["path"])["items"]
     }
 
 
+def everything(admin: Client) -> set[str]:
+    """Every object in the cluster that can be listed."""
+    return set(_objects(admin))
+
+
+def _comes_or_goes(admin: Client, before: set[str]) -> bool:
+    """Whether something of a release is still on its way out: its pods, or what waits for its finalizers."""
+    new = {name: item for name, item in _objects(admin).items() if name not in before}
+    ours = [name for name in new if "areal.dev" in name]
+    served, defined = (any(name.startswith(kind) for name in ours) for kind in ("apiservices.", "customresourced"))
+    going = any("deletionTimestamp" in item["metadata"] for item in new.values())
+    return going or served != defined or any(f" {HOME}/areal" in name for name in new)
+
+
 def left_behind(admin: Client, before: set[str]) -> set[str]:
-    """What is there now and wasn't, once what was deleted with its owner has gone."""
-    own = f" {HOME}/areal"
-    eventually(lambda: not any(own in found for found in everything(admin) - before), "the pods to go", every_s=0.5)
+    """What is there now and wasn't, once what was deleted, or with its owner, has gone."""
+    eventually(lambda: not _comes_or_goes(admin, before), "what was deleted to go", every_s=0.5)
     every_namespaces = "/kube-root-ca.crt"
     return {found for found in everything(admin) - before if not found.endswith(every_namespaces)}
 
