@@ -1,7 +1,7 @@
 """Classic BPF for system call filters: an assembler with labels, checks of arguments, a decision tree over numbers.
 
-Pure. The kernel runs a filter once for each call that it knows when the filter is installed, and at each call whose
-arguments count: a tree of comparisons is about a third of the instructions of a list of them.
+Pure. When a filter is installed the kernel runs it once for each call that it knows, later at each call whose arguments
+count. Going down a tree of comparisons takes a seventh of the steps of going through a list of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ ALLOW = 0x7FFF0000
 JEQ = 0x15
 _LD_W_ABS = 0x20
 _ALU_AND = 0x54
-_JMP_JA = 0x05
 _JGE = 0x35
 _JSET = 0x45
 _RET = 0x06
@@ -70,21 +69,18 @@ class Assembler:
                 continue
             position += 1
             true, false = (0 if target is None else places[target] - position for target in (item.true, item.false))
-            if item.code == _JMP_JA:
-                out += struct.pack("=HBBI", item.code, 0, 0, true)
-            else:
-                out += struct.pack("=HBBI", item.code, true, false, item.operand)
+            out += struct.pack("=HBBI", item.code, true, false, item.operand)
         return bytes(out)
 
 
 @dataclass(frozen=True)
 class _Check:
-    """One check of an argument; `wide` of both its halves, which must be zero."""
+    """One check of an argument: of its lower half, or with `wide` whether both halves are zero."""
 
     argument: int
     code: int
     values: tuple[int, ...]
-    holds: bool  # whether the action is for an argument that passes one of the comparisons, or none
+    holds: bool  # the action is for an argument that one of the values fits; otherwise for one that none does
     action: int
     mask: int = 0xFFFFFFFF
     wide: bool = False

@@ -18,11 +18,8 @@ from areal.reward.sandbox.values import Driver, Limits, Run, Script
 _LENGTH = struct.Struct("<I")
 
 
-def rlimits(limits: Limits, *, address_space: int, tasks: int) -> list[tuple[int, int]]:
-    """Limits of a process by kind, but for processor time: that counts from its first instruction.
-
-    `address_space` and `tasks` are 0 where something else bounds them.
-    """
+def _rlimits(limits: Limits, address_space: int, tasks: int) -> list[tuple[int, int]]:
+    """Limits of a process by kind, but for processor time: that counts from its first instruction."""
     bounds = [
         (resource.RLIMIT_FSIZE, limits.disk_bytes),
         (resource.RLIMIT_NOFILE, limits.open_files),
@@ -37,12 +34,12 @@ def rlimits(limits: Limits, *, address_space: int, tasks: int) -> list[tuple[int
 
 
 def packed(run: Run, *, address_space: int = 0, tasks: int = 0) -> list[bytes]:
-    """The order for a run, in pieces; `rlimits` says what the bounds are."""
+    """The order for a run, in pieces. `address_space` in bytes and `tasks` are 0 where something else bounds them."""
     entry = run.entry
     head: dict[str, Any] = {
         "executable": list(run.executable), "files": [[path, len(data)] for path, data in run.files.items()],
         "writable": run.writable, "cpu_s": run.limits.cpu_s,
-        "rlimits": rlimits(run.limits, address_space=address_space, tasks=tasks),
+        "rlimits": _rlimits(run.limits, address_space, tasks),
     }  # fmt: skip
     body = b""
     if isinstance(entry, Script):

@@ -229,7 +229,7 @@ class Sandbox:
                 await task
 
     def _bounds(self, run: Run, zygote: Zygote) -> dict[str, int]:
-        """What a run's address space and its user's tasks are bounded by; 0 where a group counts better."""
+        """What bounds a run's address space, 0 where its memory is counted by a group, and its user's tasks."""
         limits = run.limits
         address_space = 0
         if run.as_memory and not self._delegation.version:
