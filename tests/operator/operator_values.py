@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from areal.operator.admission import Admitted
+from areal.operator.hot_fields import HotFields
 from areal.operator.memory import Condition, Failure, Memory
 from areal.operator.observed import (
     Batch,
     ChildPhase,
     ControllerReport,
     Ending,
-    HotFields,
     LauncherReport,
     Observed,
     Pod,

@@ -10,8 +10,9 @@ from areal.operator.admission import Refusal
 from areal.operator.conditions import conditions
 from areal.operator.decide import decide
 from areal.operator.decision import CleanUp, Converge, Decision, End, Finish, HandsOff, Prepare, Reject, Suspend
+from areal.operator.hot_fields import HotFields
 from areal.operator.memory import Memory, Outcome, Rest
-from areal.operator.observed import Batch, ChildPhase, HotFields, Node, Observed, Pod, Reports, Stage, TrainerReport
+from areal.operator.observed import Batch, ChildPhase, Node, Observed, Pod, Reports, Stage, TrainerReport
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason, CompleteReason, FailedReason
 from hypothesis import given, settings

@@ -12,7 +12,8 @@ from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.operator.observed import ChildPhase, HotFields, Pod, Reports
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import ChildPhase, Pod, Reports
 from areal.operator.reports import Asker, Poller, Targets, by_pod_ip
 from areal.operator.reports.ask import controller_report
 from areal.operator.reports.poller import news

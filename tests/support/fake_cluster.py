@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.operator import timestamps
-from areal.operator.observed import (
-    ChildPhase,
-    HotFields,
-)
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import ChildPhase
 from areal.operator.runtime.cache import Cache
 from areal.operator.runtime.resources import (
     CLUSTER_RUNTIMES,

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.operator.observed import (
-    ChildPhase,
-    ControllerReport,
-    HotFields,
-    LauncherReport,
-    Pod,
-    Reports,
-    TrainerReport,
-)
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
 from areal.operator.reports import Targets
 from areal.operator.runtime.resources import Json, Key
 from support.fake_cluster import FakeCluster, incarnation

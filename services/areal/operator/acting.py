@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from areal.operator.decision import Eviction
 from areal.operator.drift import differs, inputs_hash, settled
+from areal.operator.hot_fields import HotFields
 from areal.operator.looking import access, wanted
-from areal.operator.observed import Batch, HotFields, Observed, Pod, Stage, Workload, owner_of
+from areal.operator.observed import Batch, Observed, Pod, Stage, Workload, owner_of
 from areal.operator.reports import Targets
 from areal.operator.runtime.api import MANAGER
 from areal.operator.runtime.errors import AlreadyExistsError

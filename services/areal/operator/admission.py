@@ -13,8 +13,8 @@ from areal.errors import ConfigError
 from areal.operator.children import snapshot_hash
 from areal.operator.children.pods import pod_template
 from areal.operator.children.wanted import Wanted
+from areal.operator.hot_fields import HotFields
 from areal.operator.memory import reason_of
-from areal.operator.observed import HotFields
 from areal.operator.runtime.resources import Json
 from areal.plan.cluster import ClusterRefusal, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role

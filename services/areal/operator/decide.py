@@ -26,9 +26,10 @@ from areal.operator.decision import (
 )
 from areal.operator.failure import STALLED, Action, Incident, Ruling
 from areal.operator.gang import Gang, gang_of
+from areal.operator.hot_fields import HotFields
 from areal.operator.incidents import of_batch, of_roles
 from areal.operator.memory import Memory, Outcome, Rest
-from areal.operator.observed import HotFields, Observed, Stage
+from areal.operator.observed import Observed, Stage
 from areal.operator.progress import stepped, trained_out
 from areal.operator.results import audit_of
 from areal.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RETRY_REFUSED_S, SOON_S, STEADY_S

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from areal.operator.hot_fields import HotFields
 from areal.operator.memory import Memory
-from areal.operator.observed import Batch, HotFields, Pod, Workload
+from areal.operator.observed import Batch, Pod, Workload
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, FailedReason
 

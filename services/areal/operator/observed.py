@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from areal.operator import timestamps
+from areal.operator.admission import Admitted, Refusal
+from areal.operator.hot_fields import HotFields
 from areal.operator.memory import Memory
 from areal.operator.runtime.resources import Json, Key
 from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, LONG_RUNNING, MAIN_CONTAINER, Role
-
-if TYPE_CHECKING:
-    from areal.operator.admission import Admitted, Refusal
 
 
 @dataclass(frozen=True)
@@ -160,15 +159,6 @@ class TrainerReport:
     checkpoint_step: int  # 0 before the first
     checkpoint_at: float
     at: float
-
-
-@dataclass(frozen=True)
-class HotFields:
-    """What a running job may change."""
-
-    max_steps: int
-    max_staleness: int
-    max_concurrent_rollouts: int
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import Any, Literal, Protocol
 from areal.operator import children
 from areal.operator.admission import Admitted, Refusal
 from areal.operator.children import Wanted
-from areal.operator.observed import HotFields, Pod, Reports
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import Pod, Reports
 from areal.operator.reports import Targets
 from areal.operator.runtime.cache import Cache
 from areal.operator.runtime.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource

@@ -15,15 +15,8 @@ from typing import TypeVar
 import grpc
 
 from areal.net.channel import connect
-from areal.operator.observed import (
-    ChildPhase,
-    ControllerReport,
-    HotFields,
-    LauncherReport,
-    Pod,
-    Reports,
-    TrainerReport,
-)
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
 from areal.operator.reports.dialer import Dialer
 from areal.operator.runtime.resources import Key
 from areal.operator.times import ASK_S, TELL_S

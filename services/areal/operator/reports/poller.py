@@ -11,7 +11,8 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 
-from areal.operator.observed import HotFields, Pod, Reports
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import Pod, Reports
 from areal.operator.reports.ask import Asker, Targets
 from areal.operator.runtime.resources import Key
 from areal.operator.times import DRAIN_GRACE_S, POLL_S

@@ -1,0 +1,14 @@
+"""What of a job a running controller can be told anew. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class HotFields:
+    """What a running job may change."""
+
+    max_steps: int
+    max_staleness: int
+    max_concurrent_rollouts: int
