@@ -174,7 +174,8 @@ async def test_a_kind_of_zygote_is_started_when_first_asked_for() -> None:
     async with started() as sandbox:
         count = len(below(os.getpid()))
         assert not (await sandbox.run(Run(Script("import sys; assert 'numpy' in sys.modules")))).clean
-        source = "import numpy\nprint(numpy.random.rand(), numpy.linalg.det(numpy.eye(3)))"
+        source = "import sys; assert 'numpy.random' in sys.modules\n"
+        source += "import numpy\nprint(numpy.random.rand(), numpy.linalg.det(numpy.eye(3)))"
         run = Run(Script(source), limits=LIMITS, numpy=True)
         seen = {(await sandbox.run(run)).stdout for _ in range(3)}
         assert len(seen) == 3, "each run has its own random numbers"

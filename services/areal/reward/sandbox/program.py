@@ -146,9 +146,9 @@ def action_of(order: Order, channel: socket.socket | None) -> Callable[[], NoRet
         environment = {**os.environ, **order.head["environment"]}
         argv = list(order.head["argv"])
         return lambda: _execute(argv, environment)
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()  # all cells of a zygote share its memory as it was
+    numpys = sys.modules.get("numpy.random")
+    if numpys is not None:
+        numpys.seed()  # all cells of a zygote share its memory as it was
     if kind == "driver":
         sys.modules.update(_ours)
         driver = sys.modules.get(order.head["module"]) or importlib.import_module(order.head["module"])

@@ -64,7 +64,7 @@ class SandboxConfig:
     max_runs: int = 0  # at once; 0 is four a zygote
     drivers: tuple[str, ...] | None = None  # modules that zygotes import; None: those of the judge that exist
     driver_paths: tuple[str, ...] = ()  # directories that drivers are imported from beside the service's own
-    preload: tuple[str, ...] = ("numpy",)  # what the zygotes of runs with `numpy` import beside
+    preload: tuple[str, ...] = ("numpy", "numpy.random")  # what the zygotes of runs with `numpy` import beside
     first_uid: int = 200000
     layers: Layers = ALL_LAYERS
     readable: tuple[str, ...] = ()
@@ -175,7 +175,7 @@ class Sandbox:
             preload=preload,
             import_paths=tuple(dict.fromkeys((*packages, *config.driver_paths))),
             hidden_paths=config.driver_paths,
-            readable=tuple(readable),
+            readable=tuple(dict.fromkeys(readable)),
             first_uid=config.first_uid,
             spares=config.spares,
             layers=config.layers,
