@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -247,6 +248,22 @@ async def test_the_client_raises_what_has_no_score(served: Served) -> None:
     soon = int(time.time() * 1000) + 2500
     with pytest.raises(InfraError, match="SANDBOX_ERROR"):
         await served.client.judge("sandbox-error", SUITE, pb.JudgeRequest(deadline_unix_ms=soon))
+
+
+async def test_a_client_whose_time_ends_while_it_asks_again_says_what_kept_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [pb.JudgeResult(status=pb.SANDBOX_STATUS_SANDBOX_ERROR, message="a worker was lost", retryable=True)]
+
+    async def judge(request: pb.JudgeRequest, timeout: float) -> pb.JudgeResult:
+        if answers:
+            return answers.pop()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata())
+
+    await served.client.put_suite(SUITE)
+    monkeypatch.setattr(served.client, "_stub", SimpleNamespace(Judge=judge))
+    with pytest.raises(InfraError, match="SANDBOX_ERROR: a worker was lost"):
+        await served.client.judge("pass", SUITE)
 
 
 async def test_the_client_gives_up_on_a_full_service(served: Served) -> None:

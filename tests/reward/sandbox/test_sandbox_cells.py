@@ -77,3 +77,17 @@ def test_a_run_that_was_ended_while_it_waited_is_not_begun_again(reason: str) ->
     said, _ = messages.receive(service)
     assert said is not None
     assert (said["event"], said["reason"], said["failure"]) == ("ended", reason, "")
+
+
+def test_the_time_of_a_run_counts_from_its_first_instruction_whenever_that_is_heard() -> None:
+    cells, _ = zygote()
+    entry, program = pair()
+    waiting = Cell(0, SHAPE, 1, entry, None, None, alive=False, state=State.READY, run=Assignment(dict(ORDER), []))
+    cells._cells[1] = waiting
+    cells._lines.add(entry, waiting)
+    cells._hand_over(waiting)
+    began = waiting.handed + 0.75
+    messages.send(program, {"go": began, "cpu_s": 0.0})
+    assert cells._lines.wait(0) == [], "that a program began wakes nobody"
+    cells._look_at_deadline(waiting, waiting.handed + ORDER["wall_s"])
+    assert (waiting.went, waiting.deadline) == (began, began + ORDER["wall_s"])
