@@ -2,10 +2,6 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
-# Thousands of seeded runs: a tier of their own.
-SCHEDULES := tests/sim tests/operator/test_operator_model.py
-# Tests of values, schedules and the sandbox run two at a time, a file by one process.
-TWO := -n 2 --dist loadfile
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -33,8 +29,7 @@ quickstart: setup  ## Set up everything, make the small model, train it to a ris
 	@.venv/bin/areal run examples/quickstart.yaml --fresh
 
 check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
-	@tools/tier static 2 $(MAKE) --no-print-directory static
-	@tools/tier unit 3 $(PY) -m pytest -q $(TWO) tests -m "not component and not system and not sglang_real and not kube_api and not kube_node" $(foreach path,$(SCHEDULES),--ignore=$(path))
+	@tools/tiers --check
 
 .PHONY: static
 static:
@@ -46,13 +41,8 @@ static:
 	.venv/bin/lint-imports
 	.venv/bin/mypy services trainer
 
-test: check k8s-tools  ## Set up and pass all tests
-	@tools/tier simulation 4 $(PY) -m pytest -q $(TWO) $(SCHEDULES)
-	@tools/tier component 6 $(PY) -m pytest -q $(TWO) tests -m "component or sglang_real" --ignore=tests/sim --ignore=tests/reward
-	@tools/tier reward 5 $(PY) -m pytest -q $(TWO) tests/reward -m component
-	@tools/tier system 20 $(PY) -m pytest -q tests -m system
-	@tools/tier kubernetes-api 8 $(PY) -m pytest -q $(TWO) tests -m kube_api
-	@tools/tier kubernetes-node 12 $(PY) -m pytest -q tests -m kube_node
+test: setup  ## Set up and pass all tests: every tier runs, whatever fails; a table at the end
+	@tools/tiers
 
 format:  ## Format the code and fix what lint can fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
@@ -60,7 +50,7 @@ format:  ## Format the code and fix what lint can fix
 proto:  ## Regenerate the gRPC code from protos/
 	tools/proto
 
-chart:  ## Regenerate the chart's schema, pages of values and dashboards
+chart:  ## Regenerate the chart's schema, pages of values, dashboards, table of roles
 	tools/chart
 
 crd:  ## Regenerate the custom resource definitions from the job file's models
@@ -72,11 +62,13 @@ docs:  ## Regenerate the generated pages of docs/
 
 bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
-	@for file in bench/bench_*.py bench/reward.py; do $(PY) $$file || exit 1; done
+	@for file in bench/bench_*.py bench/reward.py bench/rollout.py; do $(PY) $$file || exit 1; done
 
-chaos: setup  ## A hundred thousand simulated schedules, then every crash test on real processes
+chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
+	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
+	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps 10000
 
 clean:  ## Remove runs, data and models made here (not the environment)
 	rm -rf runs data models

@@ -27,9 +27,9 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bench")]
 
 import psutil  # noqa: E402
 import yaml  # noqa: E402
+from areal.kube.resources import CONFIGMAPS  # noqa: E402
 from areal.operator.runtime.api import MANAGER, Api  # noqa: E402
 from areal.operator.runtime.limiter import Limiter  # noqa: E402
-from areal.operator.runtime.resources import CONFIGMAPS  # noqa: E402
 from areal.operator.runtime.transport import connect  # noqa: E402
 from kube.harness.control_plane import ControlPlane  # noqa: E402
 from kube.harness.processes import eventually, free_ports  # noqa: E402

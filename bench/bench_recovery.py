@@ -1,4 +1,4 @@
-"""What the death of each role costs: time to a successor, and the longest pause of training, beside an undisturbed run.
+"""Recovery benchmark: time to a successor and the longest pause of training when a role is killed.
 
 Each role of a small quickstart job is killed once with SIGKILL. The pause is the longest time between two trained steps
 from the kill on; its limit is the same figure of a run in which nothing dies.

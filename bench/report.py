@@ -1,4 +1,4 @@
-"""How a benchmark tells its result: a table for people, JSON beside it for comparison.
+"""Benchmark report: a table for people, JSON beside it for comparison.
 
 A figure stands beside the limit measured in the same run; on a shared machine only their ratio means anything.
 """

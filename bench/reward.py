@@ -25,14 +25,15 @@ import reward_baselines as baselines
 import reward_grpc
 import reward_pressure as pressure
 import reward_rates as rates
+from areal.judge.drivers import DRIVERS
+from areal.judge.judge import Judge
+from areal.judge.languages.preparation import Store
+from areal.judge.languages.toolchains import Toolchains
+from areal.judge.stack import StackSettings, code_stack
 from areal.observe.metrics import RoleMetrics
-from areal.reward.judge.judge import Judge
-from areal.reward.languages.preparation import Store
-from areal.reward.languages.toolchains import Toolchains
-from areal.reward.sandbox.runner import Sandbox, SandboxConfig
-from areal.reward.sandbox.values import Tier
-from areal.reward.stack import StackSettings, code_stack
 from areal.reward.verifiers.math import MathVerifier
+from areal.sandbox.host.runner import Sandbox, SandboxConfig
+from areal.sandbox.values import Tier
 from report import write
 from reward_soak import see_own_mounts_only, soak
 
@@ -142,7 +143,7 @@ async def latency(table: Table) -> None:
 async def suites(table: Table) -> None:
     """Suites of twenty cases, a C++ program, and what an idle sandbox holds."""
     toolchains_found, store = Toolchains.found(), Store()
-    config = SandboxConfig(zygotes=4, readable=Toolchains.readable(toolchains_found, store))
+    config = SandboxConfig(zygotes=4, drivers=DRIVERS, readable=Toolchains.readable(toolchains_found, store))
     sandbox = Sandbox(config)
     await sandbox.start()
     toolchains = Toolchains(sandbox, store=store, found=toolchains_found)

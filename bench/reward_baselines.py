@@ -1,4 +1,4 @@
-"""What the sandbox is measured against: a bare `subprocess` and bubblewrap, running the same Python program."""
+"""Baselines of the sandbox benchmark: a bare `subprocess` and bubblewrap, running the same Python program."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 
 import orjson
-from areal.reward.dispatch.dispatcher import Dispatcher
-from areal.reward.dispatch.values import Ticket
-from areal.reward.judge.values import CallCase, CallSuite, Options, Submission
+from areal.judge.dispatch.dispatcher import Dispatcher
+from areal.judge.dispatch.values import Ticket
+from areal.judge.values import CallCase, CallSuite, Options, Submission
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import reward_pb2 as pb
 from reward_rates import percentile
@@ -85,7 +85,7 @@ _SUITE = CallSuite("total", (CallCase((20_000,), sum(i * i for i in range(20_000
 
 async def _waited(dispatcher: Dispatcher, tenant: str, number: int) -> tuple[float, float]:
     program = Submission(f"{_WORK}# {tenant} {number}\n")
-    judgement = await dispatcher.judge(program, _SUITE, Options(no_cache=True), Ticket(tenant))
+    judgement = await dispatcher.judge(program, _SUITE, Options(), Ticket(tenant))
     assert judgement.score == 1.0, judgement
     return judgement.timing.queued_s, judgement.timing.total_s - judgement.timing.queued_s
 

@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from areal.reward.judge.judge import Judge
-from areal.reward.judge.values import (
+from areal.judge.judge import Judge
+from areal.judge.values import (
     CallCase,
     CallSuite,
     Judgement,
@@ -17,8 +17,8 @@ from areal.reward.judge.values import (
     Submission,
     Suite,
 )
-from areal.reward.sandbox.runner import Sandbox
-from areal.reward.sandbox.values import Ending, Limits, Run, Script
+from areal.sandbox.host.runner import Sandbox
+from areal.sandbox.values import Ending, Limits, Run, Script
 from reward_baselines import TRIVIAL
 
 CASES = 20
@@ -87,7 +87,7 @@ def stdio_suite() -> StdioSuite:
 
 async def judged(judge: Judge, source: str, suite: Suite, language: str = "python") -> Judgement:
     """One judgement that has to pass."""
-    found = await judge.judge(Submission(source, language), suite, Options(no_cache=True))
+    found = await judge.judge(Submission(source, language), suite, Options())
     assert found.score == 1.0, found
     return found
 

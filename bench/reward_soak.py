@@ -1,4 +1,4 @@
-"""What a long life leaves behind: processes, descriptors, mounts, cgroups, directories, memory."""
+"""Leak check of a long run: processes, descriptors, mounts, cgroups, directories, memory."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
-from areal.reward.sandbox import kernel
-from areal.reward.sandbox.runner import Sandbox
-from areal.reward.sandbox.values import Ending, Limits, Run, Script
+from areal.sandbox.host.runner import Sandbox
+from areal.sandbox.kernel import calls as kernel
+from areal.sandbox.values import Ending, Limits, Run, Script
 from reward_rates import at_once
 
 

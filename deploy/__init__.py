@@ -1,1 +1,1 @@
-"""What is generated for the chart: schema, pages of values, dashboards."""
+"""Generators of the chart's files: schema, pages of values, dashboards."""

@@ -1,4 +1,4 @@
-"""Writes every generated file of the chart, or with `--check` says which differ from what is committed.
+"""Writes every generated file of the chart and the table of roles; with `--check` says which differ from the committed.
 
 `python -m deploy [--check]`, from the repository's root.
 """
@@ -11,10 +11,12 @@ from pathlib import Path
 
 import yaml
 
+from deploy import roles
 from deploy.chart import pages, schema, values
 from deploy.dashboards import boards
 
 CHART = Path("charts/areal")
+ARCHITECTURE = Path("docs/architecture.md")
 
 
 def generated() -> dict[Path, str]:
@@ -24,6 +26,7 @@ def generated() -> dict[Path, str]:
         CHART / "values.schema.json": _json(schema.schema(described, alert_names())),
         CHART / "README.md": pages.readme((CHART / "README.md").read_text(encoding="utf-8"), described),
         Path("docs/values.md"): pages.reference(described),
+        ARCHITECTURE: roles.page(ARCHITECTURE.read_text(encoding="utf-8")),
     }
     for name, board in boards.boards().items():
         files[CHART / "files" / "dashboards" / f"{name}.json"] = _json(board)

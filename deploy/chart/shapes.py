@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from areal.spec.runtime import Egress, RuntimeRoles
+
 Schema = dict[str, Any]
 
-ROLES = ("controller", "worker", "generation", "trainer", "reward", "rewardCustom", "redis", "tools")
+ROLES = tuple(field.alias or name for name, field in RuntimeRoles.model_fields.items())
 """The fields of a runtime's `roles`."""
 
 
@@ -53,7 +55,7 @@ SHAPES: dict[str, Schema] = {
     "egress": _object(
         {
             role: {"type": "string", "enum": ["Job", "Open"]}
-            for role in ("worker", "rewardCustom", "tools", "generation", "trainer")
+            for role in (field.alias or name for name, field in Egress.model_fields.items())
         }
     ),
     "roles": _object({role: {"$ref": "#/definitions/role"} for role in ROLES}),

@@ -95,7 +95,7 @@ def generation() -> dashboard.Dashboard:
         .with_panel(
             graph(
                 "Time of a weight sync",
-                "Mean seconds by stage: publishing by the trainer, loading by the servers.",
+                "Mean seconds until a server serves a version: reading, checking and loading it.",
                 "s",
                 (
                     f"sum by (mode, stage) (rate(areal_weight_sync_duration_seconds_sum{{{JOB}}}{_RATE}))"

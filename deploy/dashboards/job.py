@@ -103,7 +103,7 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
         .with_panel(
             graph(
                 "Time of a step by phase",
-                "Mean seconds of each phase: waiting, forward, backward, optimiser, publishing.",
+                "Mean seconds of each phase: wait (for groups), take, prox, train, publish, checkpoint.",
                 "s",
                 (
                     f"sum by (phase) (rate(areal_trainer_step_duration_seconds_sum{{{JOB}}}{_RATE}))"
@@ -169,6 +169,7 @@ def _flow(made: dashboard.Dashboard) -> dashboard.Dashboard:
                 "s",
                 (_quantile(0.5, "areal_rollout_duration_seconds"), "median"),
                 (_quantile(0.99, "areal_rollout_duration_seconds"), "p99"),
+                (_quantile(0.99, "areal_rollout_queue_wait_seconds"), "p99 from closing to being taken"),
             )
         )
         .with_panel(
@@ -246,6 +247,23 @@ def _trouble(made: dashboard.Dashboard) -> dashboard.Dashboard:
                 "What a restart of the trainer would repeat.",
                 "s",
                 (f"time() - max by (rljob) (areal_checkpoint_last_success_timestamp_seconds{{{JOB}}})", "{{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Time of a checkpoint",
+                "Writing and sealing it: median and 99th percentile.",
+                "s",
+                (_quantile(0.5, "areal_checkpoint_duration_seconds"), "median"),
+                (_quantile(0.99, "areal_checkpoint_duration_seconds"), "p99"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Size of the last checkpoint",
+                "What checkpoint.keep multiplies on the volume.",
+                "bytes",
+                (f"max by (rljob) (areal_checkpoint_bytes{{{JOB}}})", "{{rljob}}"),
             )
         )
         .with_panel(

@@ -71,14 +71,6 @@ def programs_row(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
-                "Remembered judgements",
-                "Questions a second: answered from memory, shared with one that runs, judged.",
-                "short",
-                (f"sum by (result) (rate(areal_sandbox_cache_total{{{JOB}}}{_RATE}))", "{{result}}"),
-            )
-        )
-        .with_panel(
-            graph(
                 "Sandbox",
                 "The weakest tier of the reward pods, 0 to 4, and how many pass their self-test.",
                 "short",

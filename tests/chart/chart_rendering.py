@@ -64,10 +64,8 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 
 def named(objects: list[Object], kind: str, name: str) -> Object:
-    """The one object of a kind and name that is no hook of an uninstall."""
-    found = [
-        each for each in of_kind(objects, kind) if each["metadata"]["name"] == name and hook(each) != "post-delete"
-    ]
+    """The one object of a kind and name."""
+    found = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
     assert len(found) == 1, f"{len(found)} objects {kind}/{name}"
     return found[0]
 

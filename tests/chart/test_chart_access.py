@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pytest
+from areal.kube import resources
+from areal.kube.resources import Resource, resource_of
 from areal.operator.children import finish_job, foundation, prepare_job, workloads
-from areal.operator.runtime import resources
-from areal.operator.runtime.resources import Resource, resource_of
 from areal.operator.watched import watched
 from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, named, of_kind, render
 from kube.harness import tools
@@ -114,6 +114,7 @@ def needed() -> set[Right]:
         asked |= {(resource.group, resource.plural, verb) for verb in _VERBS[method]}
     asked.add(("areal.dev", "rljobs/status", "patch"))
     asked.add(("", "persistentvolumeclaims", "delete"))  # to adopt what `areal submit` made: some servers ask for it
+    asked.add(("", "pods", "create"))  # dry runs only: a role's pod is tried before its workload is made
     asked.add(("areal.dev", "rljobs/finalizers", "update"))  # to own what blocks the job's deletion
     asked |= {("coordination.k8s.io", "leases", verb) for verb in ("create", "get", "update")}
     return asked

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
+from areal.spec.status import ConditionType, ScheduledReason
 from chart.chart_metrics import OF_KUBELETS, declared, emitted, grouped, labels_of, selectors
 from chart.chart_rendering import CHART, ROOT
 from kube.harness import tools
 
 RULES = CHART / "files" / "alerts.yaml"
-TESTS = Path(__file__).with_name("alerts_firing.yaml")
+TESTS = sorted(Path(__file__).parent.glob("alerts_firing*.yaml"))
 ALL: list[dict[str, Any]] = [
     rule for group in yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"] for rule in group["rules"]
 ]
@@ -34,13 +35,14 @@ def promtool(*arguments: str, cwd: Path) -> str:
 @pytest.mark.kube_api
 def test_prometheus_takes_the_rules_and_each_fires_for_the_ill_and_is_silent_for_the_well(tmp_path: Path) -> None:
     shutil.copy(RULES, tmp_path)
-    shutil.copy(TESTS, tmp_path)
+    for path in TESTS:
+        shutil.copy(path, tmp_path)
     assert f"SUCCESS: {len(ALL)} rules found" in promtool("check", "rules", RULES.name, cwd=tmp_path)
-    assert "SUCCESS" in promtool("test", "rules", TESTS.name, cwd=tmp_path)
+    assert "SUCCESS" in promtool("test", "rules", *(path.name for path in TESTS), cwd=tmp_path)
 
 
 def test_every_alert_has_a_firing_and_a_silent_series() -> None:
-    tests = yaml.safe_load(TESTS.read_text(encoding="utf-8"))["tests"]
+    tests = [test for path in TESTS for test in yaml.safe_load(path.read_text(encoding="utf-8"))["tests"]]
     fired = {case["alertname"] for test in tests for case in test["alert_rule_test"] if case["exp_alerts"]}
     assert fired == ALERTS.keys()
     for test in tests:
@@ -86,3 +88,12 @@ def test_a_rule_asks_for_metrics_and_labels_that_exist_and_are_served(rule: dict
         assert matched <= labels_of(metric), name
         known |= labels_of(metric)
     assert grouped(rule["expr"]) <= known
+
+
+def test_reasons_and_types_in_rules_are_those_that_conditions_have() -> None:
+    text = RULES.read_text(encoding="utf-8")
+    asked = re.findall(r'type="Scheduled",reason!?~"([^"]+)"', text)
+    assert asked
+    assert {reason for words in asked for reason in words.split("|")} <= {reason.value for reason in ScheduledReason}
+    types = {word for words in re.findall(r'type=~?"([^"]+)"', text) for word in words.split("|")}
+    assert types <= {kind.value for kind in ConditionType}

@@ -58,7 +58,8 @@ def test_a_release_lives_its_life_and_leaves_only_the_crds(
     left = left_behind(plane.admin, clean)
     assert {name.rpartition("/")[2] for name in left if name.startswith("customresourcedefinitions")} == CRDS
     others = {name for name in left if not name.startswith(("customresourcedefinitions", "apiservices"))}
-    assert others == {"rljobs.areal.dev/v1alpha1 areal-system/survivor"}
+    kept = {f"clusterrlruntimes.areal.dev/v1alpha1 /{name}" for name in ("areal-cpu", "areal-sglang")}
+    assert others == {"rljobs.areal.dev/v1alpha1 areal-system/survivor", *kept}
 
 
 def test_with_every_switch_off_nothing_at_all_is_left(plane: ControlPlane, helm: Helm, clean: set[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from areal.observe.catalog import CATALOG, Scope
+from areal_trainer.reporting import PHASES
 from chart.chart_metrics import OF_PROCESSES, declared, emitted, grouped, labels_of, selectors
 from chart.chart_rendering import CHART
 
@@ -112,9 +113,16 @@ def test_what_the_code_serves_is_shown_somewhere_or_left_out_on_purpose() -> Non
     }
     left_out = {
         "areal_reward_inflight", "areal_reward_capacity", "areal_operator_events_dropped_total",
-        "areal_rljob_condition", "areal_rljob_oldest_served_version", "areal_rljob_groups_trained",
+        "areal_rljob_condition", "areal_rljob_condition_reason", "areal_rljob_volume_info",
+        "areal_rljob_checkpoint_interval_steps", "areal_rljob_oldest_served_version", "areal_rljob_groups_trained",
         "areal_rljob_checkpoint_step", "areal_rljob_created_timestamp_seconds", "areal_rljob_start_timestamp_seconds",
         "areal_rljob_completion_timestamp_seconds", "areal_rljob_last_report_timestamp_seconds",
     }  # fmt: skip
     assert emitted() - shown == left_out & emitted()
     assert shown <= CATALOG.keys()
+
+
+def test_a_panel_of_phases_names_those_that_the_trainer_tells() -> None:
+    [panel] = [panel for _, panel in PANELS if panel["title"] == "Time of a step by phase"]
+    described = re.sub(r" \([^)]*\)", "", panel["description"]).rpartition("phase: ")[2].rstrip(".").split(", ")
+    assert tuple(described) == PHASES

@@ -9,9 +9,9 @@ import kubernetes_validate
 import pytest
 import yaml
 from areal.errors import ConfigError
-from areal.operator.children.needs import NEEDS as OF_OPERATOR
 from areal.operator.main import namespace_labels
 from areal.plan.cluster_names import LABEL_JOB, LABEL_NAME, MANAGED_BY, Role
+from areal.plan.role_specs import spec_of
 from areal.spec.runtime import Runtime
 from chart.chart_rendering import (
     CHART,
@@ -101,9 +101,10 @@ def test_nothing_is_in_the_way_of_server_side_apply(values: str | None) -> None:
                 assert len(names) == len(set(names)), where
 
 
-@pytest.mark.parametrize("values", MATRIX)
-def test_no_object_comes_twice_except_to_be_deleted(values: str) -> None:
-    names = [title(found) for found in render(values) if hook(found) != "post-delete"]
+@pytest.mark.parametrize("values", [*MATRIX, None])
+def test_no_two_objects_have_one_identity(values: str | None) -> None:
+    """Hooks among them: `kubectl apply`, kustomize and Argo CD apply them all, and the last one of a name wins."""
+    names = [title(found) for found in (render(values) if values else render(values=EVERYTHING))]
     assert sorted(names) == sorted(set(names))
 
 
@@ -205,15 +206,13 @@ def test_one_replica_gets_no_disruption_budget_for_it_could_never_be_drained() -
 def test_the_runtimes_are_what_the_operator_reads(values: str) -> None:
     for found in of_kind(render(values), "ClusterRLRuntime"):
         spec = Runtime.model_validate(found).spec
-        if hook(found) == "post-delete":
-            continue
         assert spec.description
         for role in ("controller", "worker", "generation", "trainer", "reward", "rewardCustom", "redis", "tools"):
             [main] = spec.template_of(role)["spec"]["containers"]
             assert main["name"] == "main"
             assert main["image"]
             bounds = main["resources"]["limits"]
-            assert bounds.get("memory") or (role == "reward" and OF_OPERATOR[Role.REWARD].limits["memory"]), role
+            assert bounds.get("memory") or (role == "reward" and spec_of(Role.REWARD).needs.limits["memory"]), role
 
 
 def test_a_runtime_takes_what_values_say_about_all_roles_and_about_one() -> None:
@@ -247,7 +246,7 @@ def test_a_false_in_a_roles_pod_and_container_is_not_lost() -> None:
 
 def test_the_cpu_runtime_asks_for_no_gpu() -> None:
     objects = render("cpu-values.yaml")
-    assert [each["metadata"]["name"] for each in of_kind(objects, "ClusterRLRuntime")] == ["areal-cpu"] * 2
+    assert [each["metadata"]["name"] for each in of_kind(objects, "ClusterRLRuntime")] == ["areal-cpu"]
     assert "nvidia.com/gpu" not in str(objects)
 
 

@@ -10,12 +10,16 @@ from pathlib import Path
 import pytest
 from areal.cli.main import app, guarded
 from areal.errors import BugError, ConfigError, DataError, InfraError
+from areal.sim.main import main as simulate
 from typer.testing import CliRunner
 
 COMMANDS = (
     "run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "submit", "reward", "eval", "version",
 )  # fmt: skip
-LIGHT = {"areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.reward", "areal.errors"}
+LIGHT = {
+    "areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.reward", "areal.distribution",
+    "areal.errors",
+}  # fmt: skip
 HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")
 
 
@@ -94,7 +98,7 @@ def test_a_broken_pipe_is_no_error(tmp_path):
 @pytest.mark.component
 def test_an_unknown_option_is_refused_with_usage(tmp_path):
     done = areal("run", "--no-such-option", cwd=tmp_path)
-    assert done.returncode == 2
+    assert done.returncode == 64
     assert "no-such-option" in done.stderr
 
 
@@ -122,3 +126,11 @@ def test_a_missing_file_is_named(command, tmp_path):
     assert "nowhere.yaml" in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("options", [["--schedules", "-1"], ["--schedules", "0"], ["--jobs", "0"], ["--first", "-1"]])
+def test_a_simulation_of_nothing_is_refused(options, capsys):
+    with pytest.raises(SystemExit) as ended:
+        simulate(options)
+    assert ended.value.code == 2, "which the command line turns into 64"
+    assert "at least" in capsys.readouterr().err

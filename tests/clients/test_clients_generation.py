@@ -265,14 +265,15 @@ async def test_a_group_stays_on_its_server_and_groups_spread(client, agents):
     pair = await agents("a", "b", by_itself=False)
     client.update_fleet([agent.state() for agent in pair])
     await until(lambda: all(server.connected for server in client.servers()))
-    tasks = [asyncio.create_task(client.generate(ask(LONG, affinity=str(g)))) for g in range(4) for _ in range(4)]
+    asks = [ask(LONG, limit=40 + g, affinity=str(g)) for g in range(4) for _ in range(4)]  # a limit tells its group
+    tasks = [asyncio.create_task(client.generate(one)) for one in asks]
     await until(lambda: sum(len(agent.running) for agent in pair) == 16)
     for agent in pair:
         assert 4 <= len(agent.running) <= 12
-    homes = [{start.affinity for start in agent.starts} for agent in pair]
+    homes = [{start.sampling.max_new_tokens for start in agent.starts} for agent in pair]
     assert not homes[0] & homes[1]
     for agent in pair:
-        agent.step(40)
+        agent.step(44)
     await asyncio.gather(*tasks)
 
 

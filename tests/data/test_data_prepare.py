@@ -8,7 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from areal.data import JsonlSource, RecipeSource, Snapshot, prepare
-from areal.errors import DataError
+from areal.errors import ConfigError, DataError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,3 +154,26 @@ def test_an_error_in_a_recipe_names_its_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ZeroDivisionError") as raised:
         prepare(RecipeSource(recipe, "train"), tmp_path / "out")
     assert 'recipe.py", line 3' in raised.value.message
+
+
+def test_values_that_are_no_json_become_text_or_lists(tmp_path: Path) -> None:
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text(
+        "from fractions import Fraction\nfrom decimal import Decimal\n"
+        "def dataset(split):\n"
+        "    yield {'prompt': 'a', 'f': Fraction(3, 4), 'd': Decimal('1.5'), 'big': 1 << 70, 's': {2, 1},\n"
+        "           'edges': {(0, 1): [Fraction(1)]}, 'c': 1j}\n"
+    )
+    row = next(iter(prepare(RecipeSource(recipe, "train"), tmp_path / "out")))
+    assert row == {
+        "prompt": "a", "f": "3/4", "d": "1.5", "big": str(1 << 70), "s": [1, 2], "edges": {"(0, 1)": ["1"]}, "c": "1j"
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["file/below", "file"])
+def test_a_place_that_can_t_be_made_is_the_users_to_choose(place: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "a"}\n')
+    with pytest.raises(ConfigError, match="can't write the dataset") as refused:
+        prepare(JsonlSource(tmp_path / "rows.jsonl"), tmp_path / place)
+    assert refused.value.fix == "choose another directory"

@@ -11,20 +11,22 @@ from pathlib import Path
 
 import pytest
 import yaml
+from areal.judge.checkers import NAMES
+from areal.judge.flags import of_source
+from areal.judge.formats.registry import FORMATS
+from areal.judge.languages.table import COMPILE_LIMITS, LANGUAGES
+from areal.judge.suites import from_document
+from areal.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
 from areal.plan.code_pods import offer_of
-from areal.reward.code_rows import _ROWS
-from areal.reward.http_models import HTTP_STATUS, ExecuteBody, JudgeBody
-from areal.reward.judge.checkers import NAMES
-from areal.reward.judge.flags import of_source
-from areal.reward.judge.formats.registry import FORMATS
-from areal.reward.judge.suites import from_document
-from areal.reward.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
-from areal.reward.languages.table import COMPILE_LIMITS, LANGUAGES
-from areal.reward.sandbox.tiers import as_markdown
-from areal.reward.sandbox.values import DEFAULT_LIMITS
+from areal.reward.preflight import _SUITE_ROWS
 from areal.reward.verifiers.code import _FORKS, NO_PROGRAM
+from areal.sandbox.host.tiers import as_markdown
+from areal.sandbox.values import DEFAULT_LIMITS
+from areal.sandbox_server.http import HTTP_STATUS
+from areal.sandbox_server.transcoding import message_of
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
 from areal.spec.serving import CodeReward
+from areal.v1 import sandbox_pb2 as pb
 from typer.main import get_command
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reward.md").read_text()
@@ -93,7 +95,7 @@ def test_limits_are_the_defaults():
     ):
         assert said in table
     assert f"programs {_FORKS} processes" in PAGE
-    assert f"the first {_ROWS:,} rows" in PAGE
+    assert f"the first {_SUITE_ROWS:,} rows" in PAGE
 
 
 def test_the_suites_that_are_shown_are_suites():
@@ -117,12 +119,16 @@ def test_the_job_that_is_shown_for_gvisor_is_accepted_there():
 
 
 def test_the_bodies_that_are_shown_are_requests():
-    shown = re.findall(r"localhost:7651/(\w+) -d '(.*?)'$", PAGE, re.S | re.M)
-    bodies = {
-        path: {"execute": ExecuteBody, "judge": JudgeBody}[path].model_validate_json(body) for path, body in shown
-    }
-    assert bodies["execute"].stdin == "hello\n"
-    assert from_document(bodies["judge"].suite).cases[0].stdin == "1 2\n"
+    shown = dict(re.findall(r"localhost:7651/v1/(\w+) -d '(.*?)'$", PAGE, re.S | re.M))
+    assert message_of(pb.ExecuteRequest, shown["execute"].encode()).program.source == "print(3)"
+    judged = message_of(pb.JudgeRequest, shown["judge"].encode())
+    assert from_document(json.loads(judged.suite.json)).cases[0].stdin == "1 2\n"
+
+
+def test_every_rpc_has_a_row():
+    paths = set(re.findall(r"`(?:GET |POST )?(/v1/\w+)`", PAGE))
+    methods = pb.DESCRIPTOR.services_by_name["Sandbox"].methods
+    assert paths == {f"/v1/{re.sub('(?<!^)(?=[A-Z])', '_', method.name).lower()}" for method in methods}
 
 
 def test_http_statuses_are_those_of_the_service():

@@ -189,8 +189,8 @@ def test_an_abort_during_a_pause_is_answered_during_the_pause(run):
     running.until(lambda: "run" in running.last)
     running.command(Pause("retract"))
     running.add(request("late", [7], 5))
-    running.scheduler.post(Abort("run"))
-    running.scheduler.post(Abort("late"))
+    running.scheduler.post(Abort(("run",)))
+    running.scheduler.post(Abort(("late",)))
     run_output, late = running.ended("run", "late")
     assert run_output.finish["type"] == late.finish["type"] == "abort"
     assert run_output.output_ids

@@ -16,8 +16,8 @@ from areal.net.channel import connect
 from areal.spec.serving import EmbeddedEngine, SglangEngine
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
+from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary
-from areal.weights.policy import PolicyId
 from areal.weights.publish import WeightsRef, publish
 from safetensors import safe_open
 from support.engine_models import VOCAB, hf_logprobs
@@ -127,7 +127,6 @@ def start_of(request_id: str, prompt: list[int], tokens: int, *, floor: int = 0,
         token_ids=np.asarray(prompt, "<i4").tobytes(),
         sampling=wire.GenerateStart().sampling.__class__(**chosen),
         floor=floor,
-        max_staleness=2,
     )
 
 

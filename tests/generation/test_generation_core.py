@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from areal.generation.core import LAST_RETRY_S, AgentCore, Entry, Wanted, retry_delay_s, takes
-from areal.weights.policy import NOTHING, PolicyId
+from areal.values.policy import NOTHING, PolicyId
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule

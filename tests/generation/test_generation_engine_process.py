@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from areal.errors import InfraError
+from areal.errors import DataError, InfraError
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import EngineStart, Launch, launch
 from areal.generation.engine_process import EngineProcess, RestartBudget
@@ -53,7 +53,7 @@ class Watched:
         self.ups = 0
         self.reasons: list[str] = []
         self.up = asyncio.Event()
-        self.client = EngineClient(self.port)
+        self.client = EngineClient(self.port, many_aborts=True)
         self.process = EngineProcess(
             self.client,
             lambda: Launch([sys.executable, "-c", code, str(self.port)], {}),
@@ -94,6 +94,20 @@ async def test_an_engine_that_never_answers_is_given_up_with_its_reason():
     await watched.client.close()
     assert watched.ups == 0
     assert watched.process.starts == 3
+
+
+@pytest.mark.component
+async def test_an_engine_that_refuses_its_model_ends_the_agent_with_its_own_sentence(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchForCausalLM"], "model_type": "none"}')
+    code = f"import sys; from areal.engine.main import main; sys.exit(main({_MAIN.format(tmp_path)}))"
+    watched = Watched(code)
+    with pytest.raises(DataError, match="NoSuchForCausalLM"):
+        await asyncio.wait_for(watched.process.run(), 60)
+    await watched.client.close()
+    assert watched.process.starts == 1
+
+
+_MAIN = "['--model-path', '{}', '--port', sys.argv[1]]"
 
 
 @pytest.mark.component

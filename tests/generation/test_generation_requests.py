@@ -5,14 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, Wanted
 from areal.generation.requests import ClientStream, Live, Requests
 from areal.observe.progress import ProgressCounter
 from areal.v1 import generation_pb2 as wire
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 from generation_parts import Answer
 from hypothesis import given
 from hypothesis import strategies as st
+
+
+class RecordedAborts(Aborts):
+    """What would be asked of an engine."""
+
+    def __init__(self) -> None:
+        self.asked: list[str | None] = []
+
+    def one(self, rid: str) -> None:
+        self.asked.append(rid)
+
+    def all(self) -> None:
+        self.asked.append(None)
 
 
 class Table:
@@ -21,8 +35,8 @@ class Table:
     def __init__(self) -> None:
         self.core = AgentCore()
         self.core.engine_started(None)
-        self.aborted: list[str | None] = []
-        self.requests = Requests(self.core, "s0", ProgressCounter(), self.aborted.append)
+        self.aborts = RecordedAborts()
+        self.requests = Requests(self.core, "s0", ProgressCounter(), self.aborts)
         self.client = ClientStream()
 
     async def hold(self, policy: str, *, passes: bool = True) -> None:
@@ -35,7 +49,13 @@ class Table:
     def start(self, name: str = "r", floor: int = 0) -> Live:
         live = Live(name, f"0.{name}", [1], {}, floor, self.client, policy=str(self.core.held))
         self.requests.add(live)
+        self.requests.waiting.discard(live.rid)
         return live
+
+    @property
+    def aborted(self) -> list[str | None]:
+        """Of None: all."""
+        return self.aborts.asked
 
     async def heard(self) -> Answer:
         answer = Answer()

@@ -39,7 +39,7 @@ def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path) -> Gro
         command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
         rendered = tools.helm(None, *command, namespace=HOME).stdout
         for obj in yaml.safe_load_all(rendered):
-            if obj and "delete" not in obj["metadata"].get("annotations", {}).get("helm.sh/hook", ""):
+            if obj:
                 admin.apply(obj)
     token = tools.kubectl(
         cluster.kubeconfig, "create", "token", "areal-operator", "--duration=6h", namespace=HOME

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from kube.harness.client import Client
+from kube.harness.processes import eventually
 from kube.jobs import condition, rljob, wait_for
 from kube.operators import RUNTIME, children
 
@@ -52,6 +53,37 @@ def test_what_the_api_server_says_of_a_child_reaches_the_job(admin: Client, name
     assert "StatefulSet tiny-trainer" in message
     assert "must be less than or equal to cpu limit" in message
     assert not children(admin, namespace), "nothing is made before all is accepted"
+
+
+def quota(admin: Client, namespace: str, **hard: str) -> None:
+    """A quota that the namespace is held to from now on."""
+    named = {name.replace("_", "."): amount for name, amount in hard.items()}
+    made = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": namespace}}
+    admin.create({**made, "spec": {"hard": named}})
+
+    def counted() -> bool:
+        found = admin.get("v1", "ResourceQuota", namespace, "team") or {}
+        return bool(found.get("status", {}).get("hard") == named)
+
+    eventually(counted, "the quota is counted")
+
+
+def test_a_pod_that_no_quota_has_room_for_is_refused_before_anything_is_made(admin: Client, namespace: str) -> None:
+    quota(admin, namespace, requests_cpu="10m")
+    admin.create(rljob(namespace))
+    job = wait_for(admin, namespace, Accepted="DryRunRejected", summary="Rejected")
+    assert "exceeded quota: team" in condition(job, "Accepted")["message"]
+    assert not children(admin, namespace)
+
+
+def test_pods_that_a_quota_refuses_together_are_named_and_waited_for(admin: Client, namespace: str) -> None:
+    quota(admin, namespace, pods="3")
+    admin.create(rljob(namespace, runPolicy={"startupDeadlineSeconds": 5}))
+    job = wait_for(admin, namespace, Scheduled="PodsRefused", timeout_s=90)
+    assert "exceeded quota: team" in condition(job, "Scheduled")["message"]
+    assert condition(job, "Failed")["status"] == "False"
+    admin.delete({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": namespace}})
+    wait_for(admin, namespace, Scheduled="True", timeout_s=120)
 
 
 def test_sources_that_are_refused_end_the_job_with_their_words(admin: Client, namespace: str) -> None:

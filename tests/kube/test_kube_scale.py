@@ -1,7 +1,11 @@
-"""Two hundred jobs at once. Prints what it costs; asserts that all get there and that nothing is made twice."""
+"""Many jobs at once: all get there, nothing is made twice, each costs little memory. Prints the figures.
+
+JOBS=1000 in the environment makes it the size that is promised, where the machine bears the control plane of it.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 
 import httpx
@@ -13,7 +17,9 @@ from kube.operators import Ground, Operator
 from support.scripted_pods import ScriptedPods
 
 pytestmark = pytest.mark.kube_api
-JOBS = 200
+JOBS = int(os.environ.get("JOBS", "200"))
+BASE_MB, JOB_KB = 180, 400
+"""Of the operator's memory: what it has with its first jobs, and what each further one with its connections may add."""
 
 
 def quantile(operator: Operator, name: str, q: float) -> float:
@@ -29,7 +35,7 @@ def quantile(operator: Operator, name: str, q: float) -> float:
 
 
 @pytest.mark.timeout(600)
-def test_two_hundred_jobs_at_once(
+def test_many_jobs_at_once(
     admin: Client, pods: ScriptedPods, namespace: str, ground: Ground, capsys: pytest.CaptureFixture[str]
 ) -> None:
     operator = Operator(ground, f"many-{namespace}", namespace=namespace, quick=False, qps=400, workers=8).wait_ready()
@@ -56,5 +62,6 @@ def test_two_hundred_jobs_at_once(
         with capsys.disabled():
             print(f"\n{JOBS} jobs: created in {created:.0f} s, all training after {running:.0f} s;", end=" ")
             print(f"reconcile p50 ≤ {p50:g} s, p99 ≤ {p99:g} s; operator {memory:.0f} MB (idle {idle_mb:.0f} MB)")
+        assert memory <= BASE_MB + JOBS * JOB_KB / 1000
     finally:
         operator.stop()

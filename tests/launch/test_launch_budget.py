@@ -35,6 +35,22 @@ def test_a_budget_of_none_refuses_the_first():
     assert isinstance(Budget(BudgetPolicy(max_restarts=0)).ask(0.0, "died"), Exhausted)
 
 
+def test_a_restart_that_somebody_asked_for_uses_nothing():
+    budget = Budget(POLICY)
+    asked = [budget.ask(float(now), "asked to stop", counted=False) for now in range(11)]
+    assert asked == [Granted(0.1)] * 11
+    assert budget.ask(11.0, "died") == Granted(0.1)
+
+
+def test_half_a_budget_is_said_with_what_used_it():
+    budget = Budget(BudgetPolicy(max_restarts=4, window_s=100.0))
+    budget.ask(0.0, "exit 75")
+    assert budget.warning(1.0) == ""
+    budget.ask(2.0, "killed by SIGKILL")
+    assert budget.warning(3.0) == "2 of 4 restarts in 100 s are used (1× exit 75; 1× killed by SIGKILL)"
+    assert budget.warning(100.0) == "", "the first one has left the window"
+
+
 @given(st.lists(st.floats(0.0, 50.0), max_size=60))
 def test_no_window_ever_holds_more_than_the_budget(gaps):
     budget, now, granted = Budget(POLICY), 0.0, []

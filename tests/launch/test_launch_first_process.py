@@ -6,14 +6,18 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from areal.errors import ConfigError
 from areal.launch import ending, role
-from areal.launch.main import _environment, parse
+from areal.launch.main import _environment, parse, serve_metrics_for
 from areal.launch.mirror import Mirror
-from areal.plan import RoleRow
+from areal.plan import Place, RoleRow
+from areal.plan.table import role_row
+from support.cluster_jobs import quickstart_wanted
 
 STRANGERS = """
 import asyncio, json, os, subprocess, sys
@@ -114,3 +118,13 @@ def test_a_log_file_never_grows_beyond_its_limit_twice(tmp_path: Path):
     assert written(log, descriptor, lines) == b"".join(lines)
     assert log.read_bytes() == b"".join(lines[9:])
     assert (tmp_path / "log.1").read_bytes() == b"".join(lines[6:9])
+
+
+def test_every_member_of_a_gang_answers_a_scrape() -> None:
+    job = quickstart_wanted().resolved
+    place = Place.pod(Path("/areal/job/resolved.json"))
+    first, second = (role_row(job, "trainer", index, place) for index in (0, 1))
+    assert serve_metrics_for(first, job, "127.0.0.1") is None, "the first rank serves its own"
+    port = serve_metrics_for(replace(second, ports={"metrics": 0}), job, "127.0.0.1")
+    answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+    assert "process_resident_memory_bytes" in answer.text

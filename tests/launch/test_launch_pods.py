@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from areal.launch.core import Phase
 from areal.spec import RLJob
+from areal.spec.document import read_document
 from support.job_run import ROOT
 from support.pods import NOBODY, Pods
 
@@ -22,7 +22,7 @@ WORST_ORDER = ("trainer", "worker", "generation", "controller", "reward-custom",
 
 def small_job(model: Path) -> RLJob:
     """The quickstart's job, small, with sources as a cluster takes them."""
-    loaded = yaml.safe_load((ROOT / "examples" / "quickstart.yaml").read_text())
+    loaded = read_document(ROOT / "examples" / "quickstart.yaml").values
     spec = loaded["spec"]
     spec["model"] = {"path": str(model)}
     spec["recipe"] = {"configMap": {"name": "recipe", "key": "recipe.py"}}

@@ -49,6 +49,6 @@ def test_a_row_that_could_never_be_scored_is_named_and_the_run_is_not_prepared(t
 
 
 def test_without_the_library_it_is_said_that_nobody_looked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare.golds, "installed", lambda: False)
+    monkeypatch.setattr(prepare.preflight, "installed", lambda: False)
     resolved = math_job(tmp_path, r"a \to b")
     assert "expected answers weren't read" in prepare.run(resolved)

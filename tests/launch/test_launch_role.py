@@ -20,6 +20,7 @@ from areal.launch.service import phase_from_wire
 from areal.local.staging import Request, load, stage
 from areal.net.channel import connect
 from areal.plan import ResolvedJob, RoleContext
+from areal.plan.role_specs import entries
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from support.redis_server import free_port
@@ -76,8 +77,8 @@ def test_an_error_is_logged_once_and_our_own_come_with_a_traceback(error, code, 
 
 
 def test_every_entry_is_there():
-    for name in role.ENTRIES.values():
-        assert asyncio.iscoroutinefunction(role.load_entry(name)), name
+    for row in entries().values():
+        assert asyncio.iscoroutinefunction(role.load_entry(row.entry)) is row.runs_on, row.role
 
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 from areal.errors import BugError
-from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState
+from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState, check_spans
 from areal.ledger.evidence import Attempt, Entry, Evidence
 from areal.ledger.poison import precaution
 from areal.ledger.values import COMPLETE, TakenGroup
+from areal.v1 import common_pb2 as common
 from ledger_samples import meta, payload
 
 POLICY = ConsumerPolicy(batch_groups=2, group_size=2, max_steps=4, publish_interval=2, checkpoint_interval=2)
@@ -74,6 +75,19 @@ def test_the_staleness_bound_is_the_groups_own() -> None:
     batch = consumer.offer([taken(7, oldest=3, staleness=0)])
     assert batch is not None
     assert batch.oldest_version == 1
+
+
+@pytest.mark.parametrize(("oldest", "fine"), [(3, True), (4, False)])
+def test_a_token_older_than_the_ledger_says_stops_the_step(oldest: int, fine: bool) -> None:
+    spans = [common.Span(start=0, end=1, policy_id="5.f1"), common.Span(start=1, end=2, policy_id="3.f1")]
+    sample = common.Sample(sequences=[common.TokenSequence(spans=spans)])
+    group = taken(7, oldest=oldest)
+    samples = [sample] * len(group.metas)
+    if fine:
+        check_spans(group, samples)
+    else:
+        with pytest.raises(BugError, match="group 7 holds a token of version 3"):
+            check_spans(group, samples)
 
 
 def test_a_run_publishes_every_interval_and_the_final_version() -> None:

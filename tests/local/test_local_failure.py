@@ -9,7 +9,7 @@ from areal.errors import BugError, ConfigError, DataError, InfraError
 from areal.launch.core import Phase
 from areal.launch.exits import classify
 from areal.launch.supervise import ChildStatus
-from areal.local.failure import explain
+from areal.local.failure import explain, sentence
 from areal.local.supervisor import Ended, Outcome
 
 
@@ -32,6 +32,20 @@ def test_a_failure_keeps_whose_fault_it_was(tmp_path, code, kind):
     assert error.fix
 
 
+def test_the_sentence_of_a_failure_is_the_roles_own(tmp_path):
+    log = "12:00:00 error  worker-0  data error: recipe x.py is broken\n  fix: correct line 3\n"
+    said = sentence(failed(65, log, tmp_path), tmp_path)
+    assert said.startswith("worker-0: recipe x.py is broken (exit 65")
+    assert sentence(Outcome(Ended.FAILED, None, "stalled for 60 s: no group"), tmp_path) == "stalled for 60 s: no group"
+    assert sentence(Outcome(Ended.STOPPED, None, "asked to stop"), tmp_path) == ""
+
+
 def test_a_failure_gives_the_fix_that_the_role_gave(tmp_path):
     log = "12:00:00 error  worker-0  data error: recipe x.py is broken\n  fix: correct line 3\n"
     assert explain(failed(65, log, tmp_path), tmp_path).fix == "correct line 3"
+
+
+def test_a_failure_without_words_of_its_own_shows_those_of_the_start_before(tmp_path):
+    error = explain(failed(-9, "ValueError: odd\n════ start 2 of worker-0 ════\n", tmp_path), tmp_path)
+    assert "ValueError: odd" in error.message
+    assert "these are of start 1 of worker-0" in error.message

@@ -12,11 +12,11 @@ from areal.cli.check import check_command
 from areal.data.prepare import prepare
 from areal.data.source import JsonlSource
 from areal.errors import DataError
+from areal.judge.languages.discovery import Toolchain
 from areal.local.sandbox import sandbox_findings
-from areal.reward.code_rows import check_suites, rows_of_file, rows_of_snapshot
-from areal.reward.languages.discovery import Toolchain
-from areal.reward.sandbox.tiers import REQUIRED, decide
-from areal.reward.sandbox.values import Powers, Probe, Tier
+from areal.reward.preflight import check_suites, rows_of_file, rows_of_snapshot
+from areal.sandbox.host.tiers import REQUIRED, decide
+from areal.sandbox.values import Powers, Probe, Tier
 from areal.spec import RLJob, load_job
 
 JOB = Path(__file__).resolve().parents[2] / "examples" / "code_rl.yaml"

@@ -211,6 +211,53 @@ def test_a_directory_belongs_to_one_run_at_a_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_directory_is_one_however_it_is_named(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    (tmp_path / "above").symlink_to(".")
+    with claimed(tmp_path / "run"):
+        for name in ("link", "above/run", "../" + tmp_path.name + "/run"):
+            with pytest.raises(ConfigError, match="in use by another"), claimed(tmp_path / name):
+                pass
+
+
+def test_a_run_directory_is_its_owners_alone(folder):
+    with claimed(folder / "runs" / "tiny") as claim:
+        request = Request(folder / "job.yaml")
+        stage(request, load(request), lambda text: None, claim.take)
+    assert stat.S_IMODE((folder / "runs" / "tiny").stat().st_mode) == 0o700
+
+
+def test_a_fresh_run_holds_the_directory_that_it_makes(folder):
+    request = Request(folder / "job.yaml", fresh=True)
+    run_dir = folder / "runs" / "tiny"
+    run_dir.mkdir(parents=True)
+    (run_dir / "old").touch()
+    with claimed(run_dir) as claim:
+        stage(request, load(request), lambda text: None, claim.take)
+        with pytest.raises(ConfigError, match="in use by another"), claimed(run_dir):
+            pass
+    assert (folder / "runs" / "tiny.1" / "old").exists()
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_refused_run_leaves_no_trace_while_its_directory_is_held(folder, fresh):
+    write_job(folder, algorithm={"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4})
+    run_dir = folder / "runs" / "tiny"
+    if fresh:
+        run_dir.mkdir(parents=True)
+        (run_dir / "old").touch()
+    before = tree(folder)
+    request = Request(folder / "job.yaml", fresh=fresh)
+    job = load(request)
+    (folder / "train.jsonl").write_text("broken\n")
+    with pytest.raises(DataError), claimed(run_dir) as claim:
+        stage(request, job, lambda text: None, claim.take)
+    left = tree(folder)
+    assert left - before <= {folder / "runs"}
+    assert before <= left
+
+
 def test_setting_aside_never_overwrites(tmp_path):
     for number in range(3):
         (tmp_path / "run").mkdir()

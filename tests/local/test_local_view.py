@@ -50,6 +50,21 @@ def drawn(shown: RunView, width: int = 110) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+def test_steps_without_a_gradient_are_warned_of_after_three():
+    def without(count: int) -> RunView:
+        idle = Step(9, 0.0, tokens=100, groups=4, same_reward_groups=4, updates=0)
+        return replace(VIEW, steps=[*VIEW.steps, *[idle] * count])
+
+    assert view.warning(VIEW) == view.warning(without(2)) == ""
+    assert "no gradient in 3 steps: all groups of a step earned the same" in view.warning(without(3))
+    assert "WARNING: no gradient in 3 steps" in view.line(without(3))
+    assert "100% of groups earned the same" in drawn(without(3))
+
+
+def test_a_line_counts_tombstones_by_reason():
+    assert "tombstones 2 filtered" in view.line(VIEW)
+
+
 def test_the_picture_shows_everything_that_was_promised():
     text = drawn(VIEW)
     for word in (
@@ -79,7 +94,7 @@ def test_a_stall_is_shown_in_words():
 def test_a_line_has_the_figures():
     assert view.line(VIEW) == (
         " 1m15s  step 4/10 · policy 4.f1 · reward 0.150 · held-out 0.600 → 0.800 (v4), best 0.900 (v2) · staleness 1.00"
-        " · generation 12.3k tok/s · training 678 tok/s · restarts 1"
+        " · generation 12.3k tok/s · training 678 tok/s · tombstones 2 filtered · restarts 1"
     )
 
 

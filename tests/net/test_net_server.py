@@ -155,3 +155,27 @@ async def test_a_stream_that_falls_quiet_survives_the_clients_pings():
         assert await stream.read() == rollout.ServerOrders()
         stream.cancel()
     await server.stop(0)
+
+
+async def test_a_request_that_is_not_its_message_is_refused_in_one_line(caplog):
+    serving = GrpcServer("controller", TOKEN, waits=WaitRegistry("c"), progress=ProgressCounter())
+    serving.add(rollout_grpc.add_RolloutServicer_to_server, Echo(), "areal.v1.Rollout")
+    port = await serving.start(0)
+    garbage, whole = b"\xff\xff\xff", rollout.ServerMessage().SerializeToString()
+    async with channel.connect(f"127.0.0.1:{port}", TOKEN) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await peer.unary_unary("/areal.v1.Progress/GetProgress")(garbage, timeout=5)
+        assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        call = peer.stream_stream("/areal.v1.Rollout/Serve")(iter([whole, garbage, whole]), timeout=5)
+        assert await call.read() == b""
+        assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
+    await serving.stop(0)
+    assert [record.exc_info for record in caplog.records if "not its message" in record.message] == [None, None]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def test_the_scheme_of_a_token_has_no_case():
+    for scheme in ("Bearer", "bearer", "BEARER"):
+        assert auth.allowed("/areal.v1.Waits/ListWaits", {"authorization": f"{scheme} {TOKEN}"}, TOKEN)
+    for wrong in ("", TOKEN, f"Basic {TOKEN}", "Bearer", "Bearer x"):
+        assert not auth.allowed("/areal.v1.Waits/ListWaits", {"authorization": wrong}, TOKEN)

@@ -111,7 +111,7 @@ def test_a_short_run_with_the_reward_pods_in_gvisor(
 def test_uninstalling_leaves_jobs_to_their_owner_and_nothing_else(node: Node, installed: None) -> None:
     node.helm("uninstall", RELEASE, "--wait", namespace=NAMESPACE, timeout_s=120)
     kinds = "deployments,pods,services,configmaps,serviceaccounts,roles,rolebindings,networkpolicies,jobs,leases"
-    cluster = "clusterroles,clusterrolebindings,validatingadmissionpolicies,clusterrlruntimes,priorityclasses"
+    cluster = "clusterroles,clusterrolebindings,validatingadmissionpolicies,priorityclasses"
     mine = f"app.kubernetes.io/instance={RELEASE}"
 
     def left() -> str:
@@ -119,4 +119,6 @@ def test_uninstalling_leaves_jobs_to_their_owner_and_nothing_else(node: Node, in
         return named + node.kubectl("get", cluster, "-l", mine, "-o", "name").stdout
 
     eventually(lambda: left() == "", "nothing of the release is left", timeout_s=60)
+    runtimes = node.kubectl("get", "clusterrlruntimes", "-l", mine, "-o", "name").stdout
+    assert runtimes, "jobs that name a runtime go on with it, as they do with the CRDs"
     assert "rljobs.areal.dev" in node.kubectl("get", "crds", "-o", "name").stdout

@@ -87,11 +87,12 @@ def cell(request: pytest.FixtureRequest, node: Node, room: str, builder: Builder
 
 MATH = """
 import asyncio
-from areal.reward.children import ChildCommand
-from areal.reward.preloaded import Preloaded
+from areal.scorer_pool.process import ScorerCommand
+from areal.scorer_pool.fork_server import ForkServer
 
 async def main():
-    starter = Preloaded(ChildCommand("math", memory_bytes=1 << 30, preloaded=True, confined=True))
+    math = "areal.reward.scorers.math"
+    starter = ForkServer(ScorerCommand(math, memory_bytes=1 << 30, preloaded=True, confined=True))
     child = await starter.start_child(120)
     child.send([["1/2", "0.5", True]])
     ((verdict, _),) = await child.receive(60)

@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from areal.operator import decide, evictions, failure, looking, reconcile, remembering
-from areal.operator.acting import Acting
+from areal.kube.resources import Json
+from areal.operator import budget, decide, evictions, failure, observe, reconcile, status_writer
+from areal.operator.blame import Owner
 from areal.operator.decide import _Run
 from areal.operator.decision import Converge, End, Eviction
+from areal.operator.effects import Effects
 from areal.operator.gang import Gang
 from areal.operator.memory import Memory, Outcome, recall
 from areal.operator.observed import Observed
-from areal.operator.remembering import Remembered
-from areal.operator.runtime.resources import Json
+from areal.operator.status_writer import Written
 from areal.plan.cluster_names import Role
 from areal.spec.status import CompleteReason
 
@@ -24,34 +25,34 @@ Mutant = Callable[[pytest.MonkeyPatch], None]
 
 def status_is_written_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """No optimistic lock: a look at a stale cache overwrites what a newer one decided."""
-    real = remembering.summarize
+    real = status_writer.summarize
 
     def summarize(seen: Observed, decision: Any, now: float) -> Json:
         seen.raw["metadata"]["resourceVersion"] = ""
         return real(seen, decision, now)
 
-    patch.setattr(remembering, "summarize", summarize)
+    patch.setattr(status_writer, "summarize", summarize)
 
 
 def things_are_done_though_the_status_was_refused(patch: pytest.MonkeyPatch) -> None:
     """An epoch is told that nobody wrote down."""
-    real = reconcile.remember
+    real = reconcile.write_status
 
-    async def remember(*args: Any) -> Remembered:
+    async def write_status(*args: Any) -> Written:
         await real(*args)
-        return Remembered()
+        return Written()
 
-    patch.setattr(reconcile, "remember", remember)
+    patch.setattr(reconcile, "write_status", write_status)
 
 
 def epochs_are_written_with_the_next_figures(patch: pytest.MonkeyPatch) -> None:
     """An epoch is told first and written when figures are due."""
-    real = remembering.urgent
+    real = status_writer.urgent
 
     def urgent(before: Json, after: Json) -> bool:
         return real({**before, "attempts": {}}, {**after, "attempts": {}})
 
-    patch.setattr(remembering, "urgent", urgent)
+    patch.setattr(status_writer, "urgent", urgent)
 
 
 def a_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None:
@@ -101,7 +102,7 @@ def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         memory = recall(status)
         return replace(memory, outcome=None)
 
-    patch.setattr(looking, "recall", forgetful)
+    patch.setattr(observe, "recall", forgetful)
 
 
 def sleepers_are_not_asked_to_save(patch: pytest.MonkeyPatch) -> None:
@@ -111,14 +112,14 @@ def sleepers_are_not_asked_to_save(patch: pytest.MonkeyPatch) -> None:
 
 def a_sleeping_job_keeps_its_fleet(patch: pytest.MonkeyPatch) -> None:
     """A suspension leaves replicas as they were."""
-    real = Acting.run_workloads
+    real = Effects.run_workloads
 
-    async def run_workloads(self: Acting, replicas: Any) -> None:
+    async def run_workloads(self: Effects, replicas: Any) -> None:
         admitted = self._seen.admitted
         assert admitted is not None
         await real(self, admitted.replicas if not any(replicas.values()) else replicas)
 
-    patch.setattr(Acting, "run_workloads", run_workloads)
+    patch.setattr(Effects, "run_workloads", run_workloads)
 
 
 def all_servers_are_replaced_at_once(patch: pytest.MonkeyPatch) -> None:
@@ -135,12 +136,12 @@ def all_servers_are_replaced_at_once(patch: pytest.MonkeyPatch) -> None:
 
 def pods_are_deleted_by_name(patch: pytest.MonkeyPatch) -> None:
     """An eviction hits whoever has the name now."""
-    real = Acting.evict
+    real = Effects.evict
 
-    async def evict(self: Acting, evictions: Any) -> None:
+    async def evict(self: Effects, evictions: Any) -> None:
         await real(self, [replace(e, pod=replace(e.pod, uid=None)) for e in evictions])
 
-    patch.setattr(Acting, "evict", evict)
+    patch.setattr(Effects, "evict", evict)
 
 
 def everybody_restarts_with_the_trainers(patch: pytest.MonkeyPatch) -> None:
@@ -159,23 +160,23 @@ def everybody_restarts_with_the_trainers(patch: pytest.MonkeyPatch) -> None:
 
 def restarts_have_no_limit(patch: pytest.MonkeyPatch) -> None:
     """The budget is counted and not minded."""
-    real = failure.charge
+    real = budget.charge
 
-    def charge(memory: Memory, incident: Any, ruling: Any, policy: Any) -> Any:
-        return real(memory, incident, ruling, policy.model_copy(update={"max_restarts": 10**6}))
+    def charge(memory: Memory, incident: Any, ruling: Any, policy: Any, now: float) -> Any:
+        return real(memory, incident, ruling, policy.model_copy(update={"max_restarts": 10**6}), now)
 
-    patch.setattr(failure, "charge", charge)
+    patch.setattr(budget, "charge", charge)
 
 
 def the_runtime_is_followed(patch: pytest.MonkeyPatch) -> None:
     """An edit of the runtime reaches jobs that run."""
-    real = looking._runtime
+    real = observe._runtime
 
     def live(job: Json, world: Any) -> Any:
-        found = world.caches[looking.CLUSTER_RUNTIMES].get("", "cpu")
+        found = world.caches[observe.CLUSTER_RUNTIMES].get("", "cpu")
         return found if found is not None else real(job, world)
 
-    patch.setattr(looking, "_runtime", live)
+    patch.setattr(observe, "_runtime", live)
 
 
 def a_dead_machine_is_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -188,6 +189,11 @@ def an_audit_is_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
 
     def finish(self: _Run) -> Any:
         memory = replace(self.memory, outcome=Outcome.COMPLETE, ended_at=self.now, members=())
-        return End(memory, CompleteReason.MAX_STEPS_REACHED, "")
+        return End(memory, reason=CompleteReason.MAX_STEPS_REACHED, message="")
 
     patch.setattr(_Run, "_finish", finish)
+
+
+def failures_of_others_are_counted(patch: pytest.MonkeyPatch) -> None:
+    """Evictions and lost machines spend the job's budget."""
+    patch.setattr(failure, "owner_of", lambda role, reason, conditions: Owner.JOB)

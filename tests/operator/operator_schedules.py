@@ -11,9 +11,9 @@ import contextlib
 import random
 from dataclasses import dataclass, field
 
+from areal.kube.errors import ApiError
+from areal.kube.resources import Json, Key
 from areal.operator.observed import ChildPhase
-from areal.operator.runtime.errors import ApiError
-from areal.operator.runtime.resources import Json, Key
 from areal.plan.cluster_names import LABEL_ROLE, Role
 from support.fake_cluster import FakeCluster
 from support.fake_operator import FakeOperator, ProcessDiedError, Trouble, Write
@@ -27,6 +27,7 @@ CALM = 110
 """Looks within which a job must end when nothing goes wrong any more."""
 
 _CODES = (1, 1, 137, -9, 75, 143)
+_DISRUPTIONS = ("EvictionByEvictionAPI", "PreemptionByScheduler", "DeletionByTaintManager")
 
 
 class BrokenPromiseError(AssertionError):
@@ -62,6 +63,7 @@ class Schedule:
         self.flaky = self.draw.choice((0.0, 0.02, 0.1))
         self.cluster.lag = self.draw.random() < 0.5
         self.blows = 0  # that may cost a restart, each at most one
+        self.own = 0  # those of them that are the job's own, and so count
         self.fatal = False  # something happened that may end the job as Failed
         self.deleted = False
         self.operators = 0
@@ -166,6 +168,7 @@ class Schedule:
     def child_ends(self) -> None:
         pods = self.cluster.pods(Role.TRAINER)
         if pods and self.cluster.end_child(pod := self.draw.choice(pods), code := self.draw.choice(_CODES)):
+            self.own += 1
             self.blow(f"the trainer in {pod['metadata']['name']} ends with {code}")
 
     def container_ends(self) -> None:
@@ -173,6 +176,7 @@ class Schedule:
         if pods:
             pod = self.draw.choice(pods)
             self.cluster.end_container(pod, 137, "OOMKilled")
+            self.own += _role(pod) is Role.TRAINER
             self.blow(f"the container of {pod['metadata']['name']} ends", pod)
 
     def pod_deleted(self) -> None:
@@ -184,7 +188,7 @@ class Schedule:
     def pod_evicted(self) -> None:
         if pods := self.cluster.pods(Role.TRAINER):
             pod = self.draw.choice(pods)
-            self.cluster.delete_pod(pod, disrupted=True)
+            self.cluster.delete_pod(pod, disrupted=self.draw.choice(_DISRUPTIONS))
             self.blow(f"{pod['metadata']['name']} is evicted")
 
     def machine_lost(self) -> None:
@@ -206,6 +210,7 @@ class Schedule:
             self.cluster.end_container(pod := self.draw.choice(pods), code)
             self.note(f"{pod['metadata']['name']} crashes with {code}")
             self.blows += code == 9
+            self.own += code == 9
 
     def rest(self) -> None:
         def toggle(spec: Json) -> None:
@@ -252,6 +257,7 @@ class Schedule:
     def hang(self) -> None:
         if KEY in self.cluster.training and self.cluster.training[KEY].step:
             self.cluster.training[KEY].hung = True
+            self.own += 1
             self.blow("the trainers hang")
 
     def runtime_edited(self) -> None:
@@ -262,6 +268,7 @@ class Schedule:
         role = self.draw.choice((Role.PREPARE, Role.FINISH))
         self.cluster.exit_codes.setdefault(role, []).append(75)
         self.blows += 1
+        self.own += 1
         self.note(f"{role} will fail once")
 
     def job_deleted(self) -> None:
@@ -304,7 +311,7 @@ class Schedule:
         if status["summary"] == "Failed":
             reason = next(c["reason"] for c in status["conditions"] if c["type"] == "Failed")
             self.require(reason in ("MaxRestartsExceeded", "Stalled"), f"failed for {reason}")
-            self.require(self.blows > self.budget, f"failed after {self.blows} blows, {self.budget} are allowed")
+            self.require(self.own > self.budget, f"failed after {self.own} blows of its own, {self.budget} are allowed")
         else:
             self.require(status.get("audit", {"ok": True})["ok"], "complete in spite of its audit")
             self.require(status["progress"]["step"] >= 8, f"complete at {status['progress']['step']}")
@@ -327,6 +334,7 @@ class Watcher:
         self.highest: dict[str, int] = {}
         self.gangs: dict[int, tuple[str, ...]] = {}
         self.outcome: str | None = None
+        self.counted = self.checkpoint = 0
         self.hashes: set[str] = set()
         self.asleep: set[str] | None = None  # pods when the job was seen asleep
         self.cleans = True
@@ -337,13 +345,12 @@ class Watcher:
             return
         status = job.get("status", {})
         attempts = status.get("attempts", {})
-        for name in ("epoch", "restarts", "restartsCountTowardsMax"):
+        for name in ("epoch", "restarts"):
             value = attempts.get(name, 0)
             require(value >= self.highest.get(name, 0), f"{name} fell from {self.highest.get(name)} to {value}")
             self.highest[name] = value
         require(attempts.get("restarts", 0) <= self.schedule.blows, f"{attempts} after {self.schedule.blows} blows")
-        budget = self.schedule.budget
-        require(attempts.get("restartsCountTowardsMax", 0) <= budget, f"{attempts}: the budget is {budget}")
+        self._budget(attempts.get("restartsCountTowardsMax", 0), status)
         self._gang(attempts)
         self._outcome(status)
         self._snapshot(status)
@@ -353,6 +360,17 @@ class Watcher:
         self.schedule.operator.roles.told.clear()
         preparing = [pod for pod in self.schedule.cluster.pods(Role.PREPARE) if pod["status"]["phase"] == "Running"]
         require(len(preparing) <= 1, "two pods prepare at once")
+
+    def _budget(self, counted: int, status: Json) -> None:
+        """Only the job's own failures count, and a new checkpoint, nothing else, gives them back."""
+        require, schedule = self.schedule.require, self.schedule
+        checkpoint = status.get("checkpoint", {}).get("step", 0)
+        if checkpoint > self.checkpoint:
+            self.checkpoint, self.counted = checkpoint, 0
+        require(counted >= self.counted, f"the count fell from {self.counted} to {counted} without a checkpoint")
+        require(counted <= schedule.own, f"{counted} count after {schedule.own} blows of its own")
+        require(counted <= schedule.budget, f"{counted} count, the budget is {schedule.budget}")
+        self.counted = counted
 
     def _gang(self, attempts: Json) -> None:
         members = tuple(attempts.get("members", ()))

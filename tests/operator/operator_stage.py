@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from areal.operator.runtime.resources import Json, Key
+from areal.kube.resources import Json, Key
 from areal.plan.cluster_names import Role
 from support.fake_cluster import FakeCluster
 from support.fake_operator import FakeOperator

@@ -56,6 +56,12 @@ def server(index: int, **changes: Any) -> Pod:
     return trainer(index, **changes)
 
 
+def others() -> tuple[Pod, ...]:
+    """One pod of each role that trainers need beside servers."""
+    roles = (Role.REDIS, Role.CONTROLLER, Role.WORKER, Role.REWARD)
+    return tuple(trainer(0, name=f"digits-{role.value}", uid=role.value, role=role) for role in roles)
+
+
 def ended(code: int, at: float = NOW - 5, reason: str = "Error", message: str = "") -> Ending:
     return Ending(code, reason, message, at)
 
@@ -94,7 +100,7 @@ def seen(memory: Memory | None = None, **changes: Any) -> Observed:
     ready = {"t0": says(ChildPhase.READY), "t1": says(ChildPhase.READY)}
     made = Observed(
         key=("team", "digits"), raw=raw, memory=memory or remembered(), admitted=admitted(**spec), refusal=None,
-        pods=(trainer(0), trainer(1), server(0), server(1)), nodes={},
+        pods=(trainer(0), trainer(1), server(0), server(1), *others()), nodes={},
         workloads=(fleet(), fleet(role=Role.TRAINER)),
         prepare=Batch(Stage.COMPLETE, "digits-prepare", "p", NOW - 900),
         reports=Reports(controller(), TrainerReport(5, 0, 0.0, NOW), ready),

@@ -23,9 +23,9 @@ from areal.operator.children import (
     snapshot_hash,
     workloads,
 )
-from areal.plan.cluster_names import BATCH_JOBS, PORTS, Role, launch_command, pod_host
+from areal.plan.cluster_names import Role, pod_host
 from areal.plan.resolved import ResolvedJob
-from areal.plan.table import _LIVES, _POD_DRAIN_S
+from areal.plan.role_specs import batch_jobs, spec_of
 from areal.spec.runtime import RuntimeSpec
 from support.cluster_jobs import (
     CPU_RUNTIME,
@@ -77,16 +77,23 @@ def only(objects: list[Json], kind: str, name: str = "") -> Json:
     return found[0]
 
 
+def job_files_of(objects: list[Json]) -> Json:
+    """The ConfigMap that pods read at start."""
+    (found,) = (one for one in objects if one["kind"] == "ConfigMap" and "resolved.json" in one["data"])
+    return found
+
+
 class _Plain(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 @pytest.mark.parametrize("name", JOBS)
-def test_the_children_are_as_reviewed(name: str) -> None:
+def test_the_children_are_as_reviewed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each change of a child shows as a change of these files. UPDATE_GOLDEN=1 writes them anew."""
+    monkeypatch.setattr("areal.operator.children.files.job_files", lambda job, _: f"{job}-job-0123456789ab")
     made = everything(JOBS[name]())
-    files = only(made, "ConfigMap", f"{made[0]['metadata']['name']}-job")
+    files = job_files_of(made)
     files["data"]["resolved.json"] = "the resolved job, which tests of its own are about\n"
     text = yaml.dump_all(made, Dumper=_Plain, sort_keys=False, width=120)
     path = GOLDEN / f"{name}.yaml"
@@ -255,27 +262,29 @@ def test_a_pod_is_told_which_one_it_is(w: Wanted) -> None:
 def test_a_pod_runs_its_role_s_command_and_listens_where_the_names_say(w: Wanted) -> None:
     for role, template in pods_of(w).items():
         main = main_of(template)
-        if role in BATCH_JOBS:
+        if role in batch_jobs():
             assert main["command"] == ["areal-role", role, "--job", "/areal/job/resolved.json"]
             assert "ports" not in main
             continue
-        assert main["command"] == launch_command(Role(role))
-        public = {port for name, port in PORTS[Role(role)].items() if name != "engine"}
+        command = ["areal-launch", "--job", "/areal/job/resolved.json", "--role", role, "--port", "9001"]
+        assert main["command"] == (["redis-server", "/areal/job/redis.conf"] if role == "redis" else command)
+        public = {port for name, port in spec_of(Role(role)).pod_ports.items() if name != "engine"}
         launcher = set() if role == "redis" else {9001}
         assert {port["containerPort"] for port in main["ports"]} == public | launcher
 
 
 def test_a_pod_has_more_time_to_end_than_its_role_takes(w: Wanted) -> None:
     for role, template in pods_of(w).items():
-        if role in _LIVES:
-            drain_s = _POD_DRAIN_S.get(role, _LIVES[role].drain_s)
+        row = spec_of(Role(role))
+        if row.runs_on:
+            drain_s = row.drain_s if row.pod_drain_s is None else row.pod_drain_s
             assert template["spec"]["terminationGracePeriodSeconds"] >= drain_s + 20, role
 
 
 def test_liveness_asks_the_launcher_and_never_the_role(w: Wanted) -> None:
     for role, template in pods_of(w).items():
         main = main_of(template)
-        if role in BATCH_JOBS:
+        if role in batch_jobs():
             assert not any(name.endswith("Probe") for name in main)
         elif role == "redis":
             assert main["livenessProbe"]["tcpSocket"] == {"port": 6379}
@@ -286,7 +295,7 @@ def test_liveness_asks_the_launcher_and_never_the_role(w: Wanted) -> None:
 
 
 def test_the_resolved_job_reaches_its_pods_unchanged(w: Wanted) -> None:
-    files = only(everything(w), "ConfigMap", f"{w.name}-job")["data"]
+    files = job_files_of(everything(w))["data"]
     assert ResolvedJob.model_validate_json(files["resolved.json"]) == w.resolved
 
 
@@ -314,7 +323,7 @@ def test_an_external_redis_has_no_pod_no_claim_and_no_password_of_ours() -> None
     made = everything(w)
     assert not [one for one in made if one["metadata"]["name"] == "gsm8k-grpo-redis"]
     assert set(only(made, "Secret")["data"]) == {"token"}
-    assert "redis.conf" not in only(made, "ConfigMap", "gsm8k-grpo-job")["data"]
+    assert "redis.conf" not in job_files_of(made)["data"]
 
 
 def test_a_suspended_job_has_no_pods_and_keeps_everything_else() -> None:
@@ -371,7 +380,7 @@ def test_redis_claim_grows_with_the_budget_and_never_shrinks() -> None:
 
 
 def test_redis_may_use_more_memory_than_it_allows_itself() -> None:
-    conf = only(foundation(quickstart_wanted()), "ConfigMap", "digits-job")["data"]["redis.conf"]
+    conf = job_files_of(foundation(quickstart_wanted()))["data"]["redis.conf"]
     maxmemory = int(dict(line.split(" ", 1) for line in conf.splitlines())["maxmemory"])
     limit = main_of(pods_of(quickstart_wanted())["redis"])["resources"]["limits"]["memory"]
     assert limit == "6208Mi"

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 from areal.operator.children import foundation, workloads
-from areal.operator.children.calls import CALLS, Outsider, as_markdown
+from areal.operator.children.calls import as_markdown, calls
 from areal.operator.children.network import OPERATOR_LABELS
 from areal.operator.children.wanted import Wanted
-from areal.plan.cluster_names import BATCH_JOBS, PORTS, Role, role_labels
+from areal.plan.cluster_names import Role, role_labels
+from areal.plan.role_specs import Outsider, batch_jobs, spec_of
 from support.cluster_jobs import (
     CPU_RUNTIME,
     GPU_RUNTIME,
@@ -46,12 +47,12 @@ def pod(job: str, role: Role, namespace: str = "team-a") -> Pod:
 
 def everybody(w: Wanted) -> dict[str, Pod]:
     """Everybody who could call: the job's pods, and others."""
-    own = {role.value: pod(w.name, role) for role in (*w.roles, *BATCH_JOBS)}
+    own = {role.value: pod(w.name, role) for role in (*w.roles, *batch_jobs())}
     return {**own, "operator": OPERATOR, "monitoring": PROMETHEUS, "stranger": STRANGER}
 
 
 def in_table(caller: str, callee: Role, port: int) -> bool:
-    return any(call.caller == caller and call.callee is callee and call.port in (None, port) for call in CALLS)
+    return any(call.caller == caller and call.callee is callee and call.port in (None, port) for call in calls())
 
 
 def test_exactly_the_calls_of_the_table_pass() -> None:
@@ -66,7 +67,7 @@ def test_exactly_the_calls_of_the_table_pass() -> None:
         checked += passes(made, source, pod(w.name, callee), port)
     assert checked == sum(
         1
-        for call in CALLS
+        for call in calls()
         for port in PORTS_TRIED
         if call.callee in w.roles
         and call.port in (None, port)
@@ -76,7 +77,7 @@ def test_exactly_the_calls_of_the_table_pass() -> None:
 
 def test_every_policy_selects_the_pods_of_its_role_and_every_role_has_one() -> None:
     for w in (quickstart_wanted(), large_wanted()):
-        for role in (*w.roles, *BATCH_JOBS):
+        for role in (*w.roles, *batch_jobs()):
             speaking = [one for one in policies(w) if selects(one, pod(w.name, role))]
             assert [one["metadata"]["name"] for one in speaking] == [f"{w.name}-{role.value}"]
             assert speaking[0]["spec"]["policyTypes"] == ["Ingress", "Egress"]
@@ -167,9 +168,9 @@ def test_an_operator_outside_of_the_cluster_comes_from_anywhere_to_its_own_ports
 
 
 def test_every_call_of_the_table_goes_to_a_port_on_which_the_callee_listens() -> None:
-    for call in CALLS:
+    for call in calls():
         if call.port is not None and call.port != 9001:
-            assert call.port in PORTS[call.callee].values(), call
+            assert call.port in spec_of(call.callee).pod_ports.values(), call
 
 
 def test_every_service_port_is_dialled_by_somebody() -> None:
@@ -179,7 +180,7 @@ def test_every_service_port_is_dialled_by_somebody() -> None:
         if role is Role.WORKER:
             continue  # a StatefulSet must name one; nobody dials workers
         for port in service["spec"]["ports"]:
-            assert any(call.callee is role and call.port in (None, port["port"]) for call in CALLS), (role, port)
+            assert any(call.callee is role and call.port in (None, port["port"]) for call in calls()), (role, port)
 
 
 def test_the_table_in_the_documentation_is_the_code_s() -> None:

@@ -10,7 +10,8 @@ import pytest
 from areal.errors import ConfigError
 from areal.operator.children import Wanted
 from areal.operator.children.pods import pod_template
-from areal.plan.cluster_names import LONG_RUNNING, Role, launch_command, role_labels
+from areal.plan.cluster_names import Role, role_labels
+from areal.plan.role_specs import long_running, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -170,7 +171,7 @@ def test_a_malformed_runtime_is_refused_and_nothing_worse(template: Json, role: 
 @settings(max_examples=100, deadline=None)
 @given(
     template=_runtimes(map_=st.just({}), list_=st.just([])),
-    role=st.sampled_from([role for role in LONG_RUNNING if role is not Role.REWARD]),
+    role=st.sampled_from([role for role in long_running() if role is not Role.REWARD]),
 )
 def test_what_is_the_operator_s_survives_every_runtime(template: Json, role: Role) -> None:
     made = pod_template(wanted(quickstart(), {"template": template}), role)
@@ -183,7 +184,7 @@ def test_what_is_the_operator_s_survives_every_runtime(template: Json, role: Rol
         m["mountPath"]: m for m in main_of(plain)["volumeMounts"] if m["mountPath"].startswith(("/areal", "/data"))
     }
     assert {path: mount for path, mount in mounts.items() if role is Role.REDIS or path != "/data"} == expected
-    assert main["command"] == launch_command(role)
+    assert main["command"] == spec_of(role).command
     assert "args" not in main
     assert role_labels("digits", role).items() <= made["metadata"]["labels"].items()
     assert main["env"][:3] == main_of(plain)["env"][:3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def test_a_job_sets_resources_environment_placement_and_labels() -> None:
 
 
 def test_one_role_s_patch_changes_no_other_role() -> None:
-    plain, changed = quickstart_wanted(), patched(labels={"team": "a"})
+    plain, changed = (replace(w, files="same") for w in (quickstart_wanted(), patched(labels={"team": "a"})))
     for role in plain.roles:
         assert (pod_template(plain, role) == pod_template(changed, role)) is (role is not Role.TRAINER)
 
@@ -138,7 +139,7 @@ _PATCHES = st.fixed_dictionaries(
 @settings(max_examples=40, deadline=None)
 @given(patch=_PATCHES, role=st.sampled_from(["worker", "rewardCustom", "trainer"]))
 def test_no_patch_of_a_job_changes_security_volumes_command_or_identity(patch: Json, role: str) -> None:
-    plain, changed = quickstart_wanted(), patched(role, **patch)
+    plain, changed = (replace(w, files="same") for w in (quickstart_wanted(), patched(role, **patch)))
     for one in plain.roles:
         before, after = pod_template(plain, one), pod_template(changed, one)
         for field in ("securityContext", "volumes", "serviceAccountName", "automountServiceAccountToken"):
@@ -210,10 +211,10 @@ def test_a_pod_leaves_a_lost_node_after_half_a_minute() -> None:
         assert waits == {"node.kubernetes.io/not-ready": 30, "node.kubernetes.io/unreachable": 30}
 
 
-def test_a_trainer_is_drained_by_the_operator_only_and_a_quarter_of_the_servers_at_a_time() -> None:
+def test_a_drain_takes_one_trainer_and_a_quarter_of_the_servers_at_a_time() -> None:
     budgets = {one["metadata"]["name"]: one["spec"] for one in workloads(large_wanted()) if "Budget" in one["kind"]}
     assert {name: spec["maxUnavailable"] for name, spec in budgets.items()} == {
-        "gsm8k-grpo-trainer": 0,
+        "gsm8k-grpo-trainer": 1,
         "gsm8k-grpo-generation": "25%",
     }
 

@@ -37,6 +37,9 @@ from operator_values import (
 )
 from test_operator_decide import sights
 
+WITHOUT = (trainer(0), trainer(1), server(0), server(1))
+SILENT = {"n0": Node(ready=False, silent_since=NOW - 20)}
+
 
 def said(base: Observed) -> dict[ConditionType, Condition]:
     decision = decide(base, NOW)
@@ -65,7 +68,7 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
         "Unschedulable",
         "digits-trainer-0: 0/3 nodes have a GPU",
     ),
-    ("missing", seen(), ConditionType.SCHEDULED, "PodsMissing", "4 of 8 pods"),
+    ("missing", seen(pods=WITHOUT), ConditionType.SCHEDULED, "PodsMissing", "4 of 8 pods"),
     ("training", seen(), ConditionType.TRAINER_READY, "RendezvousComplete", "2 pods train in epoch 1"),
     (
         "forming",
@@ -103,7 +106,7 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
         "NoReplicaReady",
         "CrashLoopBackOff",
     ),
-    ("nobody scores", seen(), ConditionType.REWARD_READY, "NoReplicaReady", ""),
+    ("nobody scores", seen(pods=WITHOUT), ConditionType.REWARD_READY, "NoReplicaReady", ""),
     (
         "scoring",
         seen(pods=(server(0, role=Role.REWARD, name="digits-reward-x"),)),
@@ -164,9 +167,9 @@ def test_each_condition_says_what_is_so(base: Observed, kind: ConditionType, rea
 
 def test_a_pod_that_a_dead_machine_holds_is_named_with_the_cure() -> None:
     held = server(0, role=Role.REDIS, name="digits-redis-0", terminating_until=NOW + 5)
-    base = seen(remembered(rest=Rest.ENDING), pods=(held,), nodes={"n0": Node(ready=False)}, spec={"suspend": True})
+    base = seen(remembered(rest=Rest.ENDING), pods=(held,), nodes=SILENT, spec={"suspend": True})
     message = said(base)[ConditionType.SUSPENDED].message
-    assert "digits-redis-0 waits for its machine n0" in message
+    assert "digits-redis-0 is on n0, which does not answer" in message
     assert "node.kubernetes.io/out-of-service" in message
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from areal.operator.failure import Action, Incident, Ruling, charge, dealt_with, judge, kept, shell_code, worst
+from areal.operator.budget import charge
+from areal.operator.failure import Action, Incident, Ruling, dealt_with, judge, kept, shell_code, worst
 from areal.operator.memory import Failure, Memory
 from areal.plan.cluster_names import Role
 from areal.spec.cluster import FailurePolicy
@@ -75,10 +76,10 @@ def test_the_incident_that_speaks_for_a_gang_is_the_cause_not_its_echo(incidents
 def test_a_counted_restart_uses_the_budget_up() -> None:
     memory, rules = Memory(), policy(budget=2)
     for count in (1, 2):
-        budget = charge(memory, incident(at=NOW + count), judge(incident(), rules), rules)
+        budget = charge(memory, incident(at=NOW + count), judge(incident(), rules), rules, NOW)
         memory = budget.memory
         assert (memory.restarts, memory.counted, budget.exhausted) == (count, count, False)
-    last = charge(memory, incident(at=NOW + 3), judge(incident(), rules), rules)
+    last = charge(memory, incident(at=NOW + 3), judge(incident(), rules), rules, NOW)
     assert last.exhausted
     assert (last.memory.restarts, last.memory.counted) == (2, 2)
     assert last.memory.failures[-1].action == "FailJob"
@@ -87,13 +88,13 @@ def test_a_counted_restart_uses_the_budget_up() -> None:
 def test_what_a_rule_does_not_count_costs_nothing() -> None:
     rules = policy(DISRUPTION, budget=0)
     what = incident(conditions={"DisruptionTarget": "True"})
-    budget = charge(Memory(), what, judge(what, rules), rules)
+    budget = charge(Memory(), what, judge(what, rules), rules, NOW)
     assert (budget.memory.restarts, budget.memory.counted, budget.exhausted) == (1, 0, False)
 
 
 def test_a_servers_restart_is_no_attempt_of_the_job() -> None:
     what = incident(Role.GENERATION)
-    budget = charge(Memory(), what, judge(what, policy()), policy())
+    budget = charge(Memory(), what, judge(what, policy()), policy(), NOW)
     assert (budget.memory.restarts, len(budget.memory.failures)) == (0, 1)
 
 
@@ -141,8 +142,8 @@ def test_no_failure_is_dealt_with_twice_in_whatever_order_it_is_seen_again(
     for at, role, pod in order:
         what = Incident(Role(role), pod, float(at), "Error", exit_code=1)
         if role == "trainer":  # whose failures are counted by epochs
-            memory = charge(memory, what, judge(what, rules), rules).memory
+            memory = charge(memory, what, judge(what, rules), rules, NOW).memory
         elif not dealt_with(what, memory.failures):
             assert (at, role, pod) not in dealt
             dealt.add((at, role, pod))
-            memory = charge(memory, what, judge(what, rules), rules).memory
+            memory = charge(memory, what, judge(what, rules), rules, NOW).memory

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from areal.kube.errors import AlreadyExistsError, ConflictError, NotFoundError
+from areal.kube.resources import CONFIGMAPS, RLJOBS, STATEFULSETS, Json
 from areal.operator.decide import decide
 from areal.operator.decision import Converge
 from areal.operator.runtime.api import MANAGER, STATUS_MANAGER, Api
-from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError
-from areal.operator.runtime.resources import CONFIGMAPS, RLJOBS, STATEFULSETS, Json
 from areal.operator.runtime.transport import connect
 from areal.operator.summarize import summarize
 from operator_values import NOW, a_failure, remembered, seen
@@ -60,6 +60,13 @@ async def test_what_a_manager_stops_saying_is_removed_and_others_words_stay(serv
     await api.apply(config(namespace, mine="3"), manager=MANAGER)
     found = await api.get(CONFIGMAPS, namespace, "c")
     assert found["data"] == {"mine": "3", "theirs": "2"}
+
+
+async def test_text_of_any_plane_comes_back_as_it_was_sent(server: tuple[Server, str]) -> None:
+    api, namespace = server
+    text = "# 😀 𝜋 \u2028\n"
+    made = await api.apply(config(namespace, text=text), manager=MANAGER)
+    assert made["data"]["text"] == text
 
 
 async def test_applying_the_same_again_changes_no_version(server: tuple[Server, str]) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from areal.kube.resources import Key
 from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
@@ -17,7 +18,6 @@ from areal.operator.observed import ChildPhase, Pod, Reports
 from areal.operator.reports import Asker, Poller, Targets, by_pod_ip
 from areal.operator.reports.ask import controller_report
 from areal.operator.reports.poller import news
-from areal.operator.runtime.resources import Key
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.resolved import ResolvedJob
 from areal.v1 import generation_pb2 as generation
@@ -173,6 +173,14 @@ class ScriptedAsker:
         self.asked = 0
         self.forgotten: list[Key] = []
         self.trouble: Exception | None = None
+        self.heard: list[tuple[str, int]] = []
+        self.black_holes: set[str] = set()
+
+    async def restart(self, key: Key, pod: Pod, token: str, epoch: int) -> bool:
+        self.heard.append((pod.uid, epoch))
+        if pod.uid in self.black_holes:
+            await asyncio.Event().wait()
+        return True
 
     async def round(self, key: Key, targets: Targets, last: Reports) -> Reports:
         self.asked += 1
@@ -227,8 +235,32 @@ async def test_a_forgotten_job_is_asked_nothing_and_told_nothing() -> None:
     assert asker.asked == asked
     assert asker.forgotten == [KEY]
     assert rounds.poller.latest(KEY) == Reports()
-    assert not await rounds.poller.restart(KEY, trainer(0), 1)
-    assert not await rounds.poller.set_hot(KEY, HotFields(1, 1, 1))
+    rounds.poller.restart(KEY, trainer(0), 1)
+    rounds.poller.set_hot(KEY, HotFields(1, 1, 1))
+    await asyncio.sleep(0)
+    assert asker.heard == []
+    await rounds.poller.close()
+
+
+async def test_pods_that_never_answer_delay_nobody_and_are_told_once_at_a_time() -> None:
+    asker = ScriptedAsker()
+    rounds = Rounds(asker)
+    other: Key = ("team", "other")
+    asker.black_holes = {f"t{index}" for index in range(4)}
+    for key in (KEY, other):
+        rounds.poller.follow(key, TARGETS)
+    for _ in range(3):
+        for index in range(4):
+            rounds.poller.restart(KEY, trainer(index), 1)
+    rounds.poller.restart(other, trainer(5), 7)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asker.heard == [*((f"t{index}", 1) for index in range(4)), ("t5", 7)]
+    rounds.poller.restart(other, trainer(5), 8)  # the one before is done
+    rounds.poller.restart(KEY, trainer(0), 2)  # a newer epoch waits for no older order
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert asker.heard[5:] == [("t5", 8), ("t0", 2)]
     await rounds.poller.close()
 
 

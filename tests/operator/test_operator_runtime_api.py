@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 from areal.errors import BugError
-from areal.operator.runtime.api import Api
-from areal.operator.runtime.errors import (
+from areal.kube.errors import (
     AlreadyExistsError,
     ApiError,
     BusyError,
@@ -16,10 +15,12 @@ from areal.operator.runtime.errors import (
     UnreachableError,
     error_of,
 )
+from areal.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, DEPLOYMENTS, RLJOBS, resource_of
+from areal.operator.runtime.api import Api
 from areal.operator.runtime.limiter import Limiter
-from areal.operator.runtime.resources import CLUSTER_RUNTIMES, CONFIGMAPS, DEPLOYMENTS, RLJOBS, resource_of
 from support import virtual_time
-from support.fake_kube import FakeKube, Fault, MemoryTransport
+from support.fake_kube import FakeKube, Fault
+from support.fake_kube_fronts import MemoryTransport
 
 
 def config_map(name, value="0", **metadata):

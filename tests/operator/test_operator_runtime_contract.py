@@ -13,17 +13,18 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from areal.kube.errors import AlreadyExistsError, ConflictError, GoneError, InvalidError, NotFoundError
+from areal.kube.resources import CONFIGMAPS, EVENTS, Json
 from areal.operator.runtime.api import MANAGER, STATUS_MANAGER, Api
 from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, GoneError, InvalidError, NotFoundError
 from areal.operator.runtime.events import Recorder
 from areal.operator.runtime.lease import ApiLeases, Election
 from areal.operator.runtime.reflector import Reflector
-from areal.operator.runtime.resources import CONFIGMAPS, EVENTS, Json
 from areal.operator.runtime.times import LeaseTimes, WatchTimes
 from areal.operator.runtime.transport import Request, connect
 from areal.plan.cluster_names import LABEL_JOB
-from support.fake_kube import FakeKube, serve
+from support.fake_kube import FakeKube
+from support.fake_kube_fronts import serve
 from support.tcp_proxy import TcpProxy
 
 SHORT = WatchTimes(shortest_s=2, longest_s=2, margin_s=1, page=2, first_backoff_s=0.05, longest_backoff_s=0.5)

@@ -7,7 +7,8 @@ from areal.operator.runtime.limiter import Limiter
 from hypothesis import given
 from hypothesis import strategies as st
 from support import virtual_time
-from support.fake_kube import FakeKube, Fault, MemoryTransport
+from support.fake_kube import FakeKube, Fault
+from support.fake_kube_fronts import MemoryTransport
 
 JOB = {
     "apiVersion": "areal.dev/v1alpha1",

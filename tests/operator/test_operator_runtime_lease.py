@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, UnreachableError
+from areal.kube.errors import AlreadyExistsError, ConflictError, UnreachableError
 from areal.operator.runtime.lease import Election, LeaseLostError
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -6,14 +6,15 @@ import urllib.request
 from contextlib import asynccontextmanager
 
 import pytest
+from areal.kube.resources import CLUSTER_RUNTIMES, PODS, RLJOBS, key_of
 from areal.operator.runtime.health import Health
 from areal.operator.runtime.lease import LeaseLostError
 from areal.operator.runtime.manager import Manager, Settings, Watched
 from areal.operator.runtime.reflector import Pulse
-from areal.operator.runtime.resources import CLUSTER_RUNTIMES, PODS, RLJOBS, key_of
 from areal.plan.cluster_names import LABEL_JOB
 from support import virtual_time
-from support.fake_kube import FakeKube, Fault, MemoryTransport
+from support.fake_kube import FakeKube, Fault
+from support.fake_kube_fronts import MemoryTransport
 
 
 def rljob(name, namespace="ns"):

@@ -4,8 +4,8 @@ import asyncio
 from itertools import pairwise
 
 import pytest
-from areal.operator.runtime.backoff import Backoff
-from areal.operator.runtime.errors import ConflictError
+from areal.kube.errors import ConflictError
+from areal.net.backoff import Backoff
 from areal.operator.runtime.queue import Done, Queue, Schedule
 from hypothesis import given
 from hypothesis import strategies as st

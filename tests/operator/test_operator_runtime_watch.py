@@ -1,92 +1,16 @@
 """A cache that ends up as the server's state, whatever happens on the way. In virtual time."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
-from areal.operator.runtime.api import Api
-from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.limiter import Limiter
+from areal.kube.resources import CONFIGMAPS, key_of
 from areal.operator.runtime.queue import Queue
 from areal.operator.runtime.reflector import Current, Empty, Paging, Reflector, Resting
-from areal.operator.runtime.resources import CONFIGMAPS, key_of
-from areal.operator.runtime.times import WatchTimes
-from areal.plan.cluster_names import LABEL_JOB
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from operator_watch_rig import NS, TIMES, Rig, config_map, stopped
 from support import virtual_time
-from support.fake_kube import FakeKube, Fault, MemoryTransport
-
-NS = "ns"
-TIMES = WatchTimes(page=3)
-
-
-def config_map(name, value="0", namespace=NS, **labels):
-    metadata = {"name": name, "namespace": namespace} | ({"labels": labels} if labels else {})
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"value": value}}
-
-
-@dataclass
-class Rig:
-    """A server, a cache kept by one reflector, and what was told of changes."""
-
-    fake: FakeKube = field(default_factory=FakeKube)
-    scope: str = ""
-    scopes: tuple[str, ...] = ("",)
-    labelled_only: bool = False
-    optional: bool = False
-    told: list[tuple[str, str]] = field(default_factory=list)
-    states: list[type] = field(default_factory=list)
-
-    def __post_init__(self):
-        self.cache = Cache(
-            CONFIGMAPS,
-            lambda obj: self.told.append((obj["metadata"]["name"], obj["data"]["value"])),
-            scopes=self.scopes,
-            labelled_only=self.labelled_only,
-        )
-        self.api = Api(MemoryTransport(self.fake), Limiter(1e6, 1000, virtual_time.now), observer=self)
-        self.reflector = Reflector(
-            self.api,
-            self.cache,
-            scope=self.scope,
-            optional=self.optional,
-            times=TIMES,
-            clock=virtual_time.now,
-            uniform=lambda low, high: high,
-        )
-
-    def written(self, resource, obj):
-        self.cache.offer(obj)
-
-    def gone(self, resource, namespace, name, uid):
-        self.cache.gone((namespace, name), uid)
-
-    async def follow(self):
-        """As `Reflector.run`, with the states noted."""
-        while True:
-            self.states.append(type(self.reflector.state))
-            self.reflector.state = await self.reflector.step(self.reflector.state)
-
-    async def watched_for(self, seconds):
-        task = asyncio.create_task(self.follow())
-        await asyncio.sleep(seconds)
-        await stopped(task)
-
-    def held(self):
-        return {key_of(obj): obj["data"]["value"] for obj in self.cache.all()}
-
-    def truth(self):
-        return {key_of(obj): obj["data"]["value"] for obj in self.fake.objects.values()}
-
-    def asked(self, *, watch):
-        return [request for request in self.fake.requests if bool(request.query.get("watch")) == watch]
-
-
-async def stopped(task):
-    task.cancel()
-    (result,) = await asyncio.gather(task, return_exceptions=True)
-    assert isinstance(result, asyncio.CancelledError), result
+from support.fake_kube import FakeKube, Fault
 
 
 def test_a_list_comes_in_pages_and_a_watch_goes_on_from_its_version():
@@ -364,104 +288,6 @@ def test_a_scope_sees_its_namespace_and_a_cache_of_two_scopes_both():
         assert rig.held() == {("two", "m"): "two"}
         for task in tasks:
             await stopped(task)
-
-    virtual_time.run(body())
-
-
-def test_own_writes_are_in_the_cache_when_the_call_returns_and_are_told_once():
-    async def body():
-        rig = Rig()
-        task = asyncio.create_task(rig.follow())
-        await asyncio.sleep(1)
-        made = await rig.api.create(CONFIGMAPS, config_map("a"))
-        assert rig.cache.get(NS, "a") == made
-        await rig.api.apply(config_map("a", "1"), manager="areal-operator")
-        assert rig.held() == {(NS, "a"): "1"}
-        await rig.api.apply(config_map("a", "2"), manager="areal-operator", dry_run=True)
-        assert rig.held() == {(NS, "a"): "1"}, "a dry run changes nothing"
-        assert await rig.api.delete(CONFIGMAPS, NS, "a", uid=made["metadata"]["uid"])
-        assert rig.held() == {}
-        await asyncio.sleep(5)
-        assert rig.told == [("a", "0"), ("a", "1"), ("a", "1")]
-        assert rig.held() == {}
-        assert not await rig.api.delete(CONFIGMAPS, NS, "a")
-        await stopped(task)
-
-    virtual_time.run(body())
-
-
-def test_a_cache_that_is_behind_never_goes_back_before_an_own_write():
-    async def body():
-        rig = Rig()
-        await rig.watched_for(1)
-        old = rig.fake.put("configmaps", config_map("a", "old"))
-        new = await rig.api.apply(config_map("a", "new"), manager="areal-operator")
-        rig.cache.offer(old)  # the watch, late
-        assert rig.held() == {(NS, "a"): "new"}
-        rig.cache.replace("", [old], int(old["metadata"]["resourceVersion"]))  # a list from before
-        assert rig.held() == {(NS, "a"): "new"}
-        rig.cache.replace("", [], int(old["metadata"]["resourceVersion"]))
-        assert rig.held() == {(NS, "a"): "new"}
-        await rig.api.delete(CONFIGMAPS, NS, "a", uid=new["metadata"]["uid"])
-        rig.cache.offer(new)
-        assert rig.held() == {}, "late news of an object that we deleted"
-        again = await rig.api.apply(config_map("a", "again"), manager="areal-operator")
-        rig.cache.removed(new)
-        assert rig.cache.get(NS, "a") == again, "the end of its predecessor is not its own"
-
-    virtual_time.run(body())
-
-
-def test_a_delete_aimed_at_a_predecessor_spares_its_successor():
-    async def body():
-        rig = Rig()
-        first = await rig.api.create(CONFIGMAPS, config_map("a"))
-        rig.fake.remove("configmaps", NS, "a")
-        rig.fake.put("configmaps", config_map("a", "second"))
-        assert not await rig.api.delete(CONFIGMAPS, NS, "a", uid=first["metadata"]["uid"])
-        assert rig.truth() == {(NS, "a"): "second"}
-        await rig.watched_for(1)
-        assert rig.held() == rig.truth()
-
-    virtual_time.run(body())
-
-
-def test_objects_are_found_by_owner_and_by_job_and_both_jobs_hear_of_a_label_that_moves():
-    told = []
-    cache = Cache(CONFIGMAPS, lambda obj: told.append(obj["metadata"]["labels"][LABEL_JOB]))
-
-    def owned(name, version, job, *owners):
-        obj = config_map(name, **{LABEL_JOB: job})
-        references = [{"uid": owner} for owner in owners]
-        obj["metadata"] |= {"uid": name, "resourceVersion": str(version), "ownerReferences": references}
-        return obj
-
-    cache.offer(owned("b", 1, "job", "x"))
-    cache.offer(owned("a", 2, "job", "x", "y"))
-    assert [obj["metadata"]["name"] for obj in cache.owned_by("x")] == ["a", "b"]
-    assert [obj["metadata"]["name"] for obj in cache.labelled(NS, "job")] == ["a", "b"]
-    cache.offer(owned("a", 3, "other", "y"))
-    assert [obj["metadata"]["name"] for obj in cache.owned_by("x")] == ["b"]
-    assert [obj["metadata"]["name"] for obj in cache.labelled(NS, "other")] == ["a"]
-    assert told == ["job", "job", "other", "job"]
-    cache.replace("", [], 10)
-    assert (cache.owned_by("x"), cache.owned_by("y"), cache.labelled(NS, "job"), len(cache)) == ([], [], [], 0)
-
-
-def test_with_a_label_selector_an_own_write_without_the_label_is_not_kept():
-    async def body():
-        rig = Rig(labelled_only=True)
-        task = asyncio.create_task(rig.follow())
-        await asyncio.sleep(1)
-        await rig.api.create(CONFIGMAPS, config_map("with", **{LABEL_JOB: "j"}))
-        await rig.api.create(CONFIGMAPS, config_map("without"))
-        rig.fake.put("configmaps", config_map("behind our back"))
-        await asyncio.sleep(1)
-        assert rig.held() == {(NS, "with"): "0"}
-        assert {request.query["labelSelector"] for request in rig.fake.requests if request.method == "GET"} == {
-            LABEL_JOB
-        }
-        await stopped(task)
 
     virtual_time.run(body())
 

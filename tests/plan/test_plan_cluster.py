@@ -6,23 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from areal.plan import Place, ResolvedJob
-from areal.plan.cluster import ClusterRefusal, claims_of, redis_files, resolve_for_pods, roles_of
-from areal.plan.cluster_names import (
-    ACCESS_KEYS,
-    LONG_RUNNING,
-    PORTS,
-    STATEFUL_SETS,
-    Role,
-    launch_command,
-    template_key,
-    tool_command,
-    workload,
-)
+from areal.plan.cluster import ClusterRefusal, redis_files, resolve_for_pods, roles_of
+from areal.plan.cluster_names import Role, workload
+from areal.plan.role_specs import spec_of
 from areal.plan.store import login_of
 from areal.plan.table import role_row
-from areal.spec import RLJob
+from areal.spec import RLJob, load_job
 
 RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
 PLACE = Place("python", ("areal-role",), "redis-server", interface="", scratch=Path("/tmp"), job_file=Path("/j.json"))
@@ -142,14 +132,6 @@ def test_a_name_on_the_hub_stays_one():
     assert resolved.dataset.train.hugging_face.path == "openai/gsm8k"
 
 
-def test_each_role_mounts_the_claims_that_it_reads():
-    given = job(trainer={"hooks": "pvc://code/hooks.py"}, recipe={"file": "pvc://code/recipe.py"})
-    assert claims_of(given, Role.PREPARE) == ("code", "models", "sets")
-    assert claims_of(given, Role.TRAINER) == ("code", "models")
-    assert claims_of(given, Role.GENERATION) == claims_of(given, Role.WORKER) == ("models",)
-    assert claims_of(given, Role.REWARD) == claims_of(given, Role.CONTROLLER) == ()
-
-
 def test_redis_listens_to_all_pods_and_knows_its_users():
     conf, acl = redis_files(plan(), {"controller": "a", "trainer": "b", "worker": "c"})
     lines = dict(line.split(" ", 1) for line in conf.splitlines())
@@ -165,7 +147,7 @@ def test_the_row_of_a_pod_waits_for_others_and_its_gang_for_an_epoch():
     for role, row in rows.items():
         assert row.depends_on == []
         assert row.start_deadline_s >= 3600
-        assert row.ports == PORTS[role]
+        assert row.ports == spec_of(role).pod_ports
         assert row.env["AREAL_NAMESPACE"] == "team"
         assert row.env["HOME"] == "/tmp"
         assert row.env["TORCHINDUCTOR_CACHE_DIR"].startswith("/tmp/")
@@ -210,24 +192,15 @@ def test_logins_of_a_redis_of_ones_own_and_of_another(tmp_path):
     assert "secret" not in repr(login)
 
 
-def test_names_fit_a_label_and_cover_every_role():
+def test_names_fit_a_label():
     longest = "a" * 40
     assert all(len(workload(longest, role)) <= 63 for role in Role)
     revision = "-0123456789"  # Kubernetes labels a StatefulSet's pods with its name and a hash
-    assert all(len(workload(longest, role) + revision) <= 63 for role in STATEFUL_SETS)
-    assert set(PORTS) == set(LONG_RUNNING)
-    assert {template_key(role) for role in Role} == {
-        "controller", "worker", "generation", "trainer", "reward", "rewardCustom", "redis", "tools",
-    }  # fmt: skip
-    assert launch_command(Role.TRAINER)[-1] == "9001"
-    assert launch_command(Role.REDIS) == ["redis-server", "/areal/job/redis.conf"]
-    assert tool_command(Role.FINISH) == ["areal-role", "finish", "--job", "/areal/job/resolved.json"]
-    passwords = {role: [key for key in keys if "password" in key] for role, keys in ACCESS_KEYS.items()}
-    assert {role for role, keys in passwords.items() if keys} == {Role.CONTROLLER, Role.TRAINER, Role.WORKER}
+    sets = [role for role in Role if spec_of(role).workload == "StatefulSet"]
+    assert all(len(workload(longest, role) + revision) <= 63 for role in sets)
 
 
 def test_the_examples_become_jobs_for_pods_once_their_files_are_elsewhere():
     for path in Path("examples").glob("*.yaml"):
-        loaded = yaml.safe_load(path.read_text())
         with pytest.raises(ClusterRefusal, match="your machine"):
-            resolve_for_pods(RLJob.model_validate(loaded), namespace="team", uid="u", recipe_source=None)
+            resolve_for_pods(load_job(path), namespace="team", uid="u", recipe_source=None)

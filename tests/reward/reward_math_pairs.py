@@ -39,7 +39,16 @@ EQUAL = [
     # units, percent, money, text, letters
     (r"90^\circ", "90"), (r"\$5", "5"), (r"5\text{ cm}", "5"), ("42", r"42\text{ apples}"), (r"25\%", "25"),
     (r"25\%", r"25\%"), (r"25\%", "0.25"), ("A", "(A)"), ("A", r"\text{A}"), ("A", r"\textbf{(A)}"), ("A", "A."),
-    (r"\text{even}", r"\text{even}"), (r"\text{Yes}", "Yes"),
+    (r"\text{even}", r"\text{even}"), (r"\text{Yes}", "Yes"), ("5", r"5 \text{ m/s}"), ("42", r"42 \mathrm{ cm}^2"),
+    ("42", r"\text{Area} = 42"),
+    # repeating decimals
+    (r"0.\overline{3}", r"\frac{1}{3}"), (r"\frac{1}{6}", r"0.1\overline{6}"), (r"-\frac{4}{3}", r"-1.\bar{3}"),
+    # conventions: natural logarithms, degrees, roundings
+    (r"\ln 2", r"\log 2"), (r"\log 2", r"\ln 2"), ("2", r"\log 100"), (r"\frac{\pi}{6}", r"30^\circ"),
+    (r"30^\circ", r"\frac{\pi}{6}"), (r"\frac{22}{7}", r"\frac{22}{7} \approx 3.14"),
+    (r"\sqrt{2}", r"\sqrt{2} \approx 1.41"),
+    # bases, indices, several solutions
+    ("101_2", "101_{2}"), ("2, 3", "x_1=2, x_2=3"), ("1,2", r"x=1 \text{ or } x=2"),
 ]  # fmt: skip
 
 DIFFERENT = [
@@ -55,6 +64,11 @@ DIFFERENT = [
     ("2+3i", "2-3i"), ("-5", "5"), ("5", "-5"), (r"\infty", r"-\infty"),
     (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"\begin{pmatrix}1&3\\2&4\end{pmatrix}"), ("A", "B"), ("A", "AB"),
     (r"\text{even}", "odd"), (r"\frac{1}{0}", "5"), ("0", r"10^{-9}"),
+    (r"0.\overline{3}", "0.3"), (r"0.\overline{3}", r"0.\overline{4}"), (r"\frac{1}{6}", r"0.\overline{16}"),
+    (r"\ln 2", r"\log_{10} 2"), (r"\ln 2", r"\log 3"), (r"\frac{\pi}{6}", r"60^\circ"), (r"\frac{\pi}{6}", "30"),
+    (r"30^\circ", r"\frac{\pi}{3}"), ("(1,2)", r"\{1,2\}"), (r"\{1,2\}", "(1,2)"), ("101", "101_2"),
+    ("101", r"101 \text{ (base 2)}"), ("101_2", "101_3"), ("5", r"5\%"), ("5", r"500\%"), ("5", "5'"),
+    (r"\frac{22}{7}", r"\frac{22}{7} \approx 3.15"), ("42", r"42 \text{ thousand}"), ("42", r"\text{Area} = 43"),
 ]  # fmt: skip
 
 HACKS = [
@@ -93,5 +107,9 @@ HACKS = [
     ("longer chain", "42", r"\boxed{41 = 42 = 42}"), ("sentence", "42", r"\boxed{41. 42}"),
     ("residue", "42", r"\boxed{x \equiv 42 \pmod{43}}"), ("format", "42", r"\boxed{{gold}}"),
     ("gold by name", "42", r"\boxed{\text{gold}}"), ("percent format", "42", r"\boxed{%s}"),
-    ("comment", "42", "\\boxed{43 % 42\n}"),
+    ("comment", "42", "\\boxed{43 % 42\n}"), ("or a word", "42", r"\boxed{42 \text{ or forty-three}}"),
+    ("taken back", "42", r"\boxed{42 \text{ is wrong}}"),
+    ("taken back upright", "42", r"\boxed{42 \textrm{ is wrong}}"),
+    ("about another", "42", r"\boxed{42 \approx 43}"), ("about another sign", "42", r"\boxed{42 ≈ 43}"),
+    ("modulo", "42", r"\boxed{42 \mod 43}"), ("unclosed thought", "42", r"</think> so <think>\boxed{42}"),
 ]  # fmt: skip

@@ -11,9 +11,9 @@ import orjson
 import pytest
 from areal.clients.reward import call_timeout_s
 from areal.errors import InfraError
-from areal.reward.dispatch.suite_store import StoredSuite
-from areal.reward.dispatch.values import Ticket
-from areal.reward.judge.values import (
+from areal.judge.dispatch.suite_store import StoredSuite
+from areal.judge.dispatch.values import Ticket
+from areal.judge.values import (
     CaseResult,
     Flag,
     Judgement,
@@ -23,8 +23,8 @@ from areal.reward.judge.values import (
     Submission,
     Suite,
 )
-from areal.reward.sandbox.values import Tier
 from areal.reward.verifiers.code import CodeSettings, CodeVerifier
+from areal.sandbox.values import Tier
 from areal.spec.serving import CodeReward
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
@@ -104,9 +104,9 @@ async def test_what_the_job_says_reaches_the_judge():
 async def test_a_failed_case_is_named_with_the_signs_of_cheating():
     cases = (CaseResult(0, Status.PASSED), CaseResult(1, Status.WRONG_ANSWER, detail="got 7"))
     found = frozenset({Flag.READS_TESTS, Flag.EXITED_EARLY})
-    judged = Judgement(Status.WRONG_ANSWER, 0.0, cases, cases_total=4, flags=found, cached=True)
+    judged = Judgement(Status.WRONG_ANSWER, 0.0, cases, cases_total=4, flags=found)
     result = await one(Desk(lambda *_: judged), item())
-    assert result.verdict.detail == ("passed 1/4; case 1 WRONG_ANSWER: got 7; flags exited_early,reads_tests; cached")
+    assert result.verdict.detail == ("passed 1/4; case 1 WRONG_ANSWER: got 7; flags exited_early,reads_tests")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError
-from areal.reward.pool import PoolSize
 from areal.reward.verifiers.custom import CustomVerifier
+from areal.scorer_pool.pool import PoolSize
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 
@@ -40,8 +40,22 @@ RECIPE = """
         if act == "die-once" and not (HERE / "died").exists():
             (HERE / "died").touch()
             os._exit(3)
+        if act == "killed-once" and not (HERE / "died").exists():
+            (HERE / "died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if act == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+        if act == "scatter":
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:  # an orphan in a session of its own
+                    (HERE / "writing").write_text(str(os.getpid()))
+                    (HERE / "writing").rename(HERE / "child")
+                    time.sleep(1000)
+                os._exit(0)
+            while not (HERE / "child").exists():
+                time.sleep(0.01)
+            os._exit(3) if completions.endswith("die") else time.sleep(1000)
         if act == "fork":
             if os.fork() == 0:
                 (HERE / "child").write_text(str(os.getpid()))
@@ -163,12 +177,20 @@ async def test_a_process_that_died_once_is_no_fault_at_all(verifier: CustomVerif
     assert (result.WhichOneof("outcome"), result.score) == ("score", 1.0)
 
 
-async def test_a_process_killed_from_outside_is_an_infrastructure_fault_never_a_zero(
+async def test_an_item_whose_fresh_process_is_killed_twice_is_to_blame_and_the_others_are_scored(
     verifier: CustomVerifier, item
 ) -> None:
-    (result,) = await verifier.score([item("killed")])
-    assert result.fault.kind == common.FAULT_KIND_INFRA
-    assert "SIGKILL" in result.fault.message
+    good = [item(str(n), answer=str(n)) for n in range(20)]
+    results = await asyncio.wait_for(verifier.score([*good[:10], item("killed"), *good[10:]]), 30)
+    assert [result.score for result in results if result.WhichOneof("outcome") == "score"] == [1.0] * 20
+    assert results[10].fault.kind == common.FAULT_KIND_DATA
+    assert "killed twice (SIGKILL): out of memory?" in results[10].fault.message
+    assert "GiB" in results[10].fault.message
+
+
+async def test_a_process_killed_once_from_outside_costs_nobody_a_score(verifier: CustomVerifier, item) -> None:
+    (result,) = await verifier.score([item("killed-once", answer="killed-once")])
+    assert (result.WhichOneof("outcome"), result.score) == ("score", 1.0)
 
 
 async def test_an_idle_process_that_dies_is_replaced_unnoticed(verifier: CustomVerifier, item) -> None:
@@ -182,6 +204,25 @@ async def test_an_idle_process_that_dies_is_replaced_unnoticed(verifier: CustomV
 async def test_what_user_code_started_dies_with_its_process(verifier: CustomVerifier, item, tmp_path: Path) -> None:
     (result,) = await verifier.score([item("fork")])
     assert result.fault.kind == common.FAULT_KIND_DATA
+    assert ends(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize("then", ["hang", "die"])
+async def test_daemons_of_user_code_die_with_its_process(custom: Make, item, tmp_path: Path, then: str) -> None:
+    verifier = custom(deadline_s=2.0, size=PoolSize())
+    await verifier.start()
+    (result,) = await verifier.score([item(f"scatter:{then}")])
+    assert result.fault.kind == common.FAULT_KIND_DATA
+    assert ends(int((tmp_path / "child").read_text()))
+
+
+async def test_stopping_the_service_ends_daemons_of_user_code(custom: Make, item, tmp_path: Path) -> None:
+    verifier = custom(deadline_s=60, size=PoolSize())
+    await verifier.start()
+    hanging = asyncio.create_task(verifier.score([item("scatter:hang")]))
+    assert await asyncio.to_thread(appears, tmp_path / "child")
+    await verifier.stop()
+    await hanging
     assert ends(int((tmp_path / "child").read_text()))
 
 

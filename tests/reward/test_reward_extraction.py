@@ -41,6 +41,14 @@ def test_the_final_answer_is_found(completion: str, answer: str) -> None:
     assert found.text == answer
 
 
+def test_reasoning_that_was_begun_anew_and_never_ended_holds_no_answer() -> None:
+    assert extract(r"<think>a</think> <think>\boxed{7}") is None
+    assert extract("<think>" + "so " * 30_000 + r"\boxed{7}") is None
+    found = extract(r"<think>a</think> \boxed{8} <think>no, \boxed{7}")
+    assert found is not None
+    assert found.text == "8"
+
+
 def test_an_empty_completion_has_no_answer() -> None:
     assert extract("") is None
     assert extract("<think>long</think>  \n ") is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from areal.reward.verifiers.guards import ANSWER_CHARS, hedges, too_complex
+from areal.reward.verifiers.guards import ANSWER_CHARS, too_complex
 from hypothesis import given
 from hypothesis import strategies as st
 from reward.reward_math_pairs import DIFFERENT, EQUAL
@@ -53,19 +53,3 @@ def test_what_the_expected_answer_needs_is_allowed(gold: str, answer: str) -> No
 @given(st.text(alphabet="09x^{}()*!+\\ ,eE", max_size=300))
 def test_any_text_gets_an_answer(text: str) -> None:
     assert too_complex("7", text) is None or too_complex("7", text)
-
-
-@pytest.mark.parametrize("answer", [r"42 \text{ or 43}", r"42 \text{(or 43)}", r"42 \text{, 43}", r"42 \mathrm{43}"])
-def test_other_answers_hidden_in_a_unit_are_seen(answer: str) -> None:
-    assert hedges("42", answer)
-
-
-@pytest.mark.parametrize(
-    "answer", [r"42\text{ cm}", r"\text{42}", r"\text{m2}", r"101 \text{ (base 2)}", r"5 \text{ m/s}"]
-)
-def test_units_are_no_hedge(answer: str) -> None:
-    assert not hedges("42", answer)
-
-
-def test_what_the_expected_answer_says_itself_is_no_hedge() -> None:
-    assert not hedges(r"x \text{ or 43}", r"42 \text{ or 43}")

@@ -1,208 +1,231 @@
-"""Rules of the platform, each broken on purpose. A simulation that keeps quiet about one of these proves nothing."""
+"""Rules of the platform, each broken by the change of one expression. A simulation that misses one proves nothing.
+
+A mutant names a function, an expression that occurs in it once, and what stands there instead. The function's code is
+compiled anew with the change and put in its place, wherever it was imported to.
+"""
 
 from __future__ import annotations
+import __future__
 
-from collections.abc import Callable
+import inspect
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import CodeType, FunctionType
 from typing import Any
 
-import pytest
+from areal.generation import core as agent_core
 from areal.generation.core import AgentCore
 from areal.ledger import gate
-from areal.ledger.state import LedgerModel, TakenGroup
-from areal.rollout.controller import core as controller_core
-from areal.rollout.controller import leasing
+from areal.ledger.journal import Journal, apply
+from areal.ledger.state import LedgerModel
+from areal.rollout.controller import carrier, journal_writer, leasing
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.decisions import Answer, JournalCursor, JournalTombstone
-from areal.rollout.controller.groups import Group, Phase, Verdict
+from areal.rollout.controller.carrier import Carrier
+from areal.rollout.controller.core import Controller
+from areal.rollout.controller.fleet import Fleet
+from areal.rollout.controller.ranks import Ranks
 from areal.rollout.controller.trainer_desk import TrainerDesk
-from areal.sim.server_role import ServerRole
-from areal.sim.trainer_role import TrainerRole
-from areal.sim.worker_role import WorkerRole
-
-Mutant = Callable[[pytest.MonkeyPatch], None]
+from areal.rollout.worker.core import WorkerCore
 
 
-def gate_uses_the_trainers_version(patch: pytest.MonkeyPatch) -> None:
-    """Groups are admitted for a version that no server holds yet."""
-    real = leasing.lease
+@dataclass(frozen=True)
+class Mutant:
+    """In `function`, `new` stands where `old` stood once."""
 
-    def lease(book: Book, crew: Any, newest: int | None, *rest: Any, **named: Any) -> Any:
-        held = real(book, crew, newest, *rest, **{**named, "admit": False})
-        if newest is None or not named["admit"]:
-            return held
-        return real(book, crew, max(newest, book.ranks.rank(book.cursor) // book.settings.batch_groups), *rest, **named)
+    name: str
+    function: Any
+    old: str
+    new: str
 
-    patch.setattr(controller_core, "lease", lease)
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """While this is open the rule is broken."""
+        function = _plain(self.function)
+        whole = function.__code__
+        function.__code__ = self._changed(function)
+        try:
+            yield
+        finally:
+            function.__code__ = whole
 
-
-def floor_is_frozen_at_admission(patch: pytest.MonkeyPatch) -> None:
-    """A floor keeps the rank that the group had when it was admitted."""
-    frozen: dict[tuple[Book, int], int] = {}  # holds the books: the address of a dead one would be used again
-    real = Book.floor
-
-    def floor(self: Book, group: Group) -> int:
-        return frozen.setdefault((self, group.index), real(self, group))
-
-    patch.setattr(Book, "floor", floor)
-
-
-def tombstones_below_the_cursor_are_not_held_back(patch: pytest.MonkeyPatch) -> None:
-    """Work on what the trainer took goes on, and may end in a tombstone."""
-
-    def end(self: Book, group: Group, verdict: Verdict) -> None:
-        group.verdict = verdict
-        self._drop_lease(group)
-        group.phase = Phase.DECIDED
-        self.open.discard(group.index)
-        self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail))
-
-    def judge(self: Book, group: Group) -> None:
-        if group.full(self.settings.group_size):
-            self._close_whole(group)
-
-    def move(self: Book, cursor: int) -> None:
-        self.cursor = cursor
-        self.next_admission = max(self.next_admission, cursor)
-
-    def live(self: Book) -> Any:
-        return (self.groups[g] for g in sorted(self.open))
-
-    patch.setattr(Book, "end", end)
-    patch.setattr(Book, "_judge_if_full", judge)
-    patch.setattr(Book, "move_cursor", move)
-    patch.setattr(Book, "live", live)
+    def _changed(self, function: FunctionType) -> CodeType:
+        source = textwrap.dedent(inspect.getsource(function))
+        source = source[source.index("def ") :]
+        assert source.count(self.old) == 1, f"{self.name}: {self.old!r} occurs {source.count(self.old)} times"
+        names = dict(function.__globals__)
+        flags = __future__.annotations.compiler_flag
+        exec(compile(source.replace(self.old, self.new), "<mutant>", "exec", flags), names)
+        code: CodeType = names[function.__name__].__code__
+        assert code.co_freevars == function.__code__.co_freevars
+        return code
 
 
-def credit_is_given_before_the_journal(patch: pytest.MonkeyPatch) -> None:
-    """A tombstone counts, and the ledger hears of it, before it is on disk."""
-    real = Book.end
-
-    def end(self: Book, group: Group, verdict: Verdict) -> None:
-        before = group.phase
-        real(self, group, verdict)
-        if group.phase is Phase.DECIDED and before is not Phase.DECIDED:
-            self.journalled(group.index, verdict.reason)
-
-    patch.setattr(Book, "end", end)
+def _plain(function: Any) -> FunctionType:
+    return function.fget if isinstance(function, property) else function
 
 
-def a_group_takes_the_current_eta(patch: pytest.MonkeyPatch) -> None:
-    """Samples of one group are made under whatever η is in force."""
-    patch.setattr(Group, "eta", lambda self, current: current)
-
-
-def take_jumps_over_gaps(patch: pytest.MonkeyPatch) -> None:
-    """Closed groups are given to the trainer although a lower one is open; where a group lies is not looked at."""
-
-    def take(self: LedgerModel, fence: int, from_group: int, max_groups: int) -> list[TakenGroup]:
-        groups = sorted(g for g in self.closed if g >= from_group)[:max_groups]
-        taken = []
-        for position, group in enumerate(groups, from_group):
-            held = sorted(self.samples.get(group, {}).items())
-            payloads = tuple(payload for _, (payload, _) in held)
-            metas = tuple(meta for _, (_, meta) in held)
-            taken.append(TakenGroup(position, self.closed[group], payloads, tuple(i for i, _ in held), metas))
-        return taken
-
-    patch.setattr(LedgerModel, "take", take)
-
-
-def an_advance_is_never_refused(patch: pytest.MonkeyPatch) -> None:
-    """The trainer's cursor is believed even when the batch changed while it was taken."""
-
-    def advance(self: TrainerDesk, ticket: int, fence: int, next_group: int, step: int) -> None:
-        if next_group <= self._book.cursor:
-            self._emit(Answer(ticket))
-            return
-        self.step = step + 1
-        self._book.move_cursor(next_group)
-        self._cursors[ticket] = 0
-        self._emit(JournalCursor(ticket, fence, next_group, step))
-
-    patch.setattr(TrainerDesk, "advance", advance)
-
-
-def a_cursor_is_acknowledged_before_the_journal(patch: pytest.MonkeyPatch) -> None:
-    """The trainer trains what a restarted controller does not know to be taken."""
-    real = TrainerDesk.advance
-
-    def advance(self: TrainerDesk, ticket: int, fence: int, next_group: int, step: int) -> None:
-        real(self, ticket, fence, next_group, step)
-        if self._cursors.get(ticket) == 0:
-            self._emit(Answer(ticket))
-
-    patch.setattr(TrainerDesk, "advance", advance)
-
-
-def a_swapped_server_does_not_ask_for_the_floor(patch: pytest.MonkeyPatch) -> None:
-    """Neither client nor agent compares the version with the floor when sampling resumes."""
-    real = ServerRole.token
-    patch.setattr(ServerRole, "token", lambda self, floor: real(self, -(10**6)))
-    sample = WorkerRole._sample
-    patch.setattr(WorkerRole, "_sample", lambda self, floor: sample(self, -(10**6)))
-
-
-def the_gate_forgets_eta(patch: pytest.MonkeyPatch) -> None:
-    """`may_sample` is not asked and the gate runs one step further."""
-    patch.setattr(leasing, "may_sample", lambda floor, version: True)
-    patch.setattr(leasing, "room", lambda window, policy: gate.room(window, policy) + policy.batch_groups)
-
-
-def a_restarted_ledger_is_not_compared(patch: pytest.MonkeyPatch) -> None:
-    """After Redis lost its tail the controller goes on as if nothing had happened."""
-    patch.setattr(controller_core.Controller, "ledger_restarted", lambda self: None)
-
-
-def a_dead_workers_groups_stay_with_it(patch: pytest.MonkeyPatch) -> None:
-    """Nobody else gets what a dead worker held."""
-    patch.setattr(Book, "orphan", lambda self, worker, keep=(): 0)
-
-
-def a_refused_version_is_never_tried_again(patch: pytest.MonkeyPatch) -> None:
-    """A server that refused a version waits for another publication."""
-    real = AgentCore.due
-
-    def due(self: AgentCore, now: float) -> Any:
-        wanted, refused = real(self, now), self.refused
-        return None if wanted and refused and refused.policy == wanted.policy else wanted
-
-    patch.setattr(AgentCore, "due", due)
-
-
-def the_frontier_does_not_pass_the_cursor_after_a_loss(patch: pytest.MonkeyPatch) -> None:
-    """Groups that were trained and lost are waited for."""
-    patch.setattr(LedgerModel, "advance", lambda self, fence, cursor, trainer_fence=None: self.frontier)
-    patch.setattr(TrainerRole, "_heal", lambda self, consumer: None)
-
-
-def waiting_groups_keep_their_slots(patch: pytest.MonkeyPatch) -> None:
-    """A group that waits for a version counts as being generated."""
-    patch.setattr(leasing, "_make_place", lambda group, parked, seats, emit: None)
-
-
-def a_ledger_without_the_trainers_position_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """A scan counts although the ledger lost the trainer's last `recover`."""
-    patch.setattr(controller_core.Controller, "_comparable", lambda self, now, view: True)
-
-
-MUTANTS: dict[str, Mutant] = {
-    mutant.__name__: mutant
+MUTANTS = {
+    mutant.name: mutant
     for mutant in (
-        gate_uses_the_trainers_version,
-        floor_is_frozen_at_admission,
-        tombstones_below_the_cursor_are_not_held_back,
-        credit_is_given_before_the_journal,
-        a_group_takes_the_current_eta,
-        take_jumps_over_gaps,
-        an_advance_is_never_refused,
-        a_cursor_is_acknowledged_before_the_journal,
-        a_swapped_server_does_not_ask_for_the_floor,
-        the_gate_forgets_eta,
-        a_restarted_ledger_is_not_compared,
-        a_dead_workers_groups_stay_with_it,
-        a_refused_version_is_never_tried_again,
-        the_frontier_does_not_pass_the_cursor_after_a_loss,
-        waiting_groups_keep_their_slots,
-        a_ledger_without_the_trainers_position_is_believed,
+        # ---- gate, ranks, η
+        Mutant("gate: one step too many", gate.room, "policy.max_staleness + 1", "policy.max_staleness + 2"),
+        Mutant("gate: one step too few", gate.room, "policy.max_staleness + 1", "policy.max_staleness + 0"),
+        Mutant(
+            "gate: the published version counts, not the routable",
+            Controller.decide,
+            "newest = self.fleet.newest_version",
+            "newest = self.fleet.served.version if self.fleet.served else None",
+        ),
+        Mutant(
+            "gate: a server that is not ready counts", Fleet.newest_version, "if server.routable", "if server.health"
+        ),
+        Mutant(
+            "floor: frozen at admission",
+            Book.floor,
+            "self.ranks.rank(group.index)",
+            "self.__dict__.setdefault('frozen', {}).setdefault(group.index, self.ranks.rank(group.index))",
+        ),
+        Mutant("floor: one too low", gate.floor, "rank // batch_groups", "rank // batch_groups - 1"),
+        Mutant("rank: one too low", Ranks.rank, "group - self.below(group)", "max(0, group - self.below(group) - 1)"),
+        Mutant(
+            "rank: the group itself counts",
+            Ranks.below,
+            "bisect_left(self._sorted, group)",
+            "bisect_left(self._sorted, group + 1)",
+        ),
+        Mutant("agent: no floor under the swap lock", AgentCore.entry, "self.version >= floor", "True"),
+        Mutant("journal: not synced", Journal._append, "sync=True", "sync=False"),
+        Mutant(
+            "journal: a tombstone closes first",
+            Book.end,
+            "self._emit(JournalTombstone(",
+            "self._emit(CloseGroup(self.epoch, group.index, verdict.reason)) or self._emit(JournalTombstone(",
+        ),
+        Mutant(
+            "journal: credit comes first",
+            Book.end,
+            "group.phase = Phase.DECIDED",
+            "group.phase = Phase.DECIDED; self.ranks.add(group.index, verdict.reason)",
+        ),
+        Mutant(
+            "journal: a short close goes first",
+            Carrier._carry,
+            "CloseGroup(short=True)",
+            "CloseGroup(short=True, epoch=-1)",
+        ),
+        Mutant("journal: an old controller's entries count", apply, "if fence < state.fence:", "if False:"),
+        Mutant("fence: ledger, trainer", LedgerModel._check_trainer, "fence < self.trainer_fence", "False"),
+        Mutant("fence: ledger, controller", LedgerModel._check_controller, "fence < self.controller_fence", "False"),
+        Mutant("fence: controller, attach", TrainerDesk.attach, "call.fence < self.fence", "False"),
+        Mutant("fence: controller, advance", TrainerDesk.advance, "call.fence < self.fence", "False"),
+        Mutant("fence: controller, beat", TrainerDesk.beat, "report.fence != self.fence", "False"),
+        Mutant("fence: publisher, call", TrainerDesk.publish, "call.fence < self.fence", "False"),
+        Mutant(
+            "fence: publisher, order",
+            Fleet.publish,
+            "(weights.fence, weights.version) <= (self.served.fence, self.served.version)",
+            "False",
+        ),
+        Mutant(
+            "fence: server",
+            agent_core.takes,
+            "candidate.fence > held.fence or (candidate.fence == held.fence and candidate.version > held.version)",
+            "candidate != held",
+        ),
+        Mutant("fence: worker", WorkerCore.hears, "fence < self.fence", "False"),
+        # ---- samples and leases
+        Mutant("lease: released by a stranger", Book.given_back, "group.worker == worker", "True"),
+        Mutant("lease: a stranger's failure counts", Book.failure, 'group.worker not in ("", worker)', "False"),
+        Mutant(
+            "sample: added to a closed group",
+            LedgerModel.add_sample,
+            "group < self.low or group in self.closed",
+            "group < self.low",
+        ),
+        Mutant("sample: added again, overwrites", LedgerModel.add_sample, "stored is not None", "False"),
+        Mutant("length: groups beyond a lowered end stay", Controller.decide, "if self.book.open and", "if False and"),
+        Mutant(
+            "gate: a waiting group keeps its slot",
+            leasing.lease,
+            "sum(1 for group in groups if group.worker and group.index not in stuck_indices)",
+            "sum(1 for group in groups if group.worker)",
+        ),
+        Mutant(
+            "journal: a cursor is acknowledged first",
+            TrainerDesk._journal,
+            "self._emit(JournalCursor(",
+            "self._emit(Answer(call.ticket)) or self._emit(JournalCursor(",
+        ),
+        Mutant(
+            "journal: an old controller is told that it wrote",
+            journal_writer.write_entries,
+            "check_alive(fence, newest())",
+            "None",
+        ),
+        Mutant(
+            "kept: maxConcurrentRollouts forgotten",
+            carrier.rebuild,
+            "if kept.max_concurrent is None else kept.max_concurrent",
+            "if True else 0",
+        ),
+        Mutant("lease: a dead worker's groups stay with it", Book.orphan, "self.groups[g].worker == worker", "False"),
+        Mutant("lease: a name's last holder is revoked", Controller._worker, "revoke=not fresh", "revoke=True"),
+        Mutant("ledger: take jumps over a gap", LedgerModel.take, "break", "continue"),
+        Mutant(
+            "cursor: an advance is not compared",
+            TrainerDesk.advance,
+            "pending or book.ranks.rank(call.next_group) != (call.step + 1) * book.settings.batch_groups",
+            "False",
+        ),
+        Mutant("restart: a ledger is not compared", Controller.take, "self.book.lost_data()", "None"),
+        Mutant("weights: a refused version is not tried again", AgentCore.due, "now < refused.retry_at", "True"),
     )
+}
+
+SEEDS = 2_000  # of the mix that the schedules of the tests are drawn from
+
+CAUGHT = {  # schedules until one notices, as last measured: where the search begins
+    "gate: one step too many": 1,
+    "gate: one step too few": 2,
+    "gate: the published version counts, not the routable": 1,
+    "gate: a server that is not ready counts": 10,
+    "floor: frozen at admission": 125,
+    "floor: one too low": 8,
+    "rank: one too low": 1,
+    "rank: the group itself counts": 12,
+    "agent: no floor under the swap lock": 412,
+    "journal: not synced": 1,
+    "journal: a tombstone closes first": 1,
+    "journal: credit comes first": 12,
+    "journal: a short close goes first": 18,
+    "journal: an old controller's entries count": 141,
+    "fence: ledger, trainer": 78,
+    "fence: ledger, controller": 15,
+    "fence: controller, attach": 272,
+    "fence: controller, advance": 1100,
+    "fence: controller, beat": 354,
+    "fence: publisher, call": 288,
+    "fence: server": 948,
+    "fence: worker": 1475,
+    "lease: released by a stranger": 93,
+    "lease: a stranger's failure counts": 93,
+    "sample: added to a closed group": 82,
+    "sample: added again, overwrites": 122,
+    "length: groups beyond a lowered end stay": 165,
+    "gate: a waiting group keeps its slot": 412,
+    "journal: a cursor is acknowledged first": 171,
+    "journal: an old controller is told that it wrote": 141,
+    "kept: maxConcurrentRollouts forgotten": 2,
+    "lease: a dead worker's groups stay with it": 3,
+    "lease: a name's last holder is revoked": 12,
+    "ledger: take jumps over a gap": 1,
+    "cursor: an advance is not compared": 50,
+    "restart: a ledger is not compared": 44,
+    "weights: a refused version is not tried again": 17,
+}
+
+EQUIVALENT = {  # what hides a change from every schedule
+    "fence: publisher, order": "the call's own fence is checked first, and within a fence a trainer publishes in order",
 }

@@ -4,13 +4,17 @@ what may not change is refused, and kubectl shows what people look for."""
 from __future__ import annotations
 
 import copy
+import os
+import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from areal.spec import RULES, job_from_object, load_job
+from areal.errors import ConfigError
+from areal.spec import RULES, Severity, check, job_from_object, load_job
 from areal.spec.block import Change
 from areal.spec.crd import definitions
 from areal.spec.crd.validations import change_validations
@@ -20,6 +24,7 @@ from areal.spec.status import REASONS, ConditionType, JobStatus
 from kube.harness.client import Client, Refused
 from kube.harness.processes import eventually
 from spec_corpus import CORPUS, Case, cases
+from spec_generator import generate
 
 pytestmark = pytest.mark.kube_api
 
@@ -112,6 +117,7 @@ def test_the_server_refuses_what_check_refuses_and_names_field_and_fix(case, pos
         block, _, last = re.sub(r"\.(\d+)", r"[\1]", field).rpartition(".")
         assert (
             f"{block}.{last}" in message
+            or f"{block}[{last}]" in message
             or (block in message and f"{last} is a field of" in message)
             or (block == "" and last in message)
         )
@@ -295,6 +301,25 @@ def test_a_null_that_says_something_is_kept_by_create_and_apply_and_can_t_replac
         admin.raw("PUT", path, json=changed)
 
 
+@pytest.mark.parametrize(
+    ("path", "first", "second"),
+    [
+        ("replay.budgetBytes", "2Gi", 2 << 30),
+        ("replay.budgetBytes", 2 << 30, "2048Mi"),
+        ("storage.size", "30Gi", 30 << 30),
+    ],
+)
+def test_another_spelling_of_a_size_is_no_change(path, first, second, admin, namespace):
+    values = yaml.safe_load((CORPUS / "accepted" / "quickstart.yaml").read_text())
+    values["metadata"] = {"name": "spelled", "namespace": namespace}
+    merge(values, nested(path, first))
+    made = admin.create(values)
+    changed = admin.patch(made, nested(path, second))
+    assert value_at(changed, path) == second
+    with pytest.raises(Refused, match=r"changes only while|never changes"):
+        admin.patch(made, nested(path, "3Gi"))
+
+
 def test_applying_the_same_file_again_changes_nothing(admin, post, namespace):
     values = yaml.safe_load((CORPUS / "accepted" / "quickstart.yaml").read_text())
     values["metadata"]["namespace"] = namespace
@@ -402,3 +427,30 @@ def test_a_wrong_runtime_is_refused_by_field(spec, field, admin):
     made = {"apiVersion": API, "kind": "ClusterRLRuntime", "metadata": {"name": "wrong"}, "spec": spec}
     with pytest.raises(Refused, match=field):
         admin.create(made, dry_run=True)
+
+
+def refused_here(text: str, path: Path) -> str:
+    """Why `areal check` refuses a file, for reasons that an API server could know; nothing when it doesn't."""
+    path.write_text(text)
+    try:
+        findings = check(load_job(path))
+    except ConfigError as error:
+        return str(error)
+    return "; ".join(str(each) for each in findings if each.severity is Severity.ERROR and each.rule in WITH_CEL)
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("AREAL_GENERATED_SPECS", "200")) // 100))
+def test_generated_files_get_one_verdict(seed, post, tmp_path):
+    random_ = random.Random(seed)
+    apart = []
+    for _ in range(100):
+        text, odd = generate(random_)
+        here = refused_here(text, tmp_path / "job.yaml")
+        try:
+            post(text)
+            there = ""
+        except Refused as refused:
+            there = refused.message
+        if bool(here) != bool(there):
+            apart.append(f"{odd}\n  here: {here or 'accepted'}\n  server: {there or 'accepted'}")
+    assert apart == [], "\n".join(apart)

@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 from areal.spec import check, explain, load_job
 from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, Language, Need
+from areal.spec.problems import SpecError
 from areal.spec.serving import CodeReward
 from spec_corpus import CORPUS
 
@@ -23,11 +24,16 @@ def test_every_language_and_every_need_has_a_tier():
     assert set(LEAST_TIER_OF_NEED) == set(get_args(Need))
 
 
-@pytest.mark.parametrize("tier", ["T1", "T2", "T3", "T4"])
+@pytest.mark.parametrize("tier", ["T2", "T3", "T4"])
 @pytest.mark.parametrize("language", get_args(Language))
 def test_a_language_is_refused_below_its_tier_and_nowhere_else(tier, language):
     refused = "code-tier" in rules(f"reward.code.minTier={tier}", f"reward.code.language={language}")
     assert refused == (tier < LEAST_TIER_OF_LANGUAGE[language])
+
+
+def test_a_job_that_asks_for_t1_is_told_to_use_t2():
+    with pytest.raises(SpecError, match="use T2, the weakest sandbox"):
+        rules("reward.code.minTier=T1")
 
 
 @pytest.mark.parametrize("need", get_args(Need))

@@ -121,6 +121,20 @@ def test_a_missing_model_can_be_made(tmp_path, monkeypatch):
     assert model.where.startswith(str(QUICKSTART))
 
 
+def test_a_model_of_the_hub_is_to_be_downloaded(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = next(each for each in check(job("model.path=Qwen/Qwen3-0.6B"), base_dir=tmp_path) if "model" in each.field)
+    assert "`hf download Qwen/Qwen3-0.6B --local-dir models/Qwen3-0.6B`" in model.fix
+    assert "init-model" not in model.fix
+
+
+def test_the_longest_prompt_is_named_with_its_row():
+    facts = Facts(longest_prompt_tokens=500, longest_prompt_place="rows.jsonl:300", prompts_too_long=3)
+    found = next(each for each in check(job(), facts) if each.rule == "prompt-too-long")
+    assert "the longest prompt, rows.jsonl:300, has 500 tokens" in found.message
+    assert "3 rows are too long" in found.message
+
+
 def test_findings_read_as_a_sentence_with_place_and_fix():
     text = str(check(job("algorithm.groupSize=1"))[0])
     assert text.startswith("error: override algorithm.groupSize=1: spec.algorithm.groupSize: a group of 1")

@@ -46,10 +46,26 @@ def test_a_summary_has_exactly_the_promised_fields(run_dir):
         "wallSeconds": 20.0,
         "heldOut": {"first": 0.6, "best": 0.95, "last": 0.92},
         "groups": {"trained": 40, "tombstoned": {"filtered": 3}, "lost": 0, "duplicated": 0},
+        "updates": None,
+        "sameRewardShare": None,
         "restarts": {"trainer": 1, "worker-0": 0},
         "staleness": {"mean": 1.0, "max": 2},
         "tokensPerSecond": {"generation": 200.0, "training": 200.0},
     }
+
+
+def test_a_run_that_changed_nothing_is_not_complete(tmp_path):
+    lines = [
+        {"step": step, "tokens": 100, "trained_tokens": 0, "wall_s": 1.0, "updates": 0, "groups": 4, "reward_mean": 0.0,
+         "zero_variance_groups": 4} for step in range(3)
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made = summary.make(ENDING, records(tmp_path), AUDIT)
+    assert (made["status"], made["updates"], made["sameRewardShare"]) == ("NothingLearned", 0, 1.0)
+    assert made["tokensPerSecond"]["training"] == 0
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary_table.table(made, tmp_path))
+    assert "100% of groups earned the same, 0 updates" in console.file.getvalue()
 
 
 def test_a_resumed_run_adds_to_what_it_finds(run_dir):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from areal.errors import InfraError
 from areal.spec import RLJob, load_job
+from support.tiny_job import make_model
 
 JOB = """apiVersion: areal.dev/v1alpha1
 kind: RLJob
@@ -25,18 +26,19 @@ spec:
   rollout: {maxConcurrentRollouts: 64, maxSampleTokens: 64, sampling: {maxNewTokens: 12}}
   algorithm: {name: GRPO, groupSize: 8, batchSize: 64, maxSteps: 160, learningRate: 1e-4}
 """
-RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
+RECIPE = "# \U0001d70b\ndef reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
+"""With a character that is two in UTF-16, as people's recipes have."""
 RECEIVER = resources.files("areal.submit").joinpath("receive.py").read_text()
 
 
 def write_job(folder: Path, extra: str = "") -> Path:
     """A job file with everything that it names beside it."""
-    (folder / "model" / "shards").mkdir(parents=True)
-    (folder / "model" / "config.json").write_text("{}")
+    make_model(folder / "model")
+    (folder / "model" / "shards").mkdir()
     (folder / "model" / "shards" / "one.safetensors").write_bytes(bytes(range(256)) * 4096)
     (folder / "model" / ".cache").mkdir()
     (folder / "model" / ".cache" / "lock").write_text("not to be sent")
-    (folder / "train.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n' * 100)
+    (folder / "train.jsonl").write_text('{"prompt": "1=", "answer": "2"}\n' * 100)
     (folder / "recipe.py").write_text(RECIPE)
     path = folder / "job.yaml"
     path.write_text(JOB + extra)

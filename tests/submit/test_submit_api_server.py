@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from areal.errors import ConfigError, ExitCode, InfraError
 from areal.spec.crd import definitions
-from areal.submit.cluster import Cluster, connect
+from areal.submit.cluster import Cluster, TakenError, connect
 from areal.submit.follow import follow
 from areal.submit.submit import Request, submit
 from kube.harness.client import Client
 from kube.harness.control_plane import ControlPlane
 from kube.harness.processes import eventually
-from submit_parts import RECIPE, job_in, quietly, receiving
+from submit_parts import RECIPE, job_in, quietly, receiving, write_job
 
 pytestmark = pytest.mark.kube_api
 
@@ -63,9 +63,11 @@ def target(cluster: Any) -> Cluster:
 def send(target: Cluster, namespace: str, runtime: str, tmp_path: Path) -> Callable[..., Object]:
     """Submits the job of `tmp_path`; what its pod gets is in tmp_path/volume."""
 
-    def sent(*overrides: str, to: Cluster | None = None, says: list[str] | None = None) -> Object:
+    def sent(
+        *overrides: str, to: Cluster | None = None, says: list[str] | None = None, take_over: bool = False
+    ) -> Object:
         job = job_in(tmp_path, f"runtimeRef={{kind: RLRuntime, name: {runtime}}}", *overrides)
-        request = Request(job, tmp_path, namespace, "custom")
+        request = Request(job, tmp_path, namespace, "custom", take_over)
         said = [] if says is None else says
 
         def local(namespace: str, pod: str, container: str) -> Any:
@@ -87,14 +89,15 @@ def test_everything_is_there_owned_by_the_job_and_the_pod_is_gone(send, admin, n
         assert [owner["uid"] for owner in owned["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
     assert admin.get("v1", "Pod", namespace, "digits-upload") is None
     place = job["spec"]["model"]["uri"].removeprefix("pvc://digits-run/")
-    assert (tmp_path / "volume" / place / "config.json").read_text() == "{}"
+    sent = tmp_path / "volume" / place / "config.json"
+    assert sent.read_text() == (tmp_path / "model" / "config.json").read_text()
 
 
 def test_submitting_again_changes_nothing(send, admin, namespace):
     first, says = send(), []
     again = send(says=says)
     assert again["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
-    assert "inputs: 3 files, 3 of them there already" in says
+    assert "inputs: 5 files, 5 of them there already" in says
 
 
 def test_other_files_or_another_recipe_are_another_job_and_are_refused_before_anything_is_sent(send, admin, tmp_path):
@@ -109,9 +112,32 @@ def test_other_files_or_another_recipe_are_another_job_and_are_refused_before_an
     assert len(list((tmp_path / "volume" / "inputs").glob("model-*"))) == 1
 
 
+def test_a_recipe_may_hold_any_character(send, admin, namespace, tmp_path):
+    write_job(tmp_path)
+    (tmp_path / "recipe.py").write_text(text := RECIPE + "# 😀 𝜋\n")
+    send()
+    assert admin.get("v1", "ConfigMap", namespace, "digits-recipe")["data"]["recipe.py"] == text
+
+
 def test_a_hot_field_of_a_running_job_is_changed_by_submitting_it(send, admin, namespace):
     send()
     assert send("algorithm.maxSteps=200")["spec"]["algorithm"]["maxSteps"] == 200
+
+
+def test_a_field_that_kubectl_set_is_kept_unless_it_is_taken_over(send, admin, namespace):
+    job = send()
+    edit = {"apiVersion": API, "kind": "RLJob", "metadata": {"name": "digits", "namespace": namespace}}
+    admin.apply({**edit, "spec": {"algorithm": {"maxSteps": 300}}}, manager="kubectl-edit")
+    with pytest.raises(TakenError, match="maxSteps is set by kubectl-edit"):
+        send()
+    assert send(take_over=True)["spec"]["algorithm"]["maxSteps"] == job["spec"]["algorithm"]["maxSteps"]
+
+
+def test_an_autoscalers_fleet_keeps_its_size(send, admin, namespace):
+    send()
+    scale = {"apiVersion": API, "kind": "RLJob", "metadata": {"name": "digits", "namespace": namespace}}
+    admin.apply({**scale, "spec": {"generation": {"replicas": 7}}}, manager="autoscaler")
+    assert send("algorithm.maxSteps=200")["spec"]["generation"]["replicas"] == 7
 
 
 def test_a_runtime_that_is_not_there_is_named(target, namespace, tmp_path):

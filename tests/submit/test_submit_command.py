@@ -8,8 +8,9 @@ import pytest
 import yaml
 from areal.cli.main import app
 from areal.errors import ConfigError, InfraError
+from areal.kube.words import explanation
 from areal.spec import job_from_object
-from areal.submit.answers import refused
+from areal.submit.cluster import api_error
 from areal.submit.follow import ended, line
 from areal.submit.submit import _not_started as not_started
 from submit_parts import RECIPE, write_job
@@ -50,7 +51,7 @@ def test_a_job_that_check_refuses_is_refused_here(tmp_path):
 def test_a_model_of_a_hub_is_refused_before_anything_is_read(tmp_path):
     done = submit(str(write_job(tmp_path)), "model={uri: hf://Qwen/Qwen3-8B}", "--dry-run")
     assert isinstance(done.exception, ConfigError)
-    assert "downloads no models" in str(done.exception)
+    assert "no model is downloaded" in str(done.exception)
 
 
 def test_without_a_kubeconfig_it_says_how_to_name_one(tmp_path, monkeypatch):
@@ -108,7 +109,7 @@ def status(**fields: object) -> bytes:
     ],
 )
 def test_a_refusal_says_what_was_asked_and_what_to_do(code, body, says, fix):
-    error = refused(code, body, "apply RLJob digits", "RLJob", "team-a")
+    error = explanation(api_error(code, body), "apply RLJob digits", "RLJob", "team-a")
     assert error is not None
     assert error.message.startswith("can't apply RLJob digits") or "there is no namespace" in error.message
     assert says in error.message
@@ -117,7 +118,7 @@ def test_a_refusal_says_what_was_asked_and_what_to_do(code, body, says, fix):
 
 def test_an_object_that_may_be_absent_is_no_error():
     body = status(message="not found", details={"kind": "pods", "name": "a"})
-    assert refused(404, body, "read Pod a", "Pod", "team-a", absent_ok=True) is None
+    assert explanation(api_error(404, body), "read Pod a", "Pod", "team-a", absent_ok=True) is None
 
 
 @pytest.mark.parametrize(

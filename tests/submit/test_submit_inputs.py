@@ -65,11 +65,21 @@ def test_the_job_on_the_cluster_says_what_its_author_said_and_is_one_that_the_cl
     assert spec["reward"] == {"verifier": "custom"}
     assert spec["algorithm"]["learningRate"] == 1e-4
     assert spec["algorithm"]["rejection"] is None
-    assert spec["replay"] == {"budgetBytes": 3 << 30}
+    assert spec["replay"] == {"budgetBytes": "3Gi"}, "as it was written"
     assert "trainer" not in spec
     read = job_from_object(made)
     assert [each for each in check(read) if each.severity is Severity.ERROR] == []
     assert resolve_for_pods(read, namespace="team-a", uid="5a", recipe_source=RECIPE).verifier == "custom"
+
+
+def test_nulls_that_say_nothing_are_not_sent_wherever_they_stand(tmp_path):
+    rules = "failurePolicy.rules=[{name: a, action: FailJob, onExitCodes: null, roles: null}]"
+    job = job_in(tmp_path, rules, "generation.engine.type=null", "podTemplate.trainer={labels: null}", "storage=null")
+    spec = on_cluster(job, "team-a", "digits-run", [], None, None)["spec"]
+    assert spec["failurePolicy"] == {"rules": [{"name": "a", "action": "FailJob"}]}
+    assert spec["generation"] == {"engine": {}}
+    assert spec["podTemplate"] == {"trainer": {}}
+    assert "storage" not in spec
 
 
 def test_a_verifier_that_was_named_stays(tmp_path):

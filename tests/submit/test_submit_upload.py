@@ -37,12 +37,13 @@ def below(root: Path) -> dict[str, bytes]:
 
 def test_everything_arrives_under_its_name_and_hidden_files_stay_here(trees, tmp_path):
     root = tmp_path / "volume"
-    assert upload(trees, root) == 3
+    assert upload(trees, root) == 5
     model, train = trees[0].directory, trees[1].directory
+    here = tmp_path / "here"
+    names = ("config.json", "model.safetensors", "tokenizer.json", "shards/one.safetensors")
     assert below(root) == {
-        f"{model}/config.json": b"{}",
-        f"{model}/shards/one.safetensors": bytes(range(256)) * 4096,
-        f"{train}/train.jsonl": (tmp_path / "here" / "train.jsonl").read_bytes(),
+        **{f"{model}/{name}": (here / "model" / name).read_bytes() for name in names},
+        f"{train}/train.jsonl": (here / "train.jsonl").read_bytes(),
     }
 
 
@@ -80,7 +81,7 @@ def test_what_arrived_before_the_connection_broke_is_kept(trees, tmp_path):
         send.send(dict([next(iter(missing.items()))]), channel, lambda count: None)
         with pytest.raises(InfraError):
             send.send(missing, channel, lambda count: None)  # the receiver has ended
-    assert upload(trees, root) == 2
+    assert upload(trees, root) == 4
 
 
 def test_a_place_outside_of_the_directory_is_refused_by_the_pod(trees, tmp_path):

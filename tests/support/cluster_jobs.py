@@ -145,7 +145,7 @@ def wanted(values: Json, runtime: Json, *, recipe: str | None = RECIPE, **change
         raw=raw,
         runtime=RuntimeSpec.model_validate(runtime),
         resolved=resolved,
-        replicas={role.value: pods for role, pods in roles_of(resolved).items()},
+        replicas={f"{role}": pods for role, pods in roles_of(resolved).items()},
         operator_namespace="areal-system",
         metrics_from={"kubernetes.io/metadata.name": "monitoring"},
     )

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from areal.reward.dispatch.dispatcher import Dispatcher
-from areal.reward.judge.values import (
+from areal.judge.dispatch.dispatcher import Dispatcher
+from areal.judge.values import (
     RETRYABLE,
     Judgement,
     Options,
@@ -17,7 +17,7 @@ from areal.reward.judge.values import (
 from support import virtual_time
 from support.scripted_judge import SUITE, ScriptedJudge, dispatcher_of
 
-NO_CACHE = Options(no_cache=True)
+PLAIN = Options()
 
 
 def scene(body: Callable[[Dispatcher, ScriptedJudge], Awaitable[Any]], **settings: Any) -> Any:
@@ -37,7 +37,7 @@ def scene(body: Callable[[Dispatcher, ScriptedJudge], Awaitable[Any]], **setting
     return virtual_time.run(play())
 
 
-def judged(source: str, suite: Any = SUITE, *, options: Options = NO_CACHE, **settings: Any) -> Judgement:
+def judged(source: str, suite: Any = SUITE, *, options: Options = PLAIN, **settings: Any) -> Judgement:
     async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> Judgement:
         return await dispatcher.judge(Submission(source), suite, options)
 

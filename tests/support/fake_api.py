@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from areal.operator.runtime.errors import AlreadyExistsError, ConflictError, NotFoundError, error_of
-from areal.operator.runtime.resources import Json, Resource, resource_of
+from areal.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, error_of
+from areal.kube.resources import Json, Resource, resource_of
 
 Place = tuple[str, str, str]  # kind, namespace, name
 

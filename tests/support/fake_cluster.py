@@ -12,11 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal.operator import timestamps
-from areal.operator.hot_fields import HotFields
-from areal.operator.observed import ChildPhase
-from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.resources import (
+from areal.kube.resources import (
     CLUSTER_RUNTIMES,
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -34,6 +30,11 @@ from areal.operator.runtime.resources import (
     Resource,
     resource_of,
 )
+from areal.operator import projection, timestamps
+from areal.operator.hot_fields import HotFields
+from areal.operator.observed import ChildPhase
+from areal.operator.runtime.cache import Cache
+from areal.operator.world import node_of
 from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
 from support.fake_api import FakeApi
 from support.fake_trainers import WORKS, Launcher, Training
@@ -56,6 +57,8 @@ class FakeCluster:
     messages: dict[Role, str] = field(default_factory=dict)
     down: set[str] = field(default_factory=set)  # nodes
     unschedulable: bool = False
+    pods_refused: bool = False  # workloads are there, their pods are refused
+    on_pod_gone: Callable[[Json], None] = lambda pod: None
 
     def __post_init__(self) -> None:
         self.api = FakeApi(self.stamp, self._changed)
@@ -77,6 +80,10 @@ class FakeCluster:
     def forget_caches(self) -> None:
         """A new operator process: its caches are filled anew."""
         self.caches = {resource: Cache(resource) for resource in CACHED}
+        self.caches[PODS] = Cache(
+            PODS, on_gone=lambda pod: self.on_pod_gone(pod), index=node_of, project=projection.pod
+        )
+        self.caches[NODES] = Cache(NODES, project=projection.node)
         self._events.clear()
         for resource, cache in self.caches.items():
             cache.replace("", self.api.all(resource.kind), self.api._version)
@@ -129,10 +136,10 @@ class FakeCluster:
         if _role(pod) is Role.TRAINER:
             self.launchers[incarnation(again)] = Launcher()
 
-    def delete_pod(self, pod: Json, *, disrupted: bool = False) -> None:
+    def delete_pod(self, pod: Json, *, disrupted: str = "") -> None:
         """Somebody deletes a pod: it ends within its grace period."""
         if disrupted:
-            condition = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+            condition = {"type": "DisruptionTarget", "status": "True", "reason": disrupted}
             pod = self._condition(pod, {**condition, "message": "evicted", "lastTransitionTime": self.stamp()})
         if "deletionTimestamp" not in pod["metadata"]:
             metadata = {**pod["metadata"], "deletionTimestamp": timestamps.render(self.now + 5)}
@@ -141,11 +148,20 @@ class FakeCluster:
     def lose_node(self, name: str) -> list[Json]:
         """A machine falls silent; its pods are asked to go, and never will. Answers which."""
         self.down.add(name)
-        self.api.put(_node(name, ready=False))
+        self.api.put(_node(name, ready=False, since=self.stamp()))
         lost = [pod for pod in self.pods() if pod["spec"].get("nodeName") == name]
         for pod in lost:
-            self.delete_pod(pod)
+            self.delete_pod(pod, disrupted="DeletionByTaintManager")
         return lost
+
+    def remove_node(self, name: str) -> None:
+        """An autoscaler takes a machine away, and its pods with it."""
+        self.down.add(name)
+        self.api.drop(("Node", "", name))
+        for pod in self.pods():
+            if pod["spec"].get("nodeName") == name:
+                self.launchers.pop(incarnation(pod), None)
+                self.api.drop(("Pod", pod["metadata"]["namespace"], pod["metadata"]["name"]))
 
     def mend_node(self, name: str) -> None:
         """The machine is back."""
@@ -242,6 +258,8 @@ class FakeCluster:
         self.api.put({**job, "status": {"conditions": [condition]}})
 
     def _make_pod(self, owner: Json, name: str, revision: str, index: int | None) -> None:
+        if self.pods_refused:
+            return
         kind, uid = owner["kind"], owner["metadata"]["uid"]
         if kind == "Deployment":
             reference = {"kind": "ReplicaSet", "name": f"{owner['metadata']['name']}-1", "uid": f"{uid}/rs"}
@@ -367,8 +385,9 @@ class FakeCluster:
         return self._put_status(pod, conditions=[*others, condition])
 
 
-def _node(name: str, *, ready: bool) -> Json:
-    status = {"conditions": [{"type": "Ready", "status": "True" if ready else "Unknown"}]}
+def _node(name: str, *, ready: bool, since: str = "2026-01-01T00:00:00Z") -> Json:
+    state = {"type": "Ready", "status": "True" if ready else "Unknown", "lastTransitionTime": since}
+    status = {"conditions": [state]}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {}, "status": status}
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from areal.kube.errors import ApiError, UnreachableError
+from areal.kube.resources import Json, Key, Resource
 from areal.operator.reconcile import reconcile
-from areal.operator.runtime.errors import ApiError, UnreachableError
-from areal.operator.runtime.resources import Json, Key, Resource
 from areal.operator.world import Settings, World
 from support.fake_cluster import FakeCluster
 from support.fake_roles import FakeRoles
@@ -56,6 +56,7 @@ class FakeOperator:
             self, cluster.caches, self, self.roles, lambda: cluster.now, settings or Settings("cpu"),
             build=build or SmallChildren(),
         )  # fmt: skip
+        cluster.on_pod_gone = self.world.obituaries.add
 
     async def reconcile(self, key: Key) -> float | None:
         """One look."""
@@ -67,8 +68,12 @@ class FakeOperator:
         self._before()
         return await self.cluster.api.get(resource, namespace, name)
 
-    async def create(self, resource: Resource, obj: Json) -> Json:
+    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json:
         after = self._before()
+        if dry_run:
+            if resource.kind in self.refusals:
+                raise self.refusals[resource.kind]
+            return obj
         if self.only_status:
             raise ProcessDiedError
         self.writes.append(Write("create", resource.kind, obj["metadata"]["name"], obj=obj))

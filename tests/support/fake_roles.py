@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from areal.kube.resources import Json, Key
 from areal.operator.hot_fields import HotFields
 from areal.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
 from areal.operator.reports import Targets
-from areal.operator.runtime.resources import Json, Key
 from support.fake_cluster import FakeCluster, incarnation
 from support.fake_trainers import WORKS, Training
 
@@ -69,32 +69,30 @@ class FakeRoles:
         awaits = launcher.phase in (ChildPhase.IDLE, ChildPhase.BACKING_OFF)
         return LauncherReport(launcher.phase, launcher.epoch, awaits, launcher.code, "", self._cluster.now)
 
-    async def restart(self, key: Key, pod: Pod, epoch: int) -> bool:
+    def restart(self, key: Key, pod: Pod, epoch: int) -> None:
         found = self._pod_of(pod)
         if found is None:
-            return False
+            return
         job = self._cluster.api.objects.get(("RLJob", *key))
         written = (job or {}).get("status", {}).get("attempts", {}).get("epoch", 0)
         self.told.append(Told(pod.name, epoch, written))
-        return self._cluster.launchers[incarnation(found)].restart(epoch)
+        self._cluster.launchers[incarnation(found)].restart(epoch)
 
-    async def drain(self, key: Key, pod: Pod) -> bool:
+    def drain(self, key: Key, pod: Pod) -> None:
         found = self._pod_of(pod)
         if found is None:
-            return False
+            return
         launcher = self._cluster.launchers[incarnation(found)]
         if launcher.phase in WORKS:
             self._cluster.save(key)
         if launcher.phase not in (ChildPhase.COMPLETE, ChildPhase.FAILED):
             launcher.phase = ChildPhase.STOPPED
-        return True
 
-    async def set_hot(self, key: Key, hot: HotFields) -> bool:
+    def set_hot(self, key: Key, hot: HotFields) -> None:
         if self.cut:
-            return False
+            return
         training = self._cluster.training[key]
         training.hot, training.max_steps = hot, hot.max_steps
-        return True
 
     def _pod_of(self, pod: Pod) -> Json | None:
         """The pod that is dialled: an address of a pod that is gone answers nothing."""

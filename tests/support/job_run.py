@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class JobRun:
     run_dir: Path
     overrides: list[str] = field(default_factory=list)
     resume: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> JobRun:
@@ -54,8 +55,9 @@ class JobRun:
         self.run_dir.parent.mkdir(parents=True, exist_ok=True)
         with (self.run_dir.parent / f"{self.run_dir.name}.out").open("ab") as out:
             self.process = subprocess.Popen(
-                command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL, env={**os.environ, "NO_COLOR": "1"}
-            )
+                command, cwd=ROOT, stdout=out, stderr=out, stdin=subprocess.DEVNULL,
+                env={**os.environ, "NO_COLOR": "1", **self.environment},
+            )  # fmt: skip
         return self
 
     @property

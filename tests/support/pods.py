@@ -24,10 +24,10 @@ import psutil
 from areal.net.channel import connect_sync
 from areal.plan import Endpoints, ResolvedJob
 from areal.plan.cluster import redis_files, resolve_for_pods, roles_of
-from areal.plan.cluster_names import ACCESS_KEYS, PORTS, Role, password_key
+from areal.plan.cluster_names import Role, password_key
 from areal.plan.ports import free_ports
 from areal.plan.redis_conf import RedisPlaces, redis_text
-from areal.plan.resolved import REDIS_USERS
+from areal.plan.role_specs import ROLE_SPECS, redis_logins, spec_of
 from areal.spec import RLJob
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -37,7 +37,7 @@ from support.launchers import Launcher
 
 TOKEN = "token-of-the-pods"
 NOBODY = 65532
-_PASSWORDS = {user: f"password-of-{user}" for user in REDIS_USERS}
+_PASSWORDS = {user: f"password-of-{user}" for user in redis_logins().values()}
 _KEEP = ("PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")  # all that a container gets of our environment
 
 
@@ -86,7 +86,7 @@ class Pods:
         assert "/areal/access/users.acl" in conf
         (self.mounts["job"] / "redis.conf").write_text(redis_text(self.resolved.job.spec.replay.budget_bytes, places))
         secrets = {"token": TOKEN, "users.acl": acl, **{password_key(user): word for user, word in _PASSWORDS.items()}}
-        for key in {key for keys in ACCESS_KEYS.values() for key in keys}:
+        for key in {key for row in ROLE_SPECS.values() for key in row.secret_keys}:
             (self.mounts["access"] / key).write_text(secrets[key])
         if os.geteuid() == 0:
             for name in ("run", "data", "tmp", "ended"):
@@ -95,7 +95,7 @@ class Pods:
     def _on_loopback(self, resolved: ResolvedJob) -> ResolvedJob:
         """The same job with other addresses and mounts; nothing else differs from a cluster's."""
         rows = [(role, index) for role, pods in roles_of(resolved).items() for index in range(pods)]
-        wanted = [(role, index, purpose) for role, index in rows for purpose in PORTS[role]]
+        wanted = [(role, index, purpose) for role, index in rows for purpose in spec_of(role).ports]
         ports: dict[str, dict[str, int]] = {}
         for (role, index, purpose), port in zip(wanted, free_ports(len(wanted)), strict=True):
             ports.setdefault(f"{role.value}-{index}", {})[purpose] = port
@@ -109,7 +109,7 @@ class Pods:
                 "access_dir": self.mounts["access"],
                 "recipe_source": self.mounts["recipe"] / "recipe.py" if resolved.recipe_source else None,
                 "recipe_path": self.mounts["run"] / "recipe" / "recipe.py" if resolved.recipe_path else None,
-                "redis_users": {user: self.mounts["access"] / password_key(user) for user in REDIS_USERS},
+                "redis_users": {user: self.mounts["access"] / password_key(user) for user in redis_logins().values()},
                 "ports": ports,
                 "bind": "127.0.0.1",
                 "endpoints": Endpoints(

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from areal.errors import ConfigError, InfraError
-from areal.observe.metrics import RoleMetrics
-from areal.reward.dispatch.admission import Bounds, MemoryBudget
-from areal.reward.dispatch.dispatcher import Dispatcher
-from areal.reward.dispatch.meters import Meters
-from areal.reward.dispatch.offer import Offer, Runtime
-from areal.reward.dispatch.values import Executed, Execution
-from areal.reward.judge.values import (
+from areal.judge.dispatch.admission import Bounds, MemoryBudget
+from areal.judge.dispatch.dispatcher import Dispatcher
+from areal.judge.dispatch.meters import Meters
+from areal.judge.dispatch.offer import Offer, Runtime
+from areal.judge.dispatch.values import Executed, Execution
+from areal.judge.values import (
     CaseResult,
     Flag,
     Judgement,
@@ -28,7 +27,8 @@ from areal.reward.judge.values import (
     Suite,
     Timing,
 )
-from areal.reward.sandbox.values import Ended, Ending, MemoryBound, Powers, Tier
+from areal.observe.metrics import RoleMetrics
+from areal.sandbox.values import Ended, Ending, MemoryBound, Powers, Tier
 
 POWERS = Powers(Tier.T3, MemoryBound.CGROUP, fork=True, execute=True, scratch=True)
 OFFER = Offer(POWERS, (Runtime("python", "3.11", "d"), Runtime("cpp", "12", "e")))

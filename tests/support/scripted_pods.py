@@ -26,6 +26,7 @@ from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.operator.children.files import resolved_text
 from areal.operator.observed import Pod
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
@@ -136,9 +137,11 @@ class ScriptedPods:
         return b64decode(secret["data"][names.TOKEN_KEY]).decode()
 
     def _resolved(self, namespace: str, job: str) -> ResolvedJob:
-        config = self._client.get("v1", "ConfigMap", namespace, names.job_config_map(job))
-        assert config is not None, f"pods of {job} run before their ConfigMap exists"
-        return ResolvedJob.model_validate_json(config["data"][names.RESOLVED_KEY])
+        mine = {names.LABEL_JOB: job}
+        listed = self._client.list("v1", "ConfigMap", namespace)
+        text = resolved_text(one for one in listed if mine.items() <= one["metadata"].get("labels", {}).items())
+        assert text is not None, f"pods of {job} run before their ConfigMap exists"
+        return ResolvedJob.parse(text, job)
 
     # The thread.
 

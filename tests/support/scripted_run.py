@@ -134,7 +134,6 @@ class RunController(rollout_grpc.RolloutServicer):
                 generation.ServerState(server_id="generation-0", version=max(0, run.step - 1), live=True, ready=True)
             ],
             staleness_mean=1.0,
-            trainer_cursor=run.step * 4,
             committed_group=run.step * 4,
             stalled=run.stalled,
             finished=run.step >= run.hot.max_steps > 0,

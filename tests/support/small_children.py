@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from areal.kube.resources import Json
 from areal.operator.children import Wanted
 from areal.operator.children.snapshot import runtime_snapshot
-from areal.operator.runtime.resources import Json
-from areal.plan.cluster_names import DEPLOYMENTS, LABEL_JOB, Role, role_labels, workload
+from areal.plan.cluster_names import LABEL_JOB, Role, role_labels, workload
+from areal.plan.role_specs import spec_of
 
 
 class SmallChildren:
@@ -38,7 +39,7 @@ class SmallChildren:
         template = {
             "marks": [variable.value for variable in patch.env] if role in (Role.GENERATION, Role.TRAINER) else []
         }
-        kind = "Deployment" if role in DEPLOYMENTS else "StatefulSet"
+        kind = spec_of(role).workload
         made = self._child(w, "apps/v1", kind, workload(w.name, role), role)
         return {**made, "spec": {"replicas": w.replicas[role.value], "template": template}}
 

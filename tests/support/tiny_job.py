@@ -17,20 +17,28 @@ RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n 
 
 def make_tiny_job(folder: Path, *, vocabulary: int = 16, answer: bool = True) -> Path:
     """Write `job.yaml` and all it names below `folder`; answers the job file."""
-    model = folder / "model"
-    model.mkdir(parents=True)
-    words = {str(digit): digit for digit in range(10)} | {"=": 10, "<eos>": 11}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
-    tokenizer.save(str(model / "tokenizer.json"))
-    config = {"vocab_size": vocabulary, "max_position_embeddings": 64, "eos_token_id": 11, "model_type": "qwen3"}
-    (model / "config.json").write_text(json.dumps(config))
-    (model / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    make_model(folder / "model", vocabulary)
     for name in ("train", "heldout"):
         rows = [{"prompt": f"{number}=", **({"answer": str(number)} if answer else {})} for number in range(64)]
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "recipe.py").write_text(RECIPE)
     return write_job(folder)
+
+
+def make_model(model: Path, vocabulary: int = 16) -> None:
+    """A model directory that passes every look at it, without weights worth the name."""
+    model.mkdir(parents=True)
+    words = {str(digit): digit for digit in range(10)} | {"=": 10, "<eos>": 11}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<eos>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.save(str(model / "tokenizer.json"))
+    config = {
+        "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": vocabulary, "eos_token_id": 11,
+        "max_position_embeddings": 64, "num_attention_heads": 1, "num_hidden_layers": 1, "hidden_size": 8,
+        "rms_norm_eps": 1e-6,
+    }  # fmt: skip
+    (model / "config.json").write_text(json.dumps(config))
+    (model / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
 
 
 def write_job(folder: Path, **changes: Any) -> Path:

@@ -1,4 +1,4 @@
-"""Whole runs: what they leave behind, Ctrl-C and resume, no orphans, the fleet, the other engine."""
+"""Whole runs: what they leave behind, Ctrl-C and resume, no orphans, the other engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.processes import lives
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 
-def test_a_run_leaves_everything_that_was_promised(start_job):
+def test_a_run_leaves_everything_that_was_promised_and_an_audit_finds_a_planted_duplicate(start_job):
     run = start_job()
     assert run.finish(timeout_s=180) == 0, run.output[-4000:]
     for name in ("metrics.jsonl", "evaluations.jsonl", "summary.json", "report.html", "resolved.json"):
@@ -30,6 +30,14 @@ def test_a_run_leaves_everything_that_was_promised(start_job):
     assert 0 < summary["heldOut"]["first"] < 1
     versions = [json.loads(line)["version"] for line in (run.run_dir / "evaluations.jsonl").read_text().splitlines()]
     assert (versions[0], versions[-1]) == (0, 24)
+
+    assert run.audit()["duplicated"] == 0
+    evidence = next(path for path in sorted((run.run_dir / "evidence").iterdir()) if path.stat().st_size)
+    lines = evidence.read_text().splitlines(keepends=True)
+    trained = next(line for line in lines if "trained" in line)
+    evidence.write_text("".join([*lines, trained]))
+    with pytest.raises(AssertionError, match="duplicated"):
+        run.audit()
 
 
 def test_eta_zero_trains_every_token_on_its_own_version(start_job):
@@ -62,16 +70,6 @@ def test_killing_the_supervisor_leaves_no_process(start_job):
     while alive := [child for child in family if lives(child)]:
         assert time.monotonic() < deadline, alive
         time.sleep(0.1)
-
-
-def test_a_fleet_of_two_engines_and_two_workers_survives_the_loss_of_an_engine(start_job):
-    run = start_job("generation.replicas=2", "rollout.workers=2", "algorithm.maxSteps=16")
-    run.wait_for("step 5", lambda: run.step() >= 5, timeout_s=150)
-    run.processes("areal.engine.main")[-1].kill()
-    assert run.finish(timeout_s=240) == 0, run.output[-4000:]
-    audit = run.audit()
-    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (16 * 16, 0, 0)
-    assert not any(audit["tombstoned"].get(reason) for reason in ("infra", "deadline", "poison"))
 
 
 @pytest.mark.sglang_real

@@ -15,9 +15,10 @@ from areal_trainer.algorithms.statistics import LossStatistics
 EPS = 1e-6
 
 
-def advantages(rewards, groups, counted=None, **options):
+def advantages(rewards, groups, counted=None, samples=None, **options):
     counted = np.ones(len(rewards), bool) if counted is None else np.array(counted)
-    return group_advantages(np.array(rewards, float), np.array(groups), counted, AdvantageOptions(**options))
+    samples = np.arange(len(rewards)) if samples is None else np.array(samples)
+    return group_advantages(np.array(rewards, float), np.array(groups), samples, counted, AdvantageOptions(**options))
 
 
 def test_grpo_normalises_each_group_by_its_own_mean_and_deviation():
@@ -67,6 +68,29 @@ def test_a_sequence_cut_at_the_deadline_enters_no_mean():
     result = advantages([1, 0, 100], [0, 0, 0], counted=[True, True, False], std="none")
     np.testing.assert_allclose(result.values, [0.5, -0.5, 0.0])
     assert not result.trained[2]
+
+
+def test_an_episode_of_many_sequences_weighs_as_much_as_an_episode_of_one():
+    """Sample 0 has three turns of reward 1, samples 1 and 2 one of 0: the mean is 1/3, not 3/5."""
+    result = advantages([1, 1, 1, 0, 0], [0] * 5, samples=[0, 0, 0, 1, 2])
+    std = math.sqrt((4 / 9 + 1 / 9 + 1 / 9) / 3)
+    expected = [2 / 3 / (std + EPS)] * 3 + [-1 / 3 / (std + EPS)] * 2
+    np.testing.assert_allclose(result.values, expected, rtol=1e-12)
+    batch = advantages([1, 1, 1, 0, 0], [0, 0, 0, 0, 1], samples=[0, 0, 0, 1, 0], mean="batch", std="batch")
+    np.testing.assert_allclose(batch.values[:3], 2 / 3 / (std + EPS), rtol=1e-12)
+
+
+def test_leave_one_out_leaves_out_all_sequences_of_a_sample():
+    result = advantages([4, 2, 6, 9], [0] * 4, samples=[0, 0, 1, 2], std="none", leave_one_out=True)
+    np.testing.assert_allclose(result.values, [4 - 7.5, 2 - 7.5, 6 - 6.0, 9 - 4.5])
+
+
+def test_without_a_group_mean_groups_that_earned_the_same_are_trained_unless_masked():
+    kept = advantages([1, 1, 0, 0], [0, 0, 1, 1], mean="batch", std="none", mask_zero_variance=False)
+    np.testing.assert_allclose(kept.values, [0.5, 0.5, -0.5, -0.5])
+    assert kept.trained.all()
+    masked = advantages([1, 1, 0, 0], [0, 0, 1, 1], mean="batch", std="none")
+    assert not masked.trained.any()
 
 
 def tensors(*rows):

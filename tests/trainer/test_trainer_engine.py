@@ -99,7 +99,11 @@ def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks, shared
     options = AdamWOptions(betas=(0.9, 0.95), weight_decay=0.1, grad_clip=0.05)
     engine = Engine(model_path, EngineOptions(optimizer=options), ranks)
     plain = load_model(model_path)
-    adam = torch.optim.AdamW(plain.parameters(), lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    named = list(plain.named_parameters())
+    matrices = [p for name, p in named if p.dim() == 2 and "embed" not in name]
+    others = [p for name, p in named if p.dim() != 2 or "embed" in name]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    adam = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-8)
     for _ in range(3):
         accumulate(engine, tokens, 9999)
         norm = engine.optimizer.step(1e-3)

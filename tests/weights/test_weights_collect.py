@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+from areal.values.policy import PolicyId
 from areal.weights.collect import collect, versions
-from areal.weights.policy import PolicyId
 from areal.weights.publish import publish
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from areal.errors import BugError, InfraError
+from areal.values.policy import PolicyId
 from areal.weights.collect import collect, versions
 from areal.weights.manifest import Canary, Manifest
-from areal.weights.policy import PolicyId
 from areal.weights.publish import WeightsRef, publish
 from areal.weights.verify import open_version, read_verified, verify_tensors
 from hypothesis import given, settings
@@ -156,7 +156,7 @@ def test_a_publisher_that_is_killed_leaves_no_version(tmp_path):
     program = f"""
 import os, signal
 from pathlib import Path
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 from areal.weights.publish import publish
 
 def tensors():

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 from areal.errors import DataError, InfraError
+from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
-from areal.weights.policy import PolicyId
 from areal.weights.publish import publish
 from areal.weights.verify import open_version, read_verified, verify_tensors
 from hypothesis import HealthCheck, given, settings

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from areal.errors import DataError
 from areal.workflow import Episode, GenerationResult, Sequence, TokenSpan, Transcript
-from areal.workflow.episode import check_episode
+from areal.workflow.episode import RejectedError, check_episode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ def result(ids, policy="3.f1", finish="stop"):
 ids_lists = st.lists(st.integers(0, 30), min_size=1, max_size=6)
 
 
-@given(prompt=ids_lists, turns=st.lists(st.tuples(ids_lists, ids_lists), max_size=4))
+@given(prompt=ids_lists, turns=st.lists(st.tuples(ids_lists, ids_lists), min_size=1, max_size=4))
 def test_a_transcript_is_exactly_what_was_given_and_sampled(prompt, turns):
     transcript = Transcript(prompt)
     ids, mask, versions = list(prompt), [0] * len(prompt), [-1] * len(prompt)
@@ -53,7 +53,7 @@ GOOD = Sequence.of([5, 6], result([7, 1]), 1.0)
     [
         (replace(GOOD, loss_mask=np.array([0, 1, 1, 1], "u1")), "no engine sampled"),
         (replace(GOOD, spans=()), "no engine sampled"),
-        (replace(GOOD, spans=(TokenSpan(2, 4, "9.f1", "s"),)), "claims policy 9.f1"),
+        (replace(GOOD, spans=(TokenSpan(2, 4, "3.f1", "s"), TokenSpan(3, 4, "4.f1", "s"))), "two spans over token 3"),
         (replace(GOOD, spans=(TokenSpan(2, 5, "3.f1", "s"),)), "outside"),
         (replace(GOOD, input_ids=np.array([5, 6, 7, 99], "<i4")), "token id outside"),
         (replace(GOOD, logprobs=np.zeros(3, "<f4")), "4 ids, 3 log-probabilities"),
@@ -63,7 +63,17 @@ GOOD = Sequence.of([5, 6], result([7, 1]), 1.0)
 )
 def test_an_untrue_sequence_is_refused(sequence, words):
     with pytest.raises(DataError, match=words):
-        check_episode(Episode([sequence]), vocab_size=10, policies=frozenset({("3.f1", "s")}))
+        check_episode(Episode([sequence]), vocab_size=10)
+
+
+@pytest.mark.parametrize(
+    "sequence",
+    [Sequence.of([5, 6], result([]), 1.0), replace(GOOD.masked(), spans=()), Transcript([5]).given([6]).sequence(0.0)],
+)
+def test_an_episode_without_a_sampled_token_is_rejected(sequence):
+    with pytest.raises(RejectedError, match="no token"):
+        check_episode(Episode([sequence]), vocab_size=10)
+    check_episode(Episode([sequence, GOOD]), vocab_size=10)
 
 
 @pytest.mark.parametrize("returned", [1.0, {}, Episode([])])

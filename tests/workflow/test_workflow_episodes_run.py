@@ -33,7 +33,8 @@ class Listed:
         text, finish = next(self._answers)
         ids = [*self.tokenizer.encode(text).tolist(), *([1] if finish == "stop" else [])] if text else []
         span = (TokenSpan(0, len(ids), f"{len(self.inputs)}.f1", "s"),) if ids else ()
-        return GenerationResult(np.array(ids, "<i4"), np.full(len(ids), -1.0, "<f4"), span, finish)
+        reason = "stop" if finish == "stop string" else finish
+        return GenerationResult(np.array(ids, "<i4"), np.full(len(ids), -1.0, "<f4"), span, reason)
 
     async def score(self, *, prompt, completion, prompt_ids, completion_ids, row):
         return float(completion == self._good)
@@ -47,6 +48,18 @@ def plain(tmp_path_factory):
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory):
     return Tokenizer.from_dir(write_tokenizer(tmp_path_factory.mktemp("chat"), template=TEMPLATE))
+
+
+async def test_an_answer_that_a_stop_string_ended_gets_its_end_token_from_the_template(chat):
+    """Its finish reason is `stop`, and its last id is no end token."""
+    engine = Listed(chat, [("1", "stop string"), ("12", "stop")], "12")
+
+    class Brief(MultiTurnWorkflow):
+        feedback = "bab"
+
+    (sequence,) = (await Brief(max_turns=5).arun_episode(engine, {"prompt": "21="})).sequences
+    text = chat.decode(sequence.input_ids.tolist(), skip_special=False)
+    assert text == "<user>21=<assistant>1[EOS]<user>bab<assistant>12[EOS]"
 
 
 async def test_rlvr_scores_one_answer(plain):

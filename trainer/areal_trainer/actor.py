@@ -7,6 +7,7 @@ it with the same batch. Knows nothing of groups' origin, ledgers or controllers.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,8 +21,8 @@ from torch import Tensor
 from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, group_advantages
 from areal_trainer.algorithms.ppo import PPOOptions, policy_loss
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
-from areal_trainer.checkpoint.checkpointer import Checkpointer, Position
-from areal_trainer.data.batch import TokenBatch
+from areal_trainer.checkpoint.checkpointer import Checkpointer, Position, Saved
+from areal_trainer.data.batch import AdvantageBatch, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import Engine
@@ -82,7 +83,7 @@ class Actor:
         *,
         timer: PhaseTimer | None = None,
         still_mine: Callable[[], None] = lambda: None,
-        compute_advantages: Callable[..., Any] | None = None,
+        compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
     ) -> None:
         self.engine = engine
         self.options = options
@@ -99,19 +100,23 @@ class Actor:
         return self.options.mini_batches > 1
 
     def advantages(self, tokens: TokenBatch) -> Advantages:
-        """One advantage a sequence, by the recipe's `compute_advantages(rewards, group_ids)` when it has one."""
-        has_signal = np.zeros(tokens.sequences, np.bool_)
-        np.logical_or.at(has_signal, tokens.sequence_of, tokens.trainable())
-        result = group_advantages(tokens.rewards, tokens.group_ids, has_signal, self.options.advantages)
+        """One advantage a sequence, by the recipe's `compute_advantages(batch)` when it has one.
+
+        Raises DataError when the recipe returns anything but one advantage a sequence.
+        """
+        counted = tokens.has_signal()
+        result = group_advantages(
+            tokens.rewards, tokens.group_ids, tokens.sample_indices, counted, self.options.advantages
+        )
         if self._compute_advantages is None:
             return result
-        values = np.asarray(self._compute_advantages(tokens.rewards.copy(), tokens.group_ids.copy()), dtype=np.float64)
+        values = np.asarray(self._compute_advantages(AdvantageBatch.of(tokens, counted)), dtype=np.float64)
         if values.shape != tokens.rewards.shape:
             raise DataError(
                 f"compute_advantages returned shape {values.shape} for {tokens.sequences} sequences",
-                fix="return one advantage for each reward",
+                fix="return one advantage for each entry of batch.rewards",
             )
-        return Advantages(values, has_signal & (values != 0.0), result.zero_variance_groups)
+        return Advantages(values, counted & (values != 0.0), counted, result.zero_variance_groups)
 
     def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
         """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
@@ -160,11 +165,12 @@ class Actor:
             applied=sum(math.isfinite(norm) for norm in norms),
         )
 
-    def save(self, position: Position) -> Position:
+    def save(self, position: Position) -> Saved:
         """Write a checkpoint of this position of the run; it is on disk when this returns."""
+        began = time.monotonic()
         with self._timer.phase("checkpoint"):
-            self._checkpointer.save(position, self._still_mine)
-        return position
+            path = self._checkpointer.save(position, self._still_mine)
+        return Saved(position, path, time.monotonic() - began)
 
     def _micros(self, tokens: TokenBatch, chosen: NDArray[np.int64], predicted: NDArray[np.bool_]) -> list[MicroBatch]:
         longest = int(tokens.lengths[chosen].max(initial=0))

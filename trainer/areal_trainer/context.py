@@ -1,4 +1,4 @@
-"""What a training loop is given."""
+"""Arguments of a training loop."""
 
 from __future__ import annotations
 

@@ -7,11 +7,10 @@ is told the cursor again before anything else. Waits are named and bounded; a fe
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -19,8 +18,8 @@ import grpc
 from areal.errors import ArealError, FencedError, InfraError
 from areal.net import status
 from areal.net.channel import connect
-from areal.net.heartbeat import PERIOD_S
-from areal.net.operations import wait_to_wire
+from areal.net.kept_stream import KeptStream, Lost
+from areal.net.operations import beat, wait_to_wire
 from areal.net.thread import LoopThread
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
@@ -66,6 +65,7 @@ class Orders:
     max_steps: int | None = None
     served_policy_id: str = ""
     evaluation_done: bool = False
+    evaluated_rows: int = 0
     asked: bool = field(default=False)  # a checkpoint, through TrainerControl
 
 
@@ -96,6 +96,17 @@ class ControllerLink:
         self._outage_s = outage_s
         self._told: rollout.AdvanceCursorRequest | None = None
         self._fenced: FencedError | None = None
+        self._stream: KeptStream[rollout.TrainerMessage, rollout.TrainerOrders] = KeptStream(
+            address,
+            token,
+            method=lambda channel: rollout_grpc.RolloutStub(channel).Train,
+            greet=self._tell_cursor,
+            hello=lambda: [self._message()],
+            report=self._message,
+            on_message=self._obey,
+            on_lost=self._note,
+            what="controller",
+        )
         self._stub: Any = thread.call(self._open(), CALL_TIMEOUT_S)
 
     async def _open(self) -> Any:
@@ -169,53 +180,32 @@ class ControllerLink:
 
     def start_beats(self) -> None:
         """Open the heartbeat stream and keep it open."""
-        self._thread.spawn(self._beat_forever())
+        self._thread.spawn(self._stream.run())
 
     def close(self) -> None:
         """End the connection."""
         self._thread.call(self._channel.close(), CALL_TIMEOUT_S)
 
-    async def _beat_forever(self) -> None:
-        failures = 0
-        while True:
-            try:
-                if self._told is not None:
-                    await self._stub.AdvanceCursor(self._told, timeout=CALL_TIMEOUT_S)
-                async for orders in self._stub.Train(self._beats()):
-                    failures = 0
-                    self._obey(orders)
-            except grpc.RpcError as error:
-                self._note(error)
-            if self._fenced is not None:
-                return
-            await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
-            failures += 1
+    async def _tell_cursor(self, channel: grpc.aio.Channel) -> None:
+        """A controller that restarted hears the cursor before anything else."""
+        if self._told is not None:
+            await rollout_grpc.RolloutStub(channel).AdvanceCursor(self._told, timeout=CALL_TIMEOUT_S)
 
-    async def _beats(self) -> AsyncIterator[rollout.TrainerMessage]:
-        sequence = 0
-        while True:
-            sequence += 1
-            told = self.telling
-            yield rollout.TrainerMessage(
-                beat=common.Beat(
-                    node="trainer",
-                    incarnation=self._incarnation,
-                    fence=self._fence,
-                    seq=sequence,
-                    monotonic_s=time.monotonic(),
-                    progress=self._progress.value,
-                ),
-                step=told.step,
-                next_group=told.next_group,
-                committed_group=told.committed_group,
-                finished=told.finished,
-                waiting=[wait_to_wire(wait) for wait in self._waits.list()],
-            )
-            await asyncio.sleep(PERIOD_S)
+    def _message(self) -> rollout.TrainerMessage:
+        told = self.telling
+        return rollout.TrainerMessage(
+            beat=beat("trainer", self._incarnation, self._progress.value, fence=self._fence),
+            step=told.step,
+            next_group=told.next_group,
+            committed_group=told.committed_group,
+            finished=told.finished,
+            waiting=map(wait_to_wire, self._waits.list()),
+        )
 
     def _obey(self, orders: rollout.TrainerOrders) -> None:
         self.orders.checkpoint_now = orders.checkpoint_now
         self.orders.evaluation_done = orders.evaluation_done
+        self.orders.evaluated_rows = orders.evaluated_rows
         if orders.served_policy_id:
             self.orders.served_policy_id = orders.served_policy_id
         self._apply(orders.max_steps)
@@ -224,13 +214,16 @@ class ControllerLink:
         if max_steps:
             self.orders.max_steps = max_steps
 
-    def _note(self, error: grpc.RpcError) -> None:
+    def _note(self, lost: Lost) -> None:
+        if lost.error is None:
+            return
         try:
-            status.raise_as(error)
+            status.raise_as(lost.error)
         except FencedError as fenced:
             self._fenced = fenced
-        except ArealError as known:
-            _log.info("the controller's stream ended: %s", known.message)
+            self._stream.end()
+        except ArealError:
+            pass  # the stream has logged it and is opened again
 
     # ---- one call
 

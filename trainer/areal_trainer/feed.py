@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from areal.errors import DataError, InfraError
 from areal.ledger import payload
-from areal.ledger.consumer import Batch, Consumer, StalenessViolation, TrainerState
+from areal.ledger.consumer import Batch, Consumer, StalenessViolation, TrainerState, check_spans
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.poison import Precaution
 from areal.ledger.sync_client import SyncLedger
@@ -133,6 +133,7 @@ class Feed:
         for group in batch.groups:
             try:
                 decoded = [payload.decode(raw) for raw in group.payloads]
+                check_spans(group, decoded)
             except DataError as error:
                 if not self.link.propose_tombstone(group.group, Reason.POISON.value, error.message):
                     raise

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import os
 import shutil
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 from areal.errors import ArealError, ConfigError, DataError
+from areal.files import install_directory
 
 if TYPE_CHECKING:
     from areal_trainer.tiny.supervised import Example
@@ -201,13 +201,7 @@ def _save(out: Path, model: Any, tokenizer: Any, facts: dict[str, Any]) -> None:
         work.chmod(0o755)
         for file in work.iterdir():
             file.chmod(0o644)
-        if out.exists():
-            old = out.with_name(f".{out.name}.old-{os.getpid()}")
-            out.rename(old)
-            work.rename(out)
-            shutil.rmtree(old)
-        else:
-            work.rename(out)
+        install_directory(work, out)
     finally:
         shutil.rmtree(work, ignore_errors=True)
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from areal.errors import ArealError, ExitCode
 from areal.observe import logs
 
+_GLOO_LOST = ("onnection closed by peer", "imed out waiting", "onnection reset by peer")  # it has no type of its own
+
 
 def main(argv: list[str] | None = None) -> int:
     """Parse, run, classify."""
@@ -53,7 +55,8 @@ def _blame(error: Exception) -> ExitCode:
     import torch
 
     lost = (torch.distributed.DistError, torch.OutOfMemoryError, OSError)
-    return ExitCode.INFRA if isinstance(error, lost) or "onnection closed by peer" in str(error) else ExitCode.BUG
+    gloo = isinstance(error, RuntimeError) and any(words in str(error) for words in _GLOO_LOST)
+    return ExitCode.INFRA if isinstance(error, lost) or gloo else ExitCode.BUG
 
 
 def _wants_json() -> bool:

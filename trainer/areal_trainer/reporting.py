@@ -1,4 +1,4 @@
-"""What a step left behind, for people and machines: JSONL, TensorBoard, Prometheus.
+"""Metrics of a step: JSONL, TensorBoard, Prometheus.
 
 Owns the row of `metrics.jsonl`. A replayed step appears again under its new fence; who reads takes the last. The
 torn last line of a killed trainer is ended, not continued.
@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from areal.files import append_lines
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 
 from areal_trainer.actor import UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
+from areal_trainer.checkpoint.checkpointer import Saved
 from areal_trainer.data.batch import TokenBatch
 
 PHASES = ("wait", "take", "prox", "train", "publish", "checkpoint")
@@ -31,10 +32,7 @@ class Reporter:
     def __init__(
         self, path: Path, tensorboard: Path | None, fence: int, metrics: RoleMetrics, progress: ProgressCounter
     ) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("ab")
-        if self._file.tell() and not _ends_whole(path):
-            self._file.write(b"\n")
+        self._path = path
         self._events = _event_writer(tensorboard) if tensorboard is not None else None
         self._fence = fence
         self._metrics = metrics
@@ -56,26 +54,33 @@ class Reporter:
         wall = now - self._last
         self._last = now
         compute = seconds.get("prox", 0.0) + seconds.get("train", 0.0)
-        self.tokens_per_s = tokens.tokens / compute if compute else 0.0
+        self.tokens_per_s = update.loss.tokens / compute if compute else 0.0
         self.skipped_steps += not update.finite
         row = self._row(step, tokens, advantages, update)
         row["tokens_per_s"] = self.tokens_per_s
         row["wall_s"] = wall
         row["seconds"] = {phase: seconds.get(phase, 0.0) for phase in PHASES}
         row["at"] = time.time()
+        row = {name: _finite(value) if isinstance(value, float) else value for name, value in row.items()}
         self._write(row)
         self._count(row, update, seconds)
         self._progress.policy_id = str(PolicyId(step + 1, self._fence))
         self._progress.advance()
 
-    def checkpoint(self, step: int) -> None:
+    def checkpoint(self, saved: Saved) -> None:
         """A checkpoint is on disk."""
+        self._metrics.histogram("areal_checkpoint_duration_seconds").observe(saved.wall_s)
+        self._metrics.gauge("areal_checkpoint_bytes").set(saved.size_bytes)
         self._metrics.gauge("areal_checkpoint_last_success_timestamp_seconds").set(time.time())
         self._progress.advance()
 
+    def spent(self, phase: str, seconds: float) -> None:
+        """A slice of a phase has passed. Waiting is counted as it goes on: a step may not come for hours."""
+        if phase == "wait":
+            self._metrics.counter("areal_trainer_data_wait_seconds_total").inc(seconds)
+
     def close(self) -> None:
         """Write out what is buffered."""
-        self._file.close()
         if self._events is not None:
             self._events.close()
 
@@ -88,8 +93,8 @@ class Reporter:
             "fence": self._fence,
             "policy_version": step + 1,
             "policy_id": str(PolicyId(step + 1, self._fence)),
-            "reward_mean": _mean(tokens.rewards),
-            "reward_std": _spread(tokens.rewards),
+            "reward_mean": _mean(tokens.rewards[advantages.counted]),
+            "reward_std": _spread(tokens.rewards[advantages.counted]),
             "groups": len(np.unique(tokens.group_ids)),
             "sequences": tokens.sequences,
             "zero_variance_groups": advantages.zero_variance_groups,
@@ -116,8 +121,7 @@ class Reporter:
         }
 
     def _write(self, row: dict[str, Any]) -> None:
-        self._file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
-        self._file.flush()
+        append_lines(self._path, [json.dumps(row, separators=(",", ":"), allow_nan=False).encode()])
         if self._events is not None:
             for name, value in row.items():
                 if isinstance(value, int | float) and name not in ("step", "fence", "at"):
@@ -131,7 +135,6 @@ class Reporter:
         metrics.counter("areal_trainer_tokens_total").inc(row["tokens"])
         metrics.counter("areal_trainer_skipped_steps_total").inc(0 if update.finite else 1)
         metrics.gauge("areal_trainer_policy_version").set(row["policy_version"])
-        metrics.counter("areal_trainer_data_wait_seconds_total").inc(seconds.get("wait", 0.0))
         for phase in PHASES:
             if phase in seconds:
                 metrics.histogram("areal_trainer_step_duration_seconds", phase=phase).observe(seconds[phase])
@@ -167,12 +170,6 @@ def _spread(values: np.ndarray[Any, Any]) -> float | None:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"
 
 
 def _event_writer(directory: Path) -> Any:

@@ -1,4 +1,4 @@
-"""Where batches come from and weights go to.
+"""Batches in, weights out: the training loop's interface to ledger and servers.
 
 One of the two objects a training loop works with (the other is `Actor`). Every method is a collective: all ranks call
 it in the same order. Rank 0 holds the `Feed` and the `Publisher`; the others are told.
@@ -15,11 +15,11 @@ from typing import Any
 from areal.errors import InfraError
 from areal.ledger.consumer import Batch, TrainerState
 from areal.observe.waits import WaitRegistry
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 
 from areal_trainer.actor import Actor, UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
-from areal_trainer.checkpoint.checkpointer import Position
+from areal_trainer.checkpoint.checkpointer import Position, Saved
 from areal_trainer.data.batch import TokenBatch, columns
 from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.feed import Feed, Taken
@@ -31,6 +31,8 @@ from areal_trainer.timer import PhaseTimer
 _log = logging.getLogger(__name__)
 
 PUBLISH_DEADLINE_S = 600.0  # writing a large model to a slow volume; the controller's answer has its own bound
+_ROW_DEADLINE_S = 900.0  # from one evaluated row to the next
+_SLICE_S = 5.0  # between two words to the other ranks
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,8 @@ class Rollout:
         first: FirstRank | None,
         timer: PhaseTimer,
         served_in_bfloat16: bool = False,
-        evaluation_deadline_s: float = 900.0,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if ranks.first != (first is not None):
             raise ValueError("rank 0, and only rank 0, has the feed")
@@ -85,7 +88,8 @@ class Rollout:
         self._first = first
         self._timer = timer
         self._served_in_bfloat16 = served_in_bfloat16
-        self._evaluation_deadline_s = evaluation_deadline_s
+        self._now = now
+        self._sleep = sleep
         self._batch: Batch | None = None
         self.stopped = False  # asked to stop before the last step
 
@@ -132,29 +136,44 @@ class Rollout:
             if final:
                 self._first.publisher.wait(PUBLISH_DEADLINE_S)
 
-    def commit(self, position: Position) -> None:
-        """A checkpoint of `position` is on disk: what it holds may be freed."""
+    def commit(self, saved: Saved) -> None:
+        """A checkpoint is on disk: what it holds may be freed."""
+        position = saved.position
         if self._first is not None:
             state = TrainerState(position.step, position.next_group, position.tombstones_below)
             self._first.feed.committed(state)
-            self._first.reporter.checkpoint(position.step)
+            self._first.reporter.checkpoint(saved)
 
     def evaluate(self) -> None:
-        """Wait until the controller's evaluation of the final version is done."""
-        if self._first is not None:
-            orders = self._first.feed.link.orders
-            deadline = time.monotonic() + self._evaluation_deadline_s
-            words = "the evaluation of the final version"
-            with self._first.waits.waiting("evaluation", words, deadline_s=self._evaluation_deadline_s):
-                while not orders.evaluation_done:
-                    self._first.feed.link.check()
-                    if time.monotonic() > deadline:
-                        raise InfraError(
-                            f"{words} is not done after {self._evaluation_deadline_s:.0f} s",
-                            fix="`areal status` shows which rows are missing",
-                        )
-                    time.sleep(0.05)  # beats arrive on another thread, every half second
-        self._ranks.barrier()
+        """Wait until the controller's evaluation of the final version is done. Raises InfraError without progress."""
+        if self._first is None:
+            while not self._ranks.tell(None).header["done"]:
+                pass
+            return
+        orders = self._first.feed.link.orders
+        words = "the evaluation of the final version"
+        ended, progress_at = orders.evaluated_rows, self._now()
+        with self._first.waits.waiting("evaluation", words):
+            while not self._evaluated():
+                if orders.evaluated_rows != ended:
+                    ended, progress_at = orders.evaluated_rows, self._now()
+                if self._now() - progress_at > _ROW_DEADLINE_S:
+                    raise InfraError(
+                        f"{words} ended no row in {_ROW_DEADLINE_S:.0f} s, {ended} before",
+                        fix="`areal status` shows which rows are missing",
+                    )
+                self._ranks.tell(Message({"done": False}, {}))  # a collective waits for minutes, rows for hours
+        self._ranks.tell(Message({"done": True}, {}))
+
+    def _evaluated(self) -> bool:
+        """Look for one slice whether the evaluation is done."""
+        assert self._first is not None
+        link = self._first.feed.link
+        until = self._now() + _SLICE_S
+        while not link.orders.evaluation_done and self._now() < until:
+            link.check()
+            self._sleep(0.05)  # beats arrive on another thread, every half second
+        return link.orders.evaluation_done
 
     # ---- rank 0
 

@@ -31,8 +31,8 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.values.policy import PolicyId
 from areal.weights.manifest import MANIFEST_NAME
-from areal.weights.policy import PolicyId
 
 from areal_trainer import loop
 from areal_trainer.actor import Actor
@@ -214,6 +214,7 @@ class _Desk:
         self._closing += [reporter.close, self._publisher.close, self._feed.close, link.close]
         self._progress.policy_id = str(PolicyId(state.step, fence))
         self._timer.doing = self._doing
+        self._timer.spent = reporter.spent
         return FirstRank(self._feed, self._publisher, reporter, self._waits, stopping)
 
     def still_mine(self) -> None:

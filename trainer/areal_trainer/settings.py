@@ -1,4 +1,4 @@
-"""What the trainer needs to know, read once from the resolved job."""
+"""Trainer settings, read once from the resolved job."""
 
 from __future__ import annotations
 
@@ -104,6 +104,7 @@ class Settings:
                 mean=algorithm.advantage_mean,
                 std=algorithm.advantage_std,
                 leave_one_out=algorithm.leave_one_out,
+                mask_zero_variance=algorithm.masks_zero_variance,
             ),
             schedule=Schedule(
                 algorithm.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio

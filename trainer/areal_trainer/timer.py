@@ -14,6 +14,7 @@ class PhaseTimer:
         self._clock = clock
         self._seconds: dict[str, float] = {}
         self.doing: Callable[[str], None] = lambda _: None
+        self.spent: Callable[[str, float], None] = lambda _phase, _seconds: None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -23,7 +24,9 @@ class PhaseTimer:
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - began
+            seconds = self._clock() - began
+            self._seconds[name] = self._seconds.get(name, 0.0) + seconds
+            self.spent(name, seconds)
 
     def take(self) -> dict[str, float]:
         """Seconds by phase since the last call."""

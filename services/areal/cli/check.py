@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,30 +12,37 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.errors import DataError, ExitCode, InfraError
-from areal.spec import Finding, RLJob, Severity, check, explain, load_job
-from areal.stage.facts import gather, sources_of
+from areal.local.admission import admit
+from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only, load_job
+from areal.spec.locality import for_nowhere
+from areal.stage.facts import sources_of
 
 
 def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool) -> int:
     """Print findings and the explanation; the exit code is 64 when something refuses the job."""
     job = load_job(job_file, overrides)
     base_dir = job_file.absolute().parent
-    findings = _findings(job, base_dir)
+    admission = admit(job, base_dir, Path("runs").absolute() / job.metadata.name)
+    findings = [*admission.findings, *_elsewhere(job)]
+    if not admission.faults:
+        findings += [*_programs(job, base_dir), *_answers(job, base_dir)]
     refused = any(finding.severity is Severity.ERROR for finding in findings)
     if as_json:
-        print(json.dumps({"ok": not refused, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        found = [asdict(finding) for finding in findings]
+        print(json.dumps({"ok": not refused, "findings": found, "notLookedAt": admission.unseen}, indent=2))
     else:
         _show(job, job_file, findings, refused)
+        for what in admission.unseen:
+            Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)
     return int(ExitCode.CONFIG if refused else ExitCode.DONE)
 
 
-def _findings(job: RLJob, base_dir: Path) -> list[Finding]:
-    try:
-        facts = gather(job, sources_of(job, base_dir))
-    except DataError as error:  # the recipe itself: the other rules still hold or don't
-        own = Finding("recipe-import", Severity.ERROR, "spec.recipe.file", error.message, error.fix)
-        return [own, *check(job, base_dir=base_dir)]
-    return [*check(job, facts, base_dir=base_dir), *_programs(job, base_dir), *_answers(job, base_dir)]
+def _elsewhere(job: RLJob) -> list[Finding]:
+    """What only a cluster has: a job that names such things is for clusters, so they are no errors here."""
+    return for_nowhere(job) or [
+        replace(finding, severity=Severity.WARNING, message=f"only on a cluster: {finding.message}")
+        for finding in for_clusters_only(job)
+    ]
 
 
 def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
@@ -43,7 +50,7 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
     if job.spec.reward.verifier != "code":
         return []
     from areal.local.sandbox import sandbox_findings
-    from areal.reward.code_rows import check_suites, rows_of_file
+    from areal.reward.preflight import check_suites, rows_of_file
 
     findings = []
     if job.spec.runtime_ref is None:  # whoever names a platform means its sandbox, not this machine's
@@ -64,18 +71,19 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
 
 def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
     """Expected answers that the verifier math could never compare, among the first rows of files."""
-    from areal.reward import golds
-    from areal.reward.code_rows import rows_of_file
+    from areal.reward import preflight
 
-    if job.spec.reward.verifier != "math" or not golds.installed():
+    if job.spec.reward.verifier != "math" or not preflight.installed():
         return []
     findings = []
     sources = sources_of(job, base_dir)
     for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
-        rows = ((place, row) for place, row, _ in rows_of_file(path)) if path is not None else ()
+        rows = ((place, row) for place, row, _ in preflight.rows_of_file(path)) if path is not None else ()
         field = f"spec.dataset.{split}"
         try:
-            golds.check_golds(rows, job.spec.reward.answer_field, budget_s=golds.QUICK_BUDGET_S, limit=golds.FIRST_ROWS)
+            preflight.check_golds(
+                rows, job.spec.reward.answer_field, budget_s=preflight.QUICK_BUDGET_S, limit=preflight.FIRST_ROWS
+            )
         except DataError as error:
             findings.append(Finding("math-answer", Severity.ERROR, field, error.message, error.fix, job.where(field)))
         except InfraError as error:

@@ -1,4 +1,4 @@
-"""`areal eval …`: parses; the evaluations are in `areal.reward.evaluation`. Importing this imports typer alone."""
+"""`areal eval …`: parses; the evaluations are in `areal.evaluate`. Importing this imports typer alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-TierName = Literal["T0", "T1", "T2", "T3", "T4"]
+TierName = Literal["T0", "T2", "T3", "T4"]
 
 eval_app = typer.Typer(no_args_is_help=True, help="Measure programs on public problem sets.", rich_markup_mode=None)
 

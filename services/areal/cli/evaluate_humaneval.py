@@ -16,12 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from areal.errors import ConfigError, ExitCode
-from areal.reward.evaluation import humaneval
-from areal.reward.evaluation.attempts import Attempt, Outcome, judge_all
-from areal.reward.evaluation.local_judge import Demands, local_judge
-from areal.reward.evaluation.report import Report, why
-from areal.reward.judge.values import Options
-from areal.reward.sandbox.values import Tier
+from areal.evaluate import humaneval
+from areal.evaluate.attempts import Attempt, Outcome, judge_all
+from areal.evaluate.local_judge import Demands, local_judge
+from areal.evaluate.report import Report, why
+from areal.judge.values import Options
+from areal.sandbox.values import Tier
 
 FAILED = 1  # the programs, not us
 _SHOWN = 40  # failures listed for people; --json has all

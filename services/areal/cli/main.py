@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,12 +18,15 @@ import typer
 from areal import __version__
 from areal.cli.evaluate import eval_app
 from areal.cli.reward import reward_app
+from areal.distribution import refuse_upstream
 from areal.errors import ArealError, ExitCode
 
 HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
 
 A first run:  areal run examples/quickstart.yaml
 """
+
+_USAGE = 2  # of typer's parser, for a command line that it can't read
 
 app = typer.Typer(
     help=HELP,
@@ -58,13 +62,12 @@ def run(
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run there is moved aside.")] = False,
 ) -> None:
     """Run a job on this machine, and watch it."""
-    from rich.console import Console
-
+    from areal.local.console import lossy_console
     from areal.local.run import run_job
     from areal.local.staging import Request
 
     request = Request(job, overrides or (), run_dir, resume, fresh)
-    raise typer.Exit(run_job(request, Console()))
+    raise typer.Exit(run_job(request, lossy_console()))
 
 
 @app.command(
@@ -164,6 +167,9 @@ def submit(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests as YAML and touch nothing.")] = False,
     wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Own fields that kubectl or another tool set to other values.")
+    ] = False,
     kubeconfig: Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")] = None,
     context: Annotated[
         str | None, typer.Option(help="Context of the kubeconfig; its current one unless given.")
@@ -176,7 +182,7 @@ def submit(
     """
     from areal.cli.submit import Options, submit_command
 
-    options = Options(namespace, kubeconfig, context, dry_run, wait)
+    options = Options(namespace, kubeconfig, context, dry_run, wait, take_over)
     raise typer.Exit(submit_command(job, overrides or (), options))
 
 
@@ -233,10 +239,31 @@ def operator(
     raise typer.Exit(operate(options))
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """What every command has."""
+
+
 @app.command()
 def version() -> None:
     """Print the version."""
     typer.echo(__version__)
+
+
+def command_line() -> None:
+    """Parse the arguments and run the command."""
+    refuse_upstream()
+    app()
 
 
 def guarded(call: Callable[[], Any]) -> int:
@@ -244,11 +271,13 @@ def guarded(call: Callable[[], Any]) -> int:
     try:
         call()
     except SystemExit as ended:
-        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        return int(ExitCode.CONFIG) if code == _USAGE else code
     except ArealError as error:
-        _complain(error)
-        if error.exit_code is ExitCode.BUG:
-            _trace(error)
+        with suppress(OSError):  # a closed terminal
+            _complain(error)
+            if error.exit_code is ExitCode.BUG:
+                _trace(error)
         return int(error.exit_code)
     except KeyboardInterrupt:
         typer.echo("stopped", err=True)
@@ -257,8 +286,9 @@ def guarded(call: Callable[[], Any]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains at its end
         return 0
     except Exception as error:
-        typer.secho(f"internal error: {type(error).__name__}: {error}", fg="red", err=True)
-        _trace(error)
+        with suppress(OSError):
+            typer.secho(f"internal error: {type(error).__name__}: {error}", fg="red", err=True)
+            _trace(error)
         return int(ExitCode.BUG)
     return 0
 
@@ -283,7 +313,7 @@ def _trace(error: BaseException) -> None:
 
 def main() -> None:
     """Console entry."""
-    sys.exit(guarded(app))
+    sys.exit(guarded(command_line))
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from areal.distribution import install
 from areal.errors import BugError, ConfigError
 
 
 def init_model_command(arguments: Sequence[str]) -> int:
     """`areal init-model …`: needs torch; answers the exit code."""
     if importlib.util.find_spec("torch") is None:
-        raise ConfigError("making a model needs torch, which is not installed", fix="pip install 'areal[trainer]'")
+        raise ConfigError("making a model needs torch, which is not installed", fix=install("trainer"))
     return module_command("areal_trainer.init_model", arguments)
 
 

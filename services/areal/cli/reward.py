@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-TierName = Literal["T0", "T1", "T2", "T3", "T4"]
+TierName = Literal["T0", "T2", "T3", "T4"]
 
 reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandbox.", rich_markup_mode=None)
 
@@ -62,7 +62,7 @@ def capabilities(as_json: Annotated[bool, typer.Option("--json", help="Print one
 @reward_app.command(
     epilog="Examples:\n\n  areal reward serve --token-file token &\n\n  curl localhost:7651/readyz\n\n"
     '  auth="Authorization: Bearer $(cat token)"\n\n'
-    '  curl -H "$auth" localhost:7651/execute -d \'{"source": "print(3)"}\'',
+    '  curl -H "$auth" localhost:7651/v1/execute -d \'{"program": {"source": "print(3)"}}\'',
     short_help="Serve the sandbox to others, by gRPC and HTTP.",
 )
 def serve(

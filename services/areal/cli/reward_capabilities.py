@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.errors import BugError, ExitCode
-from areal.reward.languages.discovery import Toolchain
-from areal.reward.languages.preparation import Store
-from areal.reward.languages.toolchains import Toolchains
-from areal.reward.sandbox.probing import probe
-from areal.reward.sandbox.tiers import promise
-from areal.reward.sandbox.values import Ended, Powers, Run, Tier
+from areal.judge.languages.discovery import Toolchain
+from areal.judge.languages.preparation import Store
+from areal.judge.languages.toolchains import Toolchains
+from areal.sandbox.host.probing import probe
+from areal.sandbox.host.tiers import promise
+from areal.sandbox.values import Ended, Powers, Run, Tier
 
 
 class _NoCells:
@@ -40,7 +40,7 @@ def capabilities_command(*, as_json: bool) -> int:
         print(json.dumps(facts(powers, toolchains)))
     else:
         _show(powers, toolchains, Console())
-    return int(ExitCode.DONE if powers.tier >= Tier.T1 else ExitCode.CONFIG)
+    return int(ExitCode.DONE if powers.tier >= Tier.T2 else ExitCode.CONFIG)
 
 
 def facts(powers: Powers, toolchains: tuple[Toolchain, ...]) -> dict[str, Any]:

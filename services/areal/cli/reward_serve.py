@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from areal.judge.stack import StackSettings
 from areal.observe import logs
-from areal.reward.sandbox.values import Tier
-from areal.reward.serve import ServeOptions, Serving, serve
-from areal.reward.stack import StackSettings
+from areal.sandbox.values import Tier
+from areal.sandbox_server.main import ServeOptions, Serving, serve
 
 
 def serve_command(

@@ -13,13 +13,13 @@ from rich.console import Console
 
 from areal.cli.verdict import as_json, exit_code, show
 from areal.errors import ConfigError, DataError
-from areal.reward.evaluation.local_judge import Demands, local_judge
-from areal.reward.judge.extract import program_of
-from areal.reward.judge.formats.registry import suite_of
-from areal.reward.judge.suites import digest
-from areal.reward.judge.values import Judgement, Options, Submission, Suite
-from areal.reward.languages.table import LANGUAGES
-from areal.reward.sandbox.values import Tier
+from areal.evaluate.local_judge import Demands, local_judge
+from areal.judge.extract import program_of
+from areal.judge.formats.registry import suite_of
+from areal.judge.languages.table import LANGUAGES
+from areal.judge.suites import digest
+from areal.judge.values import Judgement, Options, Submission, Suite
+from areal.sandbox.values import Tier
 
 MAX_FILE_BYTES = 256 << 20
 _SUFFIXES: Mapping[str, str] = {

@@ -13,8 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from areal.errors import ExitCode
-from areal.spec import Finding, RLJob, Severity, check, load_job, refuse
-from areal.stage.facts import gather, sources_of
+from areal.spec import RLJob, check, load_job, refuse
+from areal.spec.locality import for_nowhere
+from areal.stage.facts import sources_of
+from areal.stage.look import look
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Options:
     context: str | None
     dry_run: bool
     wait: bool
+    take_over: bool
 
 
 def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -> int:
@@ -46,7 +49,9 @@ def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -
     from areal.submit.cluster import connect
 
     cluster = connect(options.kubeconfig, options.context)
-    request = Request(job, base_dir, options.namespace or job.metadata.namespace or cluster.namespace, verifier)
+    request = Request(
+        job, base_dir, options.namespace or job.metadata.namespace or cluster.namespace, verifier, options.take_over
+    )
     made = submit(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))
     _next(made, console)
     if not options.wait:
@@ -59,19 +64,11 @@ def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -
 
 def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
     """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
-    facts = gather(job, sources_of(job, base_dir))
-    refuse([*check(job, facts, base_dir=base_dir), *_not_for_clusters(job)], job_file)
-    return "custom" if facts.recipe_defines_reward and job.spec.reward.verifier is None else None
-
-
-def _not_for_clusters(job: RLJob) -> list[Finding]:
-    """What a cluster would refuse after everything was uploaded."""
-    uri = job.spec.model.uri
-    if uri is None or not uri.startswith("hf://"):
-        return []
-    fix = "Download the model and name its directory in model.path: it is uploaded."
-    message = f"{uri!r}: this version downloads no models on a cluster"
-    return [Finding("model-hub", Severity.ERROR, "spec.model.uri", message, fix, job.where("spec.model.uri"))]
+    looked = look(job, sources_of(job, base_dir), base_dir)
+    for _, error in looked.faults:
+        raise error
+    refuse([*check(job, looked.facts, base_dir=base_dir), *for_nowhere(job)], job_file)
+    return "custom" if looked.facts.recipe_defines_reward and job.spec.reward.verifier is None else None
 
 
 def _next(job: dict[str, Any], console: Console) -> None:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.errors import ExitCode
-from areal.reward.judge.values import CaseResult, Judgement, Status
-from areal.reward.sandbox.tiers import promise
+from areal.judge.values import CaseResult, Judgement, Status
+from areal.sandbox.host.tiers import promise
 
 FAILED = 1  # the program, not us
 _SHOWN = 60  # cases in the table; of more, those that failed come first

@@ -1,1 +1,1 @@
-"""Clients of our own services: generation (routing), reward (batching), controller (a worker's stream)."""
+"""Clients of our own services: generation (routing), reward (batching)."""

@@ -1,4 +1,4 @@
-"""Which dataset row a prompt group trains: one permutation of the rows an epoch.
+"""Dataset order: the row that a prompt group trains, by one permutation of the rows an epoch.
 
 Owns the order of the data. Pure integer arithmetic, so it is the same on every machine and in every Python, costs no
 memory, and any group's row is known without the groups before it.

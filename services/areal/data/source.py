@@ -1,4 +1,4 @@
-"""What a dataset can be made of: plain values, one class a kind of source.
+"""Dataset sources as plain values, one class a kind.
 
 A source names data and reads nothing. `adapters.read_rows` turns one into rows; `fingerprint` tells, where that is
 possible without reading rows, whether they are the same as last time.

@@ -1,4 +1,4 @@
-"""Who may call what: bearer keys as SGLang has them, as one ASGI layer.
+"""Bearer-key authorisation of the engine's HTTP API, as one ASGI layer with SGLang's rules.
 
 With an API key alone it opens everything; with an admin key as well, control routes take only the admin key and all
 others only the API key. Health, readiness and metrics are open: a probe holds no secret.

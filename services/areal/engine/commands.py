@@ -1,4 +1,7 @@
-"""What may be asked of the scheduler's thread. Each command is handled between two steps, never within one."""
+"""Commands of the scheduler's thread.
+
+Each command is handled between two steps, never within one.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ class Answer:
 
     success: bool = True
     message: str = ""
+    loaded: bool = False  # of a load: the new weights are in use, even where something else failed
 
 
 @dataclass(frozen=True)
@@ -29,9 +33,9 @@ class Add:
 
 @dataclass(frozen=True)
 class Abort:
-    """End one request with what it made, or all (`rid` None)."""
+    """End requests with what they made, or all (`rids` None)."""
 
-    rid: str | None
+    rids: tuple[str, ...] | None
 
 
 @dataclass(frozen=True)

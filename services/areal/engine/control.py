@@ -21,10 +21,10 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
     @app.post("/abort_request")
     async def abort_request(request: Request) -> Response:
         body = await _body(request)
-        rid = body.get("rid")
-        if not body.get("abort_all") and not rid:
-            return _json(error_reply("give rid or abort_all"), 400)
-        engine.abort(None if body.get("abort_all") else str(rid))
+        rid, rids = body.get("rid"), body.get("rids")  # the second is ours: many requests at once
+        if not body.get("abort_all") and not rid and not isinstance(rids, list):
+            return _json(error_reply("give rid, rids or abort_all"), 400)
+        engine.abort(None if body.get("abort_all") else [str(rid) for rid in ([rid] if rid else rids or [])])
         return Response(status_code=200)
 
     @app.post("/pause_generation")

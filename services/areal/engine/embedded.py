@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -152,14 +152,14 @@ class EmbeddedEngine:
         self._scheduler.post(Add(requests))
         return subscription
 
-    def abort(self, rid: str | None) -> None:
-        """End one request, or all; their last outputs come the usual way."""
-        self._scheduler.post(Abort(rid))
+    def abort(self, rids: Iterable[str] | None) -> None:
+        """End requests, or all; their last outputs come the usual way."""
+        self._scheduler.post(Abort(None if rids is None else tuple(rids)))
 
     def release(self, subscription: Subscription) -> None:
         """The caller went away: end what it left unfinished."""
-        for rid in list(subscription.unfinished()):
-            self.abort(rid)
+        if unfinished := subscription.unfinished():
+            self.abort(unfinished)
 
     async def pause(self, mode: PauseMode) -> Answer:
         """Stop stepping, from the next step on."""
@@ -196,7 +196,7 @@ class EmbeddedEngine:
             command = Load(weights, str(path), version, flush_cache, abort_all)
             self._scheduler.post(command)
             answer = await _answer(command.done)
-            if answer.success or "were updated" in answer.message:
+            if answer.loaded:
                 self._checksums = weights.checksums
             return answer
 

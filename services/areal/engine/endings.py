@@ -1,4 +1,4 @@
-"""How a request ends: SGLang's finish reasons, and the search for stop strings."""
+"""Finish reasons as SGLang names them, and the search for stop strings."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ import uvicorn
 from areal.engine.embedded import EmbeddedEngine, EngineOptions
 from areal.engine.http import create_app
 from areal.errors import ArealError, ExitCode
+from areal.last_words import write_error
 
 GRACE_S = 30.0  # how long a stopped engine lets running calls end
 
@@ -30,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         engine = EmbeddedEngine(options(arguments), _fail)
     except ArealError as error:
         print(f"error: {error}", file=sys.stderr)
+        write_error(error)
         return int(error.exit_code)
     return asyncio.run(_serve(engine, arguments))
 

@@ -1,4 +1,4 @@
-"""What the engine must know of a model, read from a Hugging Face directory.
+"""Model configuration, read from a Hugging Face directory.
 
 Owns which architectures and which of their options the forward pass implements. Whatever it does not implement is
 refused here, so that the engine never samples from a model it computes wrongly.

@@ -14,7 +14,7 @@ import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -164,8 +164,8 @@ class Scheduler:
         match command:
             case Add(requests):
                 self._add(requests)
-            case Abort(rid):
-                self._abort(rid)
+            case Abort(rids):
+                self._abort(rids)
             case Pause(mode, done):
                 self._pause(mode)
                 self._answer(done, Answer())
@@ -201,8 +201,8 @@ class Scheduler:
             self._meter.prompt_tokens += len(request.input_ids)
             queued.append(item)
 
-    def _abort(self, rid: str | None) -> None:
-        items = list(self._live.values()) if rid is None else [self._live[rid]] if rid in self._live else []
+    def _abort(self, rids: Iterable[str] | None) -> None:
+        items = [self._live[rid] for rid in (list(self._live) if rids is None else rids) if rid in self._live]
         for item in items:
             self._meter.aborted += 1
             if item.row >= 0:
@@ -255,10 +255,10 @@ class Scheduler:
             self._set_version(load.version)
         flushed = self._flush() if load.flush_cache else Answer()
         if flushed.success:
-            self._answer(load.done, Answer(True, "Succeeded to update model weights."))
+            self._answer(load.done, Answer(True, "Succeeded to update model weights.", loaded=True))
         else:
             unflushed = "Weights were updated, but the cache was not flushed: requests hold it"
-            self._answer(load.done, Answer(False, unflushed))
+            self._answer(load.done, Answer(False, unflushed, loaded=True))
         self._waiting.extend(self._behind)
         self._behind.clear()
 

@@ -1,4 +1,4 @@
-"""What the scheduler tells about itself: a picture between two steps, and the counting behind it."""
+"""Engine statistics: a snapshot between two steps, and the counters behind it."""
 
 from __future__ import annotations
 

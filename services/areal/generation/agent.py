@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal.errors import DataError, InfraError
+from areal.errors import DataError
 from areal.generation import engine_command
-from areal.generation.controller_link import ControllerLink
+from areal.generation.aborts import Aborts
+from areal.generation.controller_link import controller_stream
 from areal.generation.core import AgentCore, Wanted
 from areal.generation.dispatch import Dispatcher
 from areal.generation.engine_client import EngineClient
@@ -36,7 +37,7 @@ from areal.spec.serving import EmbeddedEngine, SglangEngine
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 
 log = logging.getLogger(__name__)
 
@@ -75,11 +76,15 @@ class Agent:
         self.metrics = RoleMetrics("generation", settings.job)
         self.limits = ModelLimits.from_dir(settings.model_path)
         self._api_key = secrets.token_hex(24)
-        self.engine = EngineClient(settings.engine_port, self._api_key)
+        embedded = isinstance(settings.engine, EmbeddedEngine)
+        self.engine = EngineClient(settings.engine_port, self._api_key, many_aborts=embedded)
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.requests = Requests(self.core, settings.server_id, self.progress, self._abort)
-        self.dispatcher = Dispatcher(self.core, self.engine, self.requests, self._lock)
+        self._aborts = Aborts(self.engine)
+        self.requests = Requests(self.core, settings.server_id, self.progress, self._aborts)
+        self.dispatcher = Dispatcher(
+            self.core, self.engine, self.requests, self._lock, max_running=settings.engine.max_running_requests
+        )
         self._swapper = Swapper(self.core, self.engine, self.requests, self.metrics, self.waits, self._lock)
         self._look = asyncio.Event()
         self._holds: Wanted | None = None  # what the engine's command line named
@@ -90,7 +95,7 @@ class Agent:
         )
         self._server = GrpcServer("generation", settings.token, waits=self.waits, progress=self.progress)
         self.address = ""
-        self._link = ControllerLink(
+        self._link = controller_stream(
             settings.controller,
             settings.token,
             name=settings.server_id,
@@ -136,6 +141,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             await self.dispatcher.close()
+            await self._aborts.close()
             await self.engine.close()
 
     async def drain(self, grace_s: float) -> int:
@@ -147,7 +153,7 @@ class Agent:
     def state(self) -> wire.ServerState:
         """What this server tells about itself."""
         core, requests = self.core, self.requests
-        running = min(len(requests), self.settings.engine.max_running_requests)
+        running = min(self.dispatcher.at_engine, self.settings.engine.max_running_requests)
         state = wire.ServerState(
             server_id=self.settings.server_id,
             address=self.address,
@@ -157,7 +163,7 @@ class Agent:
             ready=core.ready,
             draining=core.draining,
             running=running,
-            waiting=len(requests) - running,
+            waiting=max(0, len(requests) - running),
             tokens_total=requests.tokens_total,
             engine=self.settings.engine.type,
             interruptions_total=requests.interruptions_total,
@@ -204,6 +210,7 @@ class Agent:
         self.progress.policy_id = str(core.held) if core.ready else ""
         self.progress.doing = f"serving {core.held}" if core.ready else "not ready"
         self.metrics.gauge("areal_generation_policy_version").set(core.version)
+        self.dispatcher.wake()
         self._link.wake()
         await self._server.set_ready(core.ready)
 
@@ -239,22 +246,14 @@ class Agent:
         if not self.core.engine_up:
             self._failed = self._holds  # it may have been collected while the engine started
         self.core.engine_lost()
+        self._aborts.forget()
         self.requests.lose_all()
         self._task(self._changed())
 
     def _stalled_s(self) -> float:
         """For how long the engine has owed a token."""
-        return self.progress.since_s() if len(self.requests) and self.core.ready and not self._lock.locked() else 0.0
-
-    def _abort(self, rid: str | None) -> None:
-        """Ask the engine to end requests, without waiting for it."""
-
-        async def ask() -> None:
-            with contextlib.suppress(InfraError, DataError):  # an engine that is gone has ended them
-                await self.engine.abort(rid)
-
-        if self.core.engine_up:
-            self._task(ask())
+        owes = self.dispatcher.at_engine and self.core.ready and not self._lock.locked()
+        return self.progress.since_s() if owes else 0.0
 
     # ---- tasks
 

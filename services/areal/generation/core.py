@@ -1,4 +1,4 @@
-"""What a generation agent decides: which weights to take, when to try refused ones again, who may sample.
+"""State machine of a generation agent: which weights to take, when to retry refused ones, who may sample.
 
 Owns the facts about one engine (what it holds, whether that passed its canary) and the rules over them. Pure: it is
 told what has happened, and the time, and answers. It never talks to an engine, a file or a network.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from areal.weights.policy import NOTHING, PolicyId
+from areal.values.policy import NOTHING, PolicyId
 
 FIRST_RETRY_S = 0.5  # a torn read on a network volume heals within this
 LAST_RETRY_S = 8.0  # each try of a version that fails its canary interrupts generation

@@ -1,13 +1,14 @@
-"""From starts to engine calls: what arrives within a moment becomes one batched streaming call.
+"""From starts to engine calls: what may start at one moment is one batched streaming call.
 
-Owns the order of checks at a start (readiness and floor, under the swap lock) and the fate of a call's requests when
-the call ends: none is ever left without an end.
+Owns how much the engine has (what it can run and a little more), the order of checks at a start (readiness and floor,
+under the swap lock) and the fate of a call's requests when the call ends: none is ever left without an end.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from areal.errors import InfraError
@@ -20,7 +21,8 @@ from areal.v1 import generation_pb2 as wire
 log = logging.getLogger(__name__)
 
 COALESCE_S = 0.002  # a call costs the engine about a millisecond, whatever it holds
-MAX_BATCH = 512
+SPARE_SHARE = 4  # of what the engine can run, a quarter waits there: a place that becomes free is filled at once
+MIN_SPARE = 16
 
 _ENDS = {
     Entry.DRAINING: wire.END_REASON_DRAINING,
@@ -29,35 +31,47 @@ _ENDS = {
 
 
 class Dispatcher:
-    """Starts requests at the engine."""
+    """Gives the engine what it can run and a little more; the others wait, lowest floor first."""
 
-    def __init__(self, core: AgentCore, engine: EngineClient, requests: Requests, lock: asyncio.Lock) -> None:
+    def __init__(
+        self, core: AgentCore, engine: EngineClient, requests: Requests, lock: asyncio.Lock, *, max_running: int
+    ) -> None:
+        """`max_running` is how many requests the engine runs at once."""
         self._core = core
         self._engine = engine
         self._requests = requests
         self._lock = lock
-        self._pending: list[Live] = []
+        spare = max(MIN_SPARE, max_running // SPARE_SHARE)
+        self._capacity = max_running + spare
+        self._refill = max_running + spare // 2  # below this the engine gets more: several in a call
+        self._fresh: list[Live] = []  # submitted, floor not checked yet
+        self._at_engine: set[str] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._flushing = False  # a flush is due, or waits for the lock
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
-    def waiting(self) -> int:
-        """Requests that no engine call carries yet."""
-        return len(self._pending)
+    def at_engine(self) -> int:
+        """Requests that the engine has and did not end yet."""
+        return len(self._at_engine)
 
     def submit(self, live: Live) -> None:
-        """Start a request soon."""
+        """Start a request as soon as the engine has room for it."""
         self._requests.add(live)
-        self._pending.append(live)
-        if self._timer is None:
+        self._fresh.append(live)
+        self.wake()
+
+    def wake(self) -> None:
+        """Something changed that may let requests start, or that ends them."""
+        if not self._flushing:
+            self._flushing = True
             self._timer = asyncio.get_running_loop().call_later(COALESCE_S, self._due)
 
     async def close(self) -> None:
         """Break off all calls; their requests end as lost."""
         if self._timer is not None:
             self._timer.cancel()
-        self._requests.lose(self._pending)
-        self._pending.clear()
+        self._requests.lose_all()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -74,22 +88,42 @@ class Dispatcher:
     async def _flush(self) -> None:
         """Under the swap lock nothing changes between the check of a floor and the start."""
         async with self._lock:
-            pending, self._pending = self._pending, []
-            batch: list[Live] = []
-            for live in pending:
-                if live.done:
-                    continue
-                entry = self._core.entry(live.floor)
-                if entry is Entry.START:
-                    live.policy = str(self._core.held)
-                    batch.append(live)
-                elif entry is Entry.UNREADY:
-                    lost = not self._core.engine_up
-                    self._requests.end(live, wire.END_REASON_ENGINE_LOST if lost else wire.END_REASON_BELOW_FLOOR)
-                else:
-                    self._requests.end(live, _ENDS[entry])
-            for first in range(0, len(batch), MAX_BATCH):
-                self._spawn(self._call(batch[first : first + MAX_BATCH], str(self._core.held)))
+            self._flushing = False
+            fresh, self._fresh = self._fresh, []
+            for live in fresh:
+                self._admits(live)
+            if not self._core.ready:
+                for live in list(self._requests.waiting):
+                    self._admits(live)
+            if self.at_engine < self._refill and (batch := self._take(self._capacity - self.at_engine)):
+                self._at_engine.update(live.rid for live in batch)
+                self._spawn(self._call(batch, str(self._core.held)))
+
+    def _take(self, room: int) -> list[Live]:
+        batch: list[Live] = []
+        while len(batch) < room and (live := self._requests.waiting.pop()) is not None:
+            if self._admits(live):
+                live.policy = str(self._core.held)
+                batch.append(live)
+        return batch
+
+    def _admits(self, live: Live) -> bool:
+        """Whether a request may start here; one that may not is ended."""
+        if live.done:
+            return False
+        entry = self._core.entry(live.floor)
+        if entry is Entry.UNREADY:
+            lost = not self._core.engine_up
+            self._requests.end(live, wire.END_REASON_ENGINE_LOST if lost else wire.END_REASON_BELOW_FLOOR)
+        elif entry is not Entry.START:
+            self._requests.end(live, _ENDS[entry])
+        return entry is Entry.START
+
+    def _left(self, rids: Iterable[str]) -> None:
+        """The engine is through with these."""
+        self._at_engine.difference_update(rids)
+        if self._requests.waiting and self.at_engine < self._refill:
+            self.wake()
 
     async def _call(self, batch: list[Live], policy: str) -> None:
         """One streaming call, to its end. A refused batch is tried one by one: one bad request spoils no other."""
@@ -102,11 +136,13 @@ class Dispatcher:
         }
         try:
             async with self._engine.stream(body) as groups:
+                self._requests.reached(batch)
                 async for answers in groups:
                     for answer in answers:
                         if "error" in answer:
                             raise EngineRefusal(str(answer["error"].get("message", answer["error"])))
                         self._requests.receive(answer)
+                    self._left(a["meta_info"]["id"] for a in answers if a["meta_info"].get("finish_reason"))
         except EngineRefusal as refusal:
             left = [live for live in batch if not live.done and live.seen == 0]
             if len(batch) == 1 and left:
@@ -119,3 +155,4 @@ class Dispatcher:
             log.warning("%d requests lost their engine: %s", sum(not live.done for live in batch), error.message)
         finally:
             self._requests.lose(live for live in batch if not live.done and not live.complete)
+            self._left(live.rid for live in batch)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
+import aiohttp
 import orjson
 
 from areal.errors import DataError, InfraError
@@ -18,6 +18,9 @@ from areal.errors import DataError, InfraError
 CONTROL_S = 30.0  # pause, continue, abort: milliseconds when all is well; SGLang's abort polls for a second
 SCORE_S = 60.0
 LOAD_S = 600.0  # a large model from a network volume
+KEEP_ALIVE_S = 2.0  # an engine closes idle connections after five: never use one that it is about to close
+CONTROL_CONNECTIONS = 16
+JSON = {"content-type": "application/json"}
 
 
 class EngineRefusal(DataError):
@@ -33,27 +36,31 @@ class ModelInfo:
 
 
 class EngineClient:
-    """Pooled connections to one engine."""
+    """Connections to one engine. Control has its own: it never waits for one that a stream holds."""
 
-    def __init__(self, port: int, api_key: str | None = None, host: str = "127.0.0.1") -> None:
-        headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = httpx.AsyncClient(
-            base_url=f"http://{host}:{port}",
-            headers=headers,
-            timeout=CONTROL_S,
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-            trust_env=False,  # a proxy has no business between an agent and its engine
-        )
+    def __init__(self, port: int, api_key: str | None = None, host: str = "127.0.0.1", *, many_aborts: bool) -> None:
+        """`many_aborts`: the engine ends many requests by one call, which stock SGLang does not."""
+        self._base = f"http://{host}:{port}"
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._many_aborts = many_aborts
+        self._control = self._open(CONTROL_CONNECTIONS)
+        self._data = self._open(0)
+
+    def _open(self, connections: int) -> aiohttp.ClientSession:
+        connector = aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEP_ALIVE_S, use_dns_cache=False)
+        return aiohttp.ClientSession(self._base, connector=connector, headers=self._headers, trust_env=False)
 
     async def close(self) -> None:
         """Close all connections; running streams end."""
-        await self._http.aclose()
+        await self._data.close()
+        await self._control.close()
 
     async def healthy(self, timeout_s: float) -> bool:
         """Whether `/health` answers 200 in time."""
         try:
-            return (await self._http.get("/health", timeout=timeout_s)).status_code == 200
-        except httpx.HTTPError:
+            async with self._control.get("/health", timeout=aiohttp.ClientTimeout(timeout_s)) as response:
+                return response.status == 200
+        except (aiohttp.ClientError, TimeoutError, OSError):
             return False
 
     async def model_info(self) -> ModelInfo:
@@ -76,9 +83,17 @@ class EngineClient:
         if not answer.get("success"):
             raise EngineRefusal(f"the engine did not load {path}: {answer.get('message')}")
 
-    async def abort(self, rid: str | None) -> None:
-        """End one request, or all (`rid` None)."""
-        await self._call("POST", "/abort_request", {"abort_all": True} if rid is None else {"rid": rid})
+    async def abort(self, rids: Sequence[str]) -> None:
+        """End requests."""
+        if self._many_aborts and len(rids) > 1:
+            await self._call("POST", "/abort_request", {"rids": list(rids)})
+            return
+        for rid in rids:
+            await self._call("POST", "/abort_request", {"rid": rid})
+
+    async def abort_all(self) -> None:
+        """End all requests."""
+        await self._call("POST", "/abort_request", {"abort_all": True})
 
     async def score(self, token_ids: Sequence[int], extra_key: str) -> list[float]:
         """Log-probabilities of tokens 1… given those before them."""
@@ -100,30 +115,29 @@ class EngineClient:
         Raises EngineRefusal when the engine refuses the call, InfraError when it can't be reached or breaks off.
         """
         content = orjson.dumps({**body, "stream": True})
-        timeout = httpx.Timeout(CONTROL_S, read=None)  # a paused engine streams nothing; the process is watched
-        headers = {"content-type": "application/json"}
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONTROL_S)  # a paused engine streams nothing
         try:
-            async with self._http.stream(
-                "POST", "/generate", content=content, headers=headers, timeout=timeout
-            ) as response:
-                if response.status_code != 200:
-                    raise _refusal("/generate", response.status_code, await response.aread())
+            async with self._data.post("/generate", data=content, headers=JSON, timeout=timeout) as response:
+                if response.status != 200:
+                    raise _refusal("/generate", response.status, await response.read())
                 yield _events(response)
-        except httpx.HTTPError as error:
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise InfraError(f"the engine's stream broke: {type(error).__name__} {error}".rstrip()) from error
 
     async def _call(
         self, method: str, path: str, body: dict[str, Any] | None = None, timeout_s: float = CONTROL_S
     ) -> dict[str, Any]:
-        content = None if body is None else orjson.dumps(body)
-        headers = {"content-type": "application/json"} if body is not None else {}
+        data = None if body is None else orjson.dumps(body)
+        timeout = aiohttp.ClientTimeout(timeout_s)
         try:
-            response = await self._http.request(method, path, content=content, headers=headers, timeout=timeout_s)
-        except httpx.HTTPError as error:
+            headers = None if body is None else JSON
+            async with self._control.request(method, path, data=data, headers=headers, timeout=timeout) as response:
+                status, content = response.status, await response.read()
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise InfraError(f"the engine does not answer {path}: {type(error).__name__} {error}".rstrip()) from error
-        if response.status_code >= 400:
-            raise _refusal(path, response.status_code, response.content)
-        value = orjson.loads(response.content) if response.content.startswith(b"{") else {}
+        if status >= 400:
+            raise _refusal(path, status, content)
+        value = orjson.loads(content) if content.startswith(b"{") else {}
         return dict(value)
 
 
@@ -141,10 +155,10 @@ def _refusal(path: str, status: int, content: bytes) -> Exception:
     return EngineRefusal(f"the engine refused {path} with {status}: {text}")
 
 
-async def _events(response: httpx.Response) -> AsyncIterator[list[dict[str, Any]]]:
+async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[list[dict[str, Any]]]:
     """Server-sent events of a response, decoded, in the groups in which they arrived."""
     rest = b""
-    async for chunk in response.aiter_raw():
+    async for chunk in response.content.iter_any():
         *whole, rest = (rest + chunk).split(b"\n\n")
         events: list[dict[str, Any]] = []
         for line in whole:

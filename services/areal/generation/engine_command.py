@@ -1,4 +1,4 @@
-"""How each kind of engine is started: command and environment, from the job's settings.
+"""Engine command lines: command and environment of each kind of engine, from the job's settings.
 
 Pure. Flags are SGLang's; the embedded engine has the same names where it has the flag.
 """

@@ -12,14 +12,17 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from areal.errors import InfraError
+from areal.errors import ArealError, InfraError, Kind
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
+from areal.last_words import ERROR_FILE, read_error
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +67,7 @@ class EngineProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
         self._answered = False
+        self._last_words: ArealError | None = None  # the error that the engine ended with
         self.starts = 0
         self.last_reason = ""
 
@@ -73,12 +77,16 @@ class EngineProcess:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def run(self) -> None:
-        """Start the engine, again and again. Raises InfraError when the budget is spent."""
+        """Start the engine, again and again. Raises InfraError when the budget is spent, and the engine's own error
+        when it ended with one before it ever answered: starting it again would not help.
+        """
         deaths: deque[float] = deque()
         while not self._stopping:
             self.last_reason = await self._once()
             if self._stopping:
                 return
+            if not self._answered and self._last_words is not None and self._last_words.kind is not Kind.INFRA:
+                raise self._last_words
             now = time.monotonic()
             deaths.append(now)
             while deaths[0] < now - self._budget.window_s:
@@ -99,10 +107,14 @@ class EngineProcess:
     async def _once(self) -> str:
         """One life of the engine; returns why it ended."""
         launch = self._command()
+        words = Path(tempfile.mkstemp(prefix="areal-engine-", suffix=".json")[1])
         argv = [sys.executable, "-m", "areal.generation.lifeline", str(os.getpid()), *launch.argv]
         # A process group of its own: all of a multi-process engine can be ended at once.
         self._process = await asyncio.create_subprocess_exec(
-            *argv, env={**os.environ, **launch.env}, process_group=0, stdin=asyncio.subprocess.DEVNULL
+            *argv,
+            env={**os.environ, **launch.env, ERROR_FILE: str(words)},
+            process_group=0,
+            stdin=asyncio.subprocess.DEVNULL,
         )
         self.starts += 1
         exited = asyncio.ensure_future(self._process.wait())
@@ -110,7 +122,9 @@ class EngineProcess:
         try:
             await asyncio.wait((exited, watching), return_when=asyncio.FIRST_COMPLETED)
             reason = watching.result() if watching.done() else f"it exited with {_exit_words(exited.result())}"
+            self._last_words = read_error(words)
         finally:
+            os.unlink(words)
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await watching

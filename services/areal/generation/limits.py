@@ -1,4 +1,7 @@
-"""What a request must satisfy before the engine sees it. An id outside the vocabulary kills stock SGLang."""
+"""Request validation: limits that hold before the engine sees a request.
+
+An id outside the vocabulary kills stock SGLang.
+"""
 
 from __future__ import annotations
 

@@ -1,20 +1,24 @@
-"""The running requests of an agent: what the engine made of each, and what of it was told to its client.
+"""The requests of an agent, waiting and running: what the engine made of each, and what of it was told to its client.
 
 Owns token truth on this side of the wire: each token leaves once, with the engine's log-probability and the policy the
 engine named for it, and never before that policy is proven. The engine's answers are cumulative; deltas are made here.
+Requests that the engine does not have yet wait here, and end without a call to it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore
+from areal.generation.waiting import WaitingQueue
 from areal.observe.progress import ProgressCounter
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
@@ -22,15 +26,16 @@ from areal.v1 import generation_pb2 as wire
 log = logging.getLogger(__name__)
 
 GATHER_S = 0.001  # events of one engine step travel together
+MAX_EVENTS = 512  # of one message: what comes next must not wait long for its turn
 
 
 class ClientStream:
-    """What waits to be sent to one client."""
+    """One client's requests by their id, and what waits to be sent to it."""
 
     def __init__(self) -> None:
-        self._events: list[wire.GenerateEvent] = []
+        self._events: deque[wire.GenerateEvent] = deque()
         self._wake = asyncio.Event()
-        self.running = 0
+        self.requests: dict[str, Live] = {}
         self.closed_by_client = False
 
     def put(self, event: wire.GenerateEvent) -> None:
@@ -44,14 +49,15 @@ class ClientStream:
         self._wake.set()
 
     async def next(self) -> wire.GenerateReply | None:
-        """All events there are, when there are some; None when nothing will come any more."""
+        """The events there are, when there are some; None when nothing will come any more."""
         while not self._events:
-            if self.closed_by_client and self.running == 0:
+            if self.closed_by_client and not self.requests:
                 return None
             self._wake.clear()
             await self._wake.wait()
-        await asyncio.sleep(GATHER_S)
-        events, self._events = self._events, []
+        if len(self._events) < MAX_EVENTS:
+            await asyncio.sleep(GATHER_S)
+        events = [self._events.popleft() for _ in range(min(len(self._events), MAX_EVENTS))]
         return wire.GenerateReply(events=events)
 
 
@@ -79,17 +85,15 @@ class Live:
 
 
 class Requests:
-    """All running requests. Lives on one event loop."""
+    """All requests. Lives on one event loop."""
 
-    def __init__(
-        self, core: AgentCore, server_id: str, progress: ProgressCounter, abort: Callable[[str | None], None]
-    ) -> None:
+    def __init__(self, core: AgentCore, server_id: str, progress: ProgressCounter, aborts: Aborts) -> None:
         self._core = core
         self._server_id = server_id
         self._progress = progress
-        self._abort = abort  # asks the engine to end one request, or all; does not wait
+        self._aborts = aborts
         self._live: dict[str, Live] = {}
-        self._by_client: dict[tuple[int, str], Live] = {}
+        self.waiting: WaitingQueue[Live] = WaitingQueue()  # those that the engine doesn't have
         self._proven: set[str] = set()
         self._empty = asyncio.Event()
         self._empty.set()
@@ -102,15 +106,11 @@ class Requests:
     # ---- starts and ends
 
     def add(self, live: Live) -> None:
-        """A request that is about to start."""
+        """A request that waits for its turn."""
         self._live[live.rid] = live
-        self._by_client[id(live.client), live.request_id] = live
-        live.client.running += 1
+        live.client.requests[live.request_id] = live
+        self.waiting.push(live)
         self._empty.clear()
-
-    def find(self, client: ClientStream, request_id: str) -> Live | None:
-        """A client's running request."""
-        return self._by_client.get((id(client), request_id))
 
     def end(
         self, live: Live, reason: wire.EndReason.ValueType, *, matched: str = "", fault: common.Fault | None = None
@@ -120,8 +120,8 @@ class Requests:
             return
         live.done = True
         self._live.pop(live.rid, None)
-        self._by_client.pop((id(live.client), live.request_id), None)
-        live.client.running -= 1
+        self.waiting.discard(live.rid)
+        live.client.requests.pop(live.request_id, None)
         end = wire.GenerateEnd(reason=reason, matched=matched, fault=fault)
         live.client.put(wire.GenerateEvent(request_id=live.request_id, end=end))
         if not self._live:
@@ -129,41 +129,54 @@ class Requests:
 
     def leave(self, live: Live, reason: wire.EndReason.ValueType) -> None:
         """End a request early; what the engine made so far comes first, when it answers the abort."""
-        if live.ending is None and not live.done:
+        if live.rid in self.waiting:
+            self.end(live, reason)
+        elif live.ending is None and not live.done:
             live.ending = reason
-            self._abort(live.rid)
+            self._aborts.one(live.rid)
 
     def cancel(self, live: Live) -> None:
         """The client wants no more of it."""
-        self._abort(live.rid)
+        if live.rid not in self.waiting:
+            self._aborts.one(live.rid)
         self.end(live, wire.END_REASON_CANCELLED)
+
+    def reached(self, lives: Iterable[Live]) -> None:
+        """The engine has these now. An abort that overtook its request was lost, and is sent again."""
+        for live in lives:
+            if live.done or live.ending is not None:
+                self._aborts.one(live.rid)
 
     def abandon(self, client: ClientStream) -> None:
         """A client went away."""
-        for live in [live for live in self._live.values() if live.client is client]:
+        for live in list(client.requests.values()):
             self.cancel(live)
 
     def change_floor(self, live: Live, floor: int) -> None:
         """Ranks changed."""
         live.floor = floor
+        if live.rid in self.waiting:
+            self.waiting.moved(live)
         if self._core.ready and self._core.too_old_for(floor):
             self.leave(live, wire.END_REASON_BELOW_FLOOR)
 
     async def drain(self, grace_s: float) -> int:
         """End everything with what was made; returns how many requests that were."""
-        running = list(self._live.values())
-        for live in running:
-            if live.ending is None:
-                live.ending = wire.END_REASON_DRAINING
-        if running:
-            self._abort(None)
+        ended = len(self._live)
+        for live in list(self.waiting):
+            self.end(live, wire.END_REASON_DRAINING)
+        if self._live:
+            for live in self._live.values():
+                if live.ending is None:
+                    live.ending = wire.END_REASON_DRAINING
+            self._aborts.all()
             try:
                 await asyncio.wait_for(self._empty.wait(), grace_s)
             except TimeoutError:
                 log.warning("%d requests ended without the engine's last tokens", len(self._live))
         for live in list(self._live.values()):
             self.end(live, live.ending or wire.END_REASON_DRAINING)
-        return len(running)
+        return ended
 
     def lose(self, lives: Iterable[Live]) -> None:
         """The engine died under these requests, or broke their stream."""
@@ -244,7 +257,7 @@ class Requests:
 
     def interrupted(self) -> None:
         """Generation pauses now."""
-        self.interruptions_total += len(self._live)
+        self.interruptions_total += len(self._live) - len(self.waiting)
 
     async def settle(self) -> None:
         """What the engine holds is proven: release what waited for that, send away who needs a newer version."""
@@ -256,11 +269,12 @@ class Requests:
                 self.leave(live, wire.END_REASON_BELOW_FLOOR)
 
     async def discard(self) -> None:
-        """What the engine holds failed its canary: nobody may get tokens of it, so every request goes elsewhere."""
+        """What the engine holds failed its canary: nobody may get tokens of it, so what runs goes elsewhere."""
         self._proven.discard(str(self._core.held))
         for live in list(self._live.values()):
-            self.end(live, live.ending or wire.END_REASON_ABORTED)
-        self._abort(None)
+            if live.rid not in self.waiting:
+                self.end(live, live.ending or wire.END_REASON_ABORTED)
+        self._aborts.all()
 
 
 def _spans(live: Live, meta: dict[str, Any], made: int) -> list[dict[str, Any]] | None:

@@ -51,10 +51,10 @@ class GenerationService(rpc.GenerationServicer):
             with contextlib.suppress(grpc.RpcError):
                 async for call in calls:
                     for floor in call.floors:
-                        if (live := self._requests.find(client, floor.request_id)) is not None:
+                        if (live := client.requests.get(floor.request_id)) is not None:
                             self._requests.change_floor(live, floor.floor)
                     for cancel in call.cancels:
-                        if (live := self._requests.find(client, cancel.request_id)) is not None:
+                        if (live := client.requests.get(cancel.request_id)) is not None:
                             self._requests.cancel(live)
                     for start in call.starts:
                         self._start(start, client)
@@ -63,7 +63,7 @@ class GenerationService(rpc.GenerationServicer):
 
     def _start(self, start: wire.GenerateStart, client: ClientStream) -> None:
         try:
-            if self._requests.find(client, start.request_id) is not None:
+            if start.request_id in client.requests:
                 raise DataError(f"request id {start.request_id} is running: ids must be unique")
             ids = read_ids(start, self._limits)
         except DataError as error:

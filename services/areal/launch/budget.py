@@ -1,8 +1,8 @@
-"""How often a child may be restarted, and how long to wait before it. Pure.
+"""Restart budget of a child with exponential back-off. Pure.
 
-A budget is a number of restarts in a sliding window: a role that dies once an hour lives for ever, one that dies at
-every start stops the run soon. The wait doubles with each restart in the window and is short at first, because a warm
-role should be back within seconds.
+A budget is a number of restarts in a sliding window: a role that dies once an hour is restarted without end, one that
+dies at every start stops the run soon. The wait doubles with each restart in the window and is short at first: a warm
+role should be back within seconds. A restart that somebody asked for uses nothing.
 """
 
 from __future__ import annotations
@@ -42,17 +42,31 @@ class Budget:
         self._policy = policy
         self._used: deque[tuple[float, str]] = deque()
 
-    def ask(self, now: float, reason: str) -> Granted | Exhausted:
-        """Ask for one restart; a granted one is used."""
+    def ask(self, now: float, reason: str, *, counted: bool = True) -> Granted | Exhausted:
+        """Ask for one restart; a granted one is used if it is `counted`."""
+        self._forget(now)
         policy = self._policy
-        while self._used and self._used[0][0] <= now - policy.window_s:
-            self._used.popleft()
-        if len(self._used) >= policy.max_restarts:
-            used = Counter(why for _, why in self._used)
-            earlier = "; ".join(f"{count}× {why}" for why, count in used.items()) or "none was allowed"
+        if counted and len(self._used) >= policy.max_restarts:
             return Exhausted(
-                f"{reason}; all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({earlier})"
+                f"{reason}; all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({self._reasons()})"
             )
         wait = min(policy.first_wait_s * 2 ** len(self._used), policy.max_wait_s)
-        self._used.append((now, reason))
+        if counted:
+            self._used.append((now, reason))
         return Granted(wait)
+
+    def warning(self, now: float) -> str:
+        """How much is used and for what, once that is half; empty before."""
+        self._forget(now)
+        policy, used = self._policy, len(self._used)
+        if not used or 2 * used < policy.max_restarts:
+            return ""
+        return f"{used} of {policy.max_restarts} restarts in {policy.window_s:g} s are used ({self._reasons()})"
+
+    def _forget(self, now: float) -> None:
+        while self._used and self._used[0][0] <= now - self._policy.window_s:
+            self._used.popleft()
+
+    def _reasons(self) -> str:
+        used = Counter(why for _, why in self._used)
+        return "; ".join(f"{count}× {why}" for why, count in used.items()) or "none was allowed"

@@ -1,4 +1,4 @@
-"""One running process family: a command under its keeper.
+"""Handle of one running command and everything it started, under its keeper process.
 
 Owns the keeper process and the socket to it. Closing the socket, on purpose or by dying, ends the whole family. Linux
 only: keepers need subreapers, parent-death signals and pidfds.

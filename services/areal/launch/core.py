@@ -1,4 +1,4 @@
-"""The life of one child as a state machine: told what happened and when, answers what to do.
+"""State machine of one supervised child: takes events with their time, returns actions.
 
 Owns the phases and every decision about starting, restarting, hanging and draining. Never starts a process, reads a
 clock or writes a log: `supervise.Supervised` does, on its word.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from areal.launch.budget import Budget, BudgetPolicy, Exhausted
-from areal.launch.exits import Exit, Verdict, classify, describe
+from areal.launch.exits import Exit, Verdict, asked_to_stop, classify, describe
 
 
 class Phase(StrEnum):
@@ -95,6 +95,11 @@ class ChildCore:
         """Starts after the first."""
         return max(0, self.starts - 1)
 
+    def told(self, now: float) -> str:
+        """The reason, and what is used of the restarts once that is half: the next ones end the run."""
+        warning = "" if self.phase is Phase.FAILED else self._budget.warning(now)
+        return "; ".join(part for part in (self.reason, warning) if part)
+
     @property
     def wake_at(self) -> float | None:
         """When `tick` must be called at the latest."""
@@ -144,7 +149,7 @@ class ChildCore:
             self.awaits_epoch = True
             self._enter(Phase.BACKING_OFF, now, f"{exit_.reason}; waits for a new epoch")
         else:
-            self._ask_budget(exit_.reason, now)
+            self._ask_budget(exit_, now)
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -226,12 +231,12 @@ class ChildCore:
         self._enter(Phase.STOPPED, now, self.reason)
         return []
 
-    def _ask_budget(self, reason: str, now: float) -> None:
-        granted = self._budget.ask(now, reason)
+    def _ask_budget(self, exit_: Exit, now: float) -> None:
+        granted = self._budget.ask(now, exit_.reason, counted=not asked_to_stop(exit_.code))
         if isinstance(granted, Exhausted):
             self._enter(Phase.FAILED, now, granted.reason)
         else:
-            self._enter(Phase.BACKING_OFF, now, reason)
+            self._enter(Phase.BACKING_OFF, now, exit_.reason)
             self._wake = now + granted.wait_s
 
     def _enter(self, phase: Phase, now: float, reason: str) -> None:

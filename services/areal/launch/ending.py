@@ -1,4 +1,4 @@
-"""The last words of a container: a file that Kubernetes shows as the termination message."""
+"""Termination message of a container: the file whose text Kubernetes keeps in the pod's status."""
 
 from __future__ import annotations
 

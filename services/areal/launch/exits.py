@@ -1,4 +1,4 @@
-"""What an exit code means: done, drained, never try again, or try again. Pure.
+"""Classification of exit codes: done, drained, refused for good, restart. Pure.
 
 Exit codes are `areal.errors.ExitCode`. A negative code is a signal, as `subprocess` reports it; 126 and 127 are a
 command that can't be started. torchrun answers 1 whatever its rank answered, so its own report is read from the log.
@@ -51,6 +51,11 @@ def classify(code: int, tail: Sequence[str] = ()) -> Exit:
         return Exit(code, Verdict.COMPLETE, "complete")
     verdict = Verdict.REFUSED if code in _NEVER_AGAIN else Verdict.RESTART
     return Exit(code, verdict, describe(code))
+
+
+def asked_to_stop(code: int) -> bool:
+    """Whether somebody else than the supervisor asked the child to stop, by a signal for that: it didn't fail."""
+    return code in (ExitCode.DRAINED, -signal.SIGTERM, -signal.SIGINT)
 
 
 def describe(code: int) -> str:

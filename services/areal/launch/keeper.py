@@ -1,4 +1,4 @@
-"""The parent of one child: makes sure that the child's whole family dies with it, and with whoever supervises it.
+"""Subreaper process of one child: kills all its descendants when the child or the supervisor ends.
 
 Runs as `python -I -S keeper.py NAME` with a socket to the supervisor as standard input, and imports the standard
 library only, so that it starts in milliseconds and stays small. Promises:

@@ -23,13 +23,14 @@ import psutil
 from areal.errors import ExitCode
 from areal.launch import ending, orphans, reaper
 from areal.launch.core import TERMINAL, Phase, RestartBy
-from areal.launch.logfile import tail
+from areal.launch.logfile import last_words
 from areal.launch.role import read_token, report
 from areal.launch.rows import child_of
 from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.launch.supervise import ChildStatus, Supervised
 from areal.net.server import GrpcServer
 from areal.observe import logs
+from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import Place, ResolvedJob, RoleRow
@@ -71,6 +72,7 @@ async def supervise(request: Request) -> int:
     server = GrpcServer(waits.owner, read_token(job.token_path), waits=waits, progress=ProgressCounter())
     server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService({row.name: child}), SERVICE_NAME)
     await server.start(request.port, request.host or job.bind)
+    serve_metrics_for(row, job, request.host or job.bind)
     await server.set_ready(True)
     try:
         status = await _until_it_ends(child, waits)
@@ -79,8 +81,18 @@ async def supervise(request: Request) -> int:
     log.info("%s: %s %s", row.name, status.phase, status.reason)
     if status.phase is not Phase.FAILED:
         return ExitCode.DRAINED
-    ending.leave("\n".join([f"{row.name}: {status.reason}", *tail(spec.log, _LAST_LINES)]))
+    ending.leave("\n".join([f"{row.name}: {status.reason}", *last_words(spec.log, _LAST_LINES).lines]))
     return _code_of(status)
+
+
+def serve_metrics_for(row: RoleRow, job: ResolvedJob, host: str) -> int | None:
+    """Serve `/metrics` where the role does not, and return the port; None where it does.
+
+    Of a gang only the first member serves, and a pod that answers no scrape is taken for dead.
+    """
+    if row.ready != "none":
+        return None
+    return RoleMetrics(row.role, job.name, job.namespace).serve(row.ports["metrics"], host)
 
 
 async def _until_it_ends(child: Supervised, waits: WaitRegistry) -> ChildStatus:

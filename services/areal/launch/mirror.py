@@ -1,4 +1,4 @@
-"""A child's output in two places: its log file, and our own standard output, which a container's log is made of.
+"""Tee of a child's output: to its log file, and to our standard output, which becomes the container's log.
 
 The file is bounded, because it may lie in the memory of a pod, or on a volume that a run must not fill; what a
 container logs is its runtime's to bound.

@@ -1,4 +1,4 @@
-"""Last line against orphans: the supervisor adopts what a killed keeper leaves behind, and ends it.
+"""Sweep of orphans: the supervisor adopts the processes that a killed keeper leaves behind, and ends them.
 
 A keeper that is killed with SIGKILL can't sweep. Its child dies by the kernel's parent-death signal; deeper descendants
 become children of the nearest subreaper, which is the supervisor. They are told apart from the supervisor's own

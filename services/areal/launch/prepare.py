@@ -1,4 +1,4 @@
-"""The tool `prepare`, with the look at what the job's verifier will read.
+"""The tool `prepare`: dataset snapshots, and a check of the answers that the job's verifier will read.
 
 Reading expected answers is the reward's knowledge, preparing directories the stage's; neither knows the other.
 """
@@ -6,8 +6,7 @@ Reading expected answers is the reward's knowledge, preparing directories the st
 from __future__ import annotations
 
 from areal.plan import ResolvedJob
-from areal.reward import golds
-from areal.reward.code_rows import check_suites, rows_of_snapshot
+from areal.reward import preflight
 from areal.stage import prepare
 from areal.stage.datasets import Say
 
@@ -20,17 +19,17 @@ def run(resolved: ResolvedJob) -> str:
 def look_at_answers(resolved: ResolvedJob, say: Say) -> None:
     """Raise DataError for a row whose expected answer, or whose tests, the job's verifier could never use."""
     for split in ("train", "evaluation"):
-        check_suites(resolved.job, rows_of_snapshot(resolved.layout.dataset / split, split))
+        preflight.check_suites(resolved.job, preflight.rows_of_snapshot(resolved.layout.dataset / split, split))
     if resolved.verifier != "math":
         return
-    if not golds.installed():
+    if not preflight.installed():
         say("expected answers weren't read: math-verify isn't installed here")
         return
     for split in ("train", "evaluation"):
         directory = resolved.layout.dataset / split
         if not directory.exists():
             continue
-        looked = golds.check_snapshot(directory, resolved.job.spec.reward.answer_field)
+        looked = preflight.check_snapshot(directory, resolved.job.spec.reward.answer_field)
         if looked.left:
             say(
                 f"dataset {split}: {looked.left} of {looked.left + looked.read} different answers were not read in time"

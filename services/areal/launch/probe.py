@@ -1,4 +1,4 @@
-"""Asks a child whether it is alive and ready: by gRPC health, by a TCP connection, or not at all."""
+"""Liveness and readiness probes of a child: gRPC health, a TCP connection, or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first process of a container owes to processes that it never started: to collect them when they end.
+"""Zombie reaper of the first process of a container: collects ended processes that it never started.
 
 A process whose parent dies becomes the first process' child, programs started by `kubectl exec` among them; nobody
 else would collect it, and it would stay a zombie until the container ends. Keepers are left alone: their `Popen` does.

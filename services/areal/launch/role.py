@@ -1,4 +1,4 @@
-"""`areal-role`: how every role of ours starts, as a process or as a pod.
+"""`areal-role`: entry point of every role, as a process or in a pod.
 
 Owns what all roles have in common: the resolved job, the token, logs, SIGTERM, exit codes, and one clear message when
 something ends the role. Imports the role itself last, by name, so that nothing else depends on any role. A tool is a
@@ -19,12 +19,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from areal.distribution import install, refuse_upstream
 from areal.errors import ArealError, BugError, ConfigError, ExitCode
 from areal.launch import ending
 from areal.observe import logs
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.cluster_names import ENV_POD_IP
-from areal.plan.resolved import row_name
+from areal.plan.role_specs import entries
 
 log = logging.getLogger("areal.role")
 
@@ -32,23 +33,11 @@ Entry = Callable[[RoleContext], Awaitable[int]]
 Tool = Callable[[ResolvedJob], str]
 """Answers its last words, which Kubernetes keeps; raises when it fails."""
 
-ENTRIES = {
-    "controller": "areal.rollout.controller.main:run",
-    "worker": "areal.rollout.worker.main:run",
-    "generation": "areal.generation.main:run",
-    "reward": "areal.reward.main:run",
-    "reward-custom": "areal.reward.main:run",
-}
-TOOLS = {
-    "prepare": "areal.launch.prepare:run",
-    "finish": "areal.stage.finish:run",
-}
-
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """The command line of a role."""
     parser = argparse.ArgumentParser(prog="areal-role", description="Start one role of a resolved job.")
-    parser.add_argument("role", choices=sorted({**ENTRIES, **TOOLS}))
+    parser.add_argument("role", choices=sorted(entries()))
     parser.add_argument("--job", type=Path, required=True, help="resolved.json of the run")
     parser.add_argument("--index", type=int, default=0, help="which of several of this role")
     parser.add_argument("--port", type=int, default=0, help="its gRPC port; 0 picks a free one")
@@ -70,7 +59,7 @@ def load_entry(name: str) -> Any:
             raise BugError(f"the entry {name} is missing: {error}") from error
         raise ConfigError(
             f"this role needs the package {missing!r}, which is not installed",
-            fix="install the role's extra: pip install 'areal[reward,engine,trainer]'",
+            fix=f"install the role's extra: {install('reward', 'engine', 'trainer')}",
         ) from error
 
 
@@ -131,21 +120,22 @@ def use(tool: Tool, job: ResolvedJob) -> int:
 def start(argv: Sequence[str] | None = None) -> int:
     """Everything from the command line to the exit code."""
     arguments = parse(argv)
-    role, index = arguments.role, arguments.index
-    name = row_name(role, index)
+    row, index = entries()[arguments.role], arguments.index
+    name = row.row(index)
     logs.setup(name, "?", json=_json_logs())
     try:
+        refuse_upstream()
         job = ResolvedJob.load(arguments.job)
         logs.setup(name, job.name, json=_json_logs())
-        if role in TOOLS:
-            return use(load_entry(TOOLS[role]), job)
+        if not row.runs_on:
+            return use(load_entry(row.entry), job)
         token = read_token(job.token_path)
-        entry: Entry = load_entry(ENTRIES[role])
+        entry: Entry = load_entry(row.entry)
 
         async def main() -> int:
             context = RoleContext(
                 job=job,
-                role=role,
+                role=row.role,
                 index=index,
                 port=arguments.port,
                 metrics_port=arguments.metrics_port,

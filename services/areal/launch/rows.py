@@ -1,4 +1,4 @@
-"""A row of the role table as a child to supervise: the only place that knows both."""
+"""Converts a row of a run into the child that the supervisor runs."""
 
 from __future__ import annotations
 

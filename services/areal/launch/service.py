@@ -1,4 +1,4 @@
-"""The `Launcher` service: how a child does, restart it in an epoch, drain it."""
+"""The gRPC service `Launcher`: status of a child, restart in an epoch, drain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs one child's life: the shell around `core.ChildCore`.
+"""Supervisor of one child: starts, probes and restarts it as `core.ChildCore` decides.
 
 Owns the child's process family, its log file, its probes and one task that feeds all events to the core in order.
 Promises that `run` returns only when nothing of the child is left, however it is ended.
@@ -101,7 +101,7 @@ class Supervised:
             restarts=core.restarts,
             epoch=core.epoch,
             last_exit=core.last_exit,
-            reason=core.reason,
+            reason=core.told(self._clock()),
             since=core.since,
             awaits_epoch=core.awaits_epoch,
         )

@@ -1,4 +1,4 @@
-"""Who may touch what in Redis.
+"""Redis ACL rules of the three logins.
 
 Owns the access rules of the three logins. User code runs beside a worker's login, so that one writes sample keys and
 nothing else: it can neither close a group nor publish it nor free it, by command or by script (Redis checks what a

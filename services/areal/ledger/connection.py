@@ -1,4 +1,4 @@
-"""How both clients talk to Redis.
+"""Connection settings that both Redis clients share.
 
 Owns the settings of the connection. redis-py's own retries are off: `faults` decides about trying again, and counts the
 time.

@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from areal.errors import BugError
 from areal.ledger.gate import floor, may_sample
 from areal.ledger.values import TakenGroup
+from areal.v1 import common_pb2 as common
+from areal.values.policy import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,17 @@ Ages = Callable[[TakenGroup], Iterable[SampleAge]]
 def ages_from_meta(group: TakenGroup) -> list[SampleAge]:
     """Ages as the ledger states them beside the payloads."""
     return [SampleAge(meta.oldest_version, meta.max_staleness) for meta in group.metas]
+
+
+def check_spans(group: TakenGroup, samples: Iterable[common.Sample]) -> None:
+    """Refuse a group with a token older than the ledger states: a worker wrote both. Raises BugError."""
+    for index, meta, sample in zip(group.indices, group.metas, samples, strict=True):
+        versions = [version_of(span.policy_id) for row in sample.sequences for span in row.spans]
+        if versions and min(versions) < meta.oldest_version:
+            raise BugError(
+                f"sample {index} of group {group.group} holds a token of version {min(versions)}, the ledger says that "
+                f"its oldest is of version {meta.oldest_version}"
+            )
 
 
 class Consumer:

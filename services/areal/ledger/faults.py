@@ -1,4 +1,4 @@
-"""What a failed call on Redis means: try again, or whose fault it is.
+"""Classification of Redis failures: worth a retry, or whose fault.
 
 Owns the classification of redis-py's exceptions and the pacing of retries. Both clients ask it; it does no IO and never
 sleeps.

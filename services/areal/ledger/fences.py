@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from areal.errors import InfraError
-from areal.ledger.lines import sync_directory
+from areal.files import sync_directory
 
 Role = Literal["trainer", "controller"]
 

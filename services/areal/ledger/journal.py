@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from areal.errors import BugError, DataError
-from areal.ledger.lines import LineWriter, Record, read_lines
+from areal.ledger.lines import Line, LineWriter, Record, read_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,48 @@ class JournalState:
     damaged: list[int] = field(default_factory=list)  # numbers of lines that no crash explains
 
 
+class Lines(Protocol):
+    """A file of lines, as the journal uses it."""
+
+    def read(self) -> Sequence[Line]:
+        """All lines, damaged ones included."""
+
+    def append(self, records: Sequence[Record], *, sync: bool) -> None:
+        """Write these; with `sync` they are on disk when it returns."""
+
+    def close(self) -> None:
+        """Give the file back."""
+
+
+class FileLines:
+    """The lines of a real file, which the first append creates."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: LineWriter | None = None
+
+    def read(self) -> Sequence[Line]:
+        """See `Lines.read`; none when there is no file."""
+        return read_lines(self._path)
+
+    def append(self, records: Sequence[Record], *, sync: bool) -> None:
+        """See `Lines.append`."""
+        if self._writer is None:
+            self._writer = LineWriter(self._path)
+        self._writer.append(records, sync=sync)
+
+    def close(self) -> None:
+        """See `Lines.close`."""
+        if self._writer is not None:
+            self._writer.close()
+
+
 class Journal:
     """Reads and appends `<run>/journal/controller.jsonl`. One writer; call `start` before the first append."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, lines: Lines | None = None) -> None:
         self.path = path
-        self._writer: LineWriter | None = None
+        self._lines = lines or FileLines(path)
         self._fence = 0
 
     def start(self, fence: int) -> JournalState:
@@ -87,7 +123,7 @@ class Journal:
 
     def replay(self) -> JournalState:
         """What the journal says now. Raises as `start` does."""
-        state = read_journal(self.path)
+        state = _state_of(self._lines.read())
         if state.damaged:
             raise DataError(
                 f"{self.path} is damaged in line {state.damaged[0]}: its tombstones decide which step trains what",
@@ -97,27 +133,25 @@ class Journal:
 
     def close(self) -> None:
         """Gives the file back."""
-        if self._writer is not None:
-            self._writer.close()
+        self._lines.close()
 
     def _append(self, records: Sequence[dict[str, Any]]) -> None:
         if not self._fence:
             raise BugError("a journal is written to before start(fence)")
-        if not records:
-            return
-        if self._writer is None:
-            self._writer = LineWriter(self.path)
-        self._writer.append([{**record, "fence": self._fence} for record in records])
+        if records:
+            self._lines.append([{**record, "fence": self._fence} for record in records], sync=True)
 
 
 def read_journal(path: Path) -> JournalState:
-    """What a journal says, damage listed instead of raised.
+    """What a journal says, damage listed instead of raised."""
+    return _state_of(read_lines(path))
 
-    A damaged line is torn by a crash when it is the last one or when the next whole line is a start.
-    """
+
+def _state_of(lines: Sequence[Line]) -> JournalState:
+    """A damaged line is torn by a crash when it is the last one or when the next whole line is a start."""
     state = JournalState()
     suspects: list[int] = []
-    for line in read_lines(path):
+    for line in lines:
         if line.record is None:
             suspects.append(line.number)
             continue
@@ -127,12 +161,13 @@ def read_journal(path: Path) -> JournalState:
             else:
                 state.damaged += suspects
             suspects = []
-        _apply(state, line.record)
+        apply(state, line.record)
     state.torn += len(suspects)
     return state
 
 
-def _apply(state: JournalState, record: Record) -> None:
+def apply(state: JournalState, record: Record) -> None:
+    """One more entry of the journal."""
     fence = int(record["fence"])
     if fence < state.fence:
         state.void += 1

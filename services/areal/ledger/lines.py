@@ -15,6 +15,7 @@ from typing import Any
 import orjson
 import xxhash
 
+from areal import files
 from areal.errors import InfraError
 
 SUFFIX_BYTES = len(b',"xxh3":"0123456789abcdef"}')
@@ -50,20 +51,8 @@ def unpack(line: bytes) -> Record | None:
 
 def read_lines(path: Path) -> list[Line]:
     """All lines of a file, damaged ones included; none when there is no file."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return []
-    return [Line(number, unpack(line)) for number, line in enumerate(data.split(b"\n"), 1) if line]
-
-
-def sync_directory(path: Path) -> None:
-    """Makes names created in a directory survive a power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    lines = files.read_lines(path)
+    return [Line(number, unpack(line)) for number, line in enumerate([*lines.whole, lines.torn], 1) if line]
 
 
 class LineWriter:
@@ -76,12 +65,12 @@ class LineWriter:
             new = not path.exists()
             self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
             if new:
-                sync_directory(path.parent)
+                files.sync_directory(path.parent)
         except OSError as error:
             raise InfraError(f"can't open {path}: {error.strerror}", fix="check the run's volume") from error
         self._broken = False
         # A predecessor may have died inside a line: begin on a fresh one.
-        self._lead = b"" if _ends_whole(path) else b"\n"
+        self._lead = b"" if files.ends_whole(path) else b"\n"
 
     def append(self, records: Sequence[Record], *, sync: bool = True) -> None:
         """Writes all records, then waits until they are on disk."""
@@ -108,11 +97,3 @@ class LineWriter:
             os.close(self._file)
             self._file = -1
             self._broken = True
-
-
-def _ends_whole(path: Path) -> bool:
-    with path.open("rb") as file:
-        if file.seek(0, os.SEEK_END) == 0:
-            return True
-        file.seek(-1, os.SEEK_END)
-        return file.read(1) == b"\n"

@@ -1,4 +1,4 @@
-"""How a sample travels through the ledger: a `Payload` envelope around a serialised `Sample`.
+"""Payload codec: a compressed, checksummed envelope around a serialised `Sample`.
 
 Owns compression and the checksum. A payload that was damaged on its way is a `DataError`, never a different sample.
 """

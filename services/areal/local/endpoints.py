@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from areal.errors import ConfigError
+from areal.files import write_atomically
 from areal.plan import RoleRow
-
-_SERVES_OURS = ("controller", "worker", "generation", "reward", "reward-custom", "trainer")  # not Redis
 
 
 @dataclass(frozen=True)
@@ -30,16 +28,12 @@ class LiveRun:
 
 def addresses_of(rows: list[RoleRow], host: str = "127.0.0.1") -> dict[str, str]:
     """The gRPC address of each row that has one."""
-    return {row.name: f"{host}:{row.ports['grpc']}" for row in rows if row.role in _SERVES_OURS and "grpc" in row.ports}
+    return {row.name: f"{host}:{row.ports['grpc']}" for row in rows if "grpc" in row.ports}
 
 
 def write(path: Path, run: LiveRun) -> None:
     """Replace the file as a whole; nobody else may read it at any moment."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-        json.dump(asdict(run), file, indent=1)
-    part.replace(path)
+    write_atomically(path, json.dumps(asdict(run), indent=1).encode(), private=True, durable=False)
 
 
 def read(path: Path) -> LiveRun:

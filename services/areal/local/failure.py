@@ -1,4 +1,4 @@
-"""What a person needs when a run fails: which role, how it ended, its last words, where the log is, what to do."""
+"""Failure report of a local run: which role, how it ended, its last words, where the log is, what to do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 from areal.errors import ArealError, ExitCode, InfraError, by_kind
 from areal.errors import Kind as ErrorKind
 from areal.launch.exits import exit_code_of
-from areal.launch.logfile import tail
-from areal.local.supervisor import Outcome
+from areal.launch.logfile import last_words
+from areal.local.supervisor import Ended, Outcome
 
 _LINES = 12  # of the log; the path of all of it is told, too
 _FIX = re.compile(r"^\s*fix: (.+)$")
+
+_OWN = re.compile(r"\b(?:config|data|infra|bug) error: (.+)$")
 
 _ADVICE = {
     ExitCode.CONFIG: "correct the job file and start again",
@@ -35,12 +37,25 @@ def explain(outcome: Outcome, logs: Path) -> ArealError:
     if failed is None:
         return InfraError(outcome.reason, fix=_ADVICE[ExitCode.INFRA])
     path = logs / f"{failed.name}.log"
-    last = tail(path, 200)
+    excerpt = last_words(path, 200)
+    last = excerpt.lines
     code = failed.last_exit.code if failed.last_exit else int(ExitCode.BUG)
     own = exit_code_of(code)
     shown = "\n".join(f"    {line}" for line in last[-_LINES:]) or "    (nothing was logged)"
-    message = f"{failed.name} failed: {outcome.reason}\n  last lines of {path}:\n{shown}"
+    which = f" (the newest start logged nothing; these are of {excerpt.start})" if excerpt.start else ""
+    message = f"{failed.name} failed: {outcome.reason}\n  last lines of {path}{which}:\n{shown}"
     return by_kind(_KINDS[own], message, fix=_own_fix(last) or _ADVICE[own])
+
+
+def sentence(outcome: Outcome, logs: Path) -> str:
+    """Why a run failed, in one line: what its failed role said itself, else how it ended; nothing for others."""
+    if outcome.ended is not Ended.FAILED:
+        return ""
+    if outcome.failed is None:
+        return outcome.reason
+    name, how = outcome.failed.name, outcome.reason
+    said = [match[1] for line in last_words(logs / f"{name}.log", 200).lines if (match := _OWN.search(line))]
+    return f"{name}: {said[-1]} ({how})" if said else f"{name}: {how}"
 
 
 def _own_fix(lines: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 
+from areal.distribution import install
 from areal.errors import ConfigError, InfraError
 from areal.plan import Place, ResolvedJob
 
@@ -59,6 +60,6 @@ def check_packages(resolved: ResolvedJob) -> None:
         needed["math_verify"] = "reward"
     missing = {name: extra for name, extra in needed.items() if importlib.util.find_spec(name) is None}
     if missing:
-        extras = ",".join(sorted({extra for extra in missing.values() if " " not in extra}))
-        fix = f"pip install 'areal[{extras}]'" if extras else "pip install sglang"
+        extras = sorted({extra for extra in missing.values() if " " not in extra})
+        fix = install(*extras) if extras else "pip install sglang"
         raise ConfigError(f"not installed here, but needed by this job: {', '.join(sorted(missing))}", fix=fix)

@@ -11,20 +11,21 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
 
-from areal.errors import BugError, ExitCode
+from areal.errors import BugError, DataError, ExitCode, InfraError
 from areal.launch.rows import child_of
 from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.ledger.audit import audit
-from areal.local import endpoints, summary_table
+from areal.local import endpoints, summary_table, view
 from areal.local.claim import claimed
 from areal.local.display import Display
-from areal.local.failure import explain
+from areal.local.failure import explain, sentence
 from areal.local.staging import Request, load, stage
 from areal.local.status import RoleState, RunFacts, StatusSource, Waiting
 from areal.local.supervisor import Ended, Member, Outcome, Supervisor
@@ -41,8 +42,9 @@ def run_job(request: Request, console: Console) -> int:
     """Run the job to its end; returns the exit code. Raises ArealError for what a person must correct."""
     job = load(request)
     run_dir = request.directory(job)
-    with claimed(run_dir):
-        resolved = stage(request, job, lambda text: console.print(text, highlight=False, markup=False))
+    with claimed(run_dir) as claim, _disk_faults(run_dir):
+        say = partial(console.print, highlight=False, markup=False)
+        resolved = stage(request, job, say, claim.take)
         earlier = summary.read(resolved.layout.summary) if request.resume else None
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         began = time.monotonic()
@@ -52,9 +54,22 @@ def run_job(request: Request, console: Console) -> int:
             time.monotonic() - began,
             restarts,
             generation_tps,
-            outcome.reason if outcome.failed else "",
+            sentence(outcome, resolved.layout.logs),
         )
         return _account(request, resolved, outcome, ending, earlier, console)
+
+
+@contextlib.contextmanager
+def _disk_faults(run_dir: Path) -> Iterator[None]:
+    """A disk that can't be written is the machine's fault, and nobody's bug."""
+    try:
+        yield
+    except OSError as error:
+        named = f" ({error.filename})" if error.filename else ""
+        raise InfraError(
+            f"the run directory {run_dir} can't be written: {error.strerror or error}{named}",
+            fix="free space there, then go on with --resume, or choose another disk with --run-dir",
+        ) from error
 
 
 async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, dict[str, int], float]:
@@ -125,9 +140,9 @@ def _handle_signals(supervisor: Supervisor, display: Display, console: Console) 
         asked += 1
         if asked == 1:
             display.note = "stopping: the trainer writes a checkpoint; Ctrl-C again kills everything at once"
+            supervisor.stop()
             if not console.is_terminal:
                 console.print(display.note, highlight=False)
-            supervisor.stop()
         else:
             supervisor.kill()
 
@@ -149,9 +164,14 @@ def _account(
     records = Records(layout.metrics, layout.evaluations).refresh()
     audited = audit(resolved.run_dir, finished=True if outcome.ended is Ended.COMPLETE else None)
     result = summary.make(ending, records, audited, earlier)
-    summary.write(layout.summary, result)
-    report.write(resolved.name, resolved.run_dir, result, records)
-    if outcome.ended is Ended.COMPLETE and (why := picture.draw(resolved.run_dir)):
+    unwritten: OSError | None = None
+    try:
+        summary.write(layout.summary, result)
+        report.write(resolved.name, resolved.run_dir, result, records)
+    except OSError as error:  # a full disk: what failed matters more than its account
+        unwritten = error
+        console.print(f"no account was written: {escape(str(error))}", style="bold yellow")
+    if outcome.ended is Ended.COMPLETE and not unwritten and (why := picture.draw(resolved.run_dir)):
         console.print(f"no report.png: {escape(why)}", style="dim")
     console.print(summary_table.table(result, _shown(resolved.run_dir)))
     if outcome.ended is Ended.STOPPED:
@@ -163,6 +183,13 @@ def _account(
         raise BugError(
             "the run completed, but its audit found: " + "; ".join(audited.problems[:5]),
             fix=f"see `areal audit {_shown(resolved.run_dir)}`, and report it with the run directory",
+        )
+    if unwritten is not None:
+        raise unwritten
+    if result.get("updates") == 0:
+        raise DataError(
+            f"the run took {result['steps']} steps and none of them changed the model: {view.NO_GRADIENT}",
+            fix=view.NO_GRADIENT_FIX,
         )
     return int(ExitCode.DONE)
 

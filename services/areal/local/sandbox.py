@@ -1,4 +1,4 @@
-"""What this machine's sandbox can do for a job's programs: tried before anything is started.
+"""Sandbox check for a local run: `reward.code` against the tier that this machine reaches.
 
 Owns the comparison of `reward.code` with what probing finds. Runs no program of anybody's. Jobs whose verifier isn't
 code have no findings here.
@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from areal.reward.languages.discovery import Toolchain, find
-from areal.reward.languages.table import LANGUAGES
-from areal.reward.sandbox.probing import probe
-from areal.reward.sandbox.tiers import why_not, why_refused
-from areal.reward.sandbox.values import MemoryBound, Powers, Tier
+from areal.judge.languages.discovery import Toolchain, find
+from areal.judge.languages.table import LANGUAGES
+from areal.sandbox.host.probing import probe
+from areal.sandbox.host.tiers import why_not, why_refused
+from areal.sandbox.values import MemoryBound, Powers, Tier
 from areal.spec import Finding, RLJob, Severity
 
 _CAPABILITY_OF_NEED = {"fork": "fork", "scratch": "scratch", "compiler": "execute"}

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from areal.errors import ConfigError
 from areal.launch.prepare import look_at_answers
-from areal.local.claim import set_aside
+from areal.local.admission import admit
+from areal.local.claim import is_occupied, set_aside
 from areal.local.preflight import preflight
 from areal.local.sandbox import sandbox_findings
 from areal.plan import ResolvedJob, RunLayout, resolve, write_run
 from areal.plan.resolve import recipe_file
 from areal.spec import RLJob, check, for_clusters_only, load_job, refuse
+from areal.spec.locality import for_nowhere
 from areal.stage.datasets import Say, prepare_datasets
-from areal.stage.facts import gather, sources_of, with_snapshots
+from areal.stage.facts import with_snapshots
 
 
 @dataclass(frozen=True)
@@ -43,19 +45,24 @@ def load(request: Request) -> RLJob:
     if request.resume and request.fresh:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
     job = load_job(request.job_file, request.overrides)
-    refuse(for_clusters_only(job), request.job_file)
-    refuse(check(job, gather(job, sources_of(job, request.base_dir)), base_dir=request.base_dir), request.job_file)
+    refuse(for_nowhere(job) or for_clusters_only(job), request.job_file)
+    admit(job, request.base_dir, request.directory(job)).refuse(request.job_file)
     return job
 
 
-def stage(request: Request, job: RLJob, say: Say) -> ResolvedJob:
-    """Make the run directory, or open the one to resume. On failure the disk is as it was before."""
+def stage(request: Request, job: RLJob, say: Say, take: Callable[[Path], None] = lambda run_dir: None) -> ResolvedJob:
+    """Make the run directory, or open the one to resume. On failure the disk is as it was before.
+
+    `take` is told the directory when it is made anew, so that it is held like the one before.
+    """
     run_dir = request.directory(job)
     if request.resume:
         return _reopen(request, job, run_dir, say)
     aside = set_aside(run_dir) if request.fresh else None
-    existed = run_dir.exists()
+    existed, occupied = run_dir.exists(), is_occupied(run_dir)
     try:
+        if aside is not None:
+            take(run_dir)
         resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir)
         recipe = recipe_file(job, request.base_dir)
         preflight(resolved)
@@ -65,6 +72,8 @@ def stage(request: Request, job: RLJob, say: Say) -> ResolvedJob:
         look_at_answers(resolved, say)
         write_run(resolved, recipe=recipe)
     except BaseException:
+        if not occupied:
+            _empty(run_dir)
         if not existed:
             shutil.rmtree(run_dir, ignore_errors=True)
         if aside is not None:
@@ -73,6 +82,11 @@ def stage(request: Request, job: RLJob, say: Say) -> ResolvedJob:
     if aside is not None:
         say(f"the earlier run is now {aside}")
     return resolved
+
+
+def _empty(run_dir: Path) -> None:
+    for inner in run_dir.iterdir() if run_dir.is_dir() else ():
+        shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink(missing_ok=True)
 
 
 def _reopen(request: Request, job: RLJob, run_dir: Path, say: Say) -> ResolvedJob:

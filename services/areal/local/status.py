@@ -179,7 +179,7 @@ class StatusSource:
             roles=roles,
             rollout=status,
             generation_tps=self._tokens.at(now, status.tokens_total) if status else 0.0,
-            training_tps=sum(step.tokens for step in recent) / spent if spent else 0.0,
+            training_tps=sum(step.trained_tokens for step in recent) / spent if spent else 0.0,
         )
 
     async def close(self) -> None:

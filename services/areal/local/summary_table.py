@@ -30,6 +30,8 @@ def table(summary: Mapping[str, Any], run_dir: Path) -> RenderableType:
     grid.add_row("held-out", accuracy)
     grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
     grid.add_row("tombstones", tombstones)
+    if (share := summary.get("sameRewardShare")) is not None:
+        grid.add_row("signal", f"{share:.0%} of groups earned the same, {summary['updates']} updates")
     grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
     grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
     grid.add_row("restarts", died)

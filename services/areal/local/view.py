@@ -14,6 +14,11 @@ from rich.text import Text
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
 from areal.stage.wording import duration, rate
+from areal.v1 import rollout_pb2 as rollout
+
+NO_GRADIENT = "all groups of a step earned the same, so no sample is better than another"
+NO_GRADIENT_FIX = "use easier or harder tasks, a graded reward, or larger groups (algorithm.groupSize)"
+_STEPS_WITHOUT = 3  # a chance of an unlucky step or two is no news
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLOURS = {
@@ -72,6 +77,19 @@ def what_it_does(role: RoleState) -> str:
     return role.doing or role.reason
 
 
+def warning(view: RunView) -> str:
+    """What is wrong with how the run learns; nothing when nothing is."""
+    count = 0
+    for step in reversed(view.steps):
+        if step.updates != 0:
+            break
+        count += 1
+    if count < _STEPS_WITHOUT:
+        return ""
+    groups = view.steps[-1].groups
+    return f"no gradient in {count} steps: {NO_GRADIENT} ({groups} groups); {NO_GRADIENT_FIX}"
+
+
 def line(view: RunView) -> str:
     """One line for a log."""
     parts = [f"step {view.step}/{view.max_steps}"]
@@ -87,8 +105,12 @@ def line(view: RunView) -> str:
         parts.append(f"generation {rate(view.generation_tps)}")
     if view.training_tps:
         parts.append(f"training {rate(view.training_tps)}")
+    if view.rollout and view.rollout.tombstones:
+        parts.append(f"tombstones {_tombstones(view.rollout)}")
     if view.restarts:
         parts.append(f"restarts {view.restarts}")
+    if said := warning(view):
+        parts.append(f"WARNING: {said}")
     if view.stalled:
         parts.append(f"STALLED: {view.stalled}")
     if not view.steps:
@@ -104,6 +126,8 @@ def render(view: RunView, note: str = "") -> RenderableType:
         parts.append(Text(f"\nstalled: {view.stalled}", style="bold red"))
     elif view.rollout and view.rollout.idle_reason and not view.rollout.finished:
         parts.append(Text(f"\nadmission: {view.rollout.idle_reason}", style="dim"))
+    if said := warning(view):
+        parts.append(Text(f"\n{said}", style="bold yellow"))
     if note:
         parts.append(Text(f"\n{note}", style="bold yellow"))
     return Panel(Group(*parts), title=f"[bold]{view.name}[/]", title_align="left", border_style="dim", width=100)
@@ -127,15 +151,17 @@ def _figures(view: RunView) -> RenderableType:
     reward = f"{_recent(rewards):.3f} {sparkline(rewards, 24)}" if rewards else "—"
     newest = view.steps[-1] if view.steps else None
     age = f"{newest.staleness_mean:.2f} mean, {newest.staleness_max} max of η={view.max_staleness}" if newest else "—"
+    same = f"{newest.same_share:.0%} of groups earned the same" if newest and newest.groups else "—"
     ledger = f"{size(status.reserved_bytes)} of {size(status.budget_bytes)}" if status else "—"
     flow = f"{status.leased} leased, {status.complete_waiting} ready" if status else "—"
-    ends = ", ".join(f"{count} {reason}" for reason, count in sorted(status.tombstones.items())) if status else ""
+    ends = _tombstones(status) if status else ""
     rows = [
         ("reward", reward, "generation", rate(view.generation_tps)),
         ("held-out", held_out(view), "training", rate(view.training_tps)),
         ("policy", view.policy or "—", "groups", flow),
         ("staleness", age, "ledger", ledger),
         ("tombstones", ends or "none", "restarts", str(view.restarts)),
+        ("signal", same, "", ""),
     ]
     for row in rows:
         grid.add_row(*row)
@@ -151,6 +177,10 @@ def _roles(view: RunView) -> RenderableType:
         phase = Text(str(role.phase), style=_COLOURS[role.phase])
         table.add_row(role.name, phase, role.policy_id, str(role.restarts or ""), what_it_does(role))
     return table
+
+
+def _tombstones(status: rollout.GetRolloutStatusResponse) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(status.tombstones.items()))
 
 
 def _recent(values: Sequence[float], newest: int = 5) -> float:

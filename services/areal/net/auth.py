@@ -23,10 +23,11 @@ def header(token: str) -> tuple[str, str]:
 
 
 def allowed(method: str, metadata: dict[str, str], token: str) -> bool:
-    """Whether a call of `method` with these headers may pass. Compares in constant time."""
+    """Whether a call of `method` with these headers may pass. Compares tokens in constant time."""
     if method.startswith(OPEN_PREFIXES):
         return True
-    return hmac.compare_digest(metadata.get("authorization", "").encode(), f"Bearer {token}".encode())
+    scheme, _, given = metadata.get("authorization", "").partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 
 
 class BearerInterceptor(grpc.aio.ServerInterceptor):

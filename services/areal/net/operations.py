@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, TypeAlias
 
 import grpc
 
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import Wait, WaitRegistry
+from areal.v1 import common_pb2 as common
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
@@ -20,6 +22,11 @@ def wait_to_wire(wait: Wait) -> rollout.Wait:
     return rollout.Wait(
         name=wait.name, owner=wait.owner, waits_for=wait.waits_for, age_s=wait.age_s, deadline_s=wait.deadline_s
     )
+
+
+def beat(node: str, incarnation: str, progress: int, *, fence: int = 0) -> common.Beat:
+    """A proof of life. `monotonic_s` shows how long it travelled, to a reader on the same machine."""
+    return common.Beat(node=node, incarnation=incarnation, fence=fence, monotonic_s=time.monotonic(), progress=progress)
 
 
 class WaitsService(operations_grpc.WaitsServicer):

@@ -13,6 +13,7 @@ from areal.errors import InfraError
 from areal.net import options
 from areal.net.address import join
 from areal.net.auth import BearerInterceptor
+from areal.net.decoding import DecodeGuard
 from areal.net.operations import ProgressService, WaitsService
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
@@ -25,7 +26,7 @@ class GrpcServer:
     """Serves what was added, on loopback unless told otherwise. Not ready until `set_ready(True)`."""
 
     def __init__(self, role: str, token: str, *, waits: WaitRegistry, progress: ProgressCounter) -> None:
-        self._server = grpc.aio.server(options=options.SERVER, interceptors=[BearerInterceptor(token)])
+        self._server = grpc.aio.server(options=options.SERVER, interceptors=[BearerInterceptor(token), DecodeGuard()])
         self._health = health.aio.HealthServicer()
         self._names = ["areal.v1.Waits", "areal.v1.Progress"]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)

@@ -1,1 +1,1 @@
-"""What a role tells about itself: metrics, logs, waits, progress."""
+"""Observability of a role: metrics, logs, waits, progress."""

@@ -46,6 +46,13 @@ class WaitRegistry:
             with self._lock:
                 self._active.pop(key, None)
 
+    def reword(self, name: str, waits_for: str) -> None:
+        """Other words for the current waits of this name, whose age goes on."""
+        with self._lock:
+            for key, (named, _, since, deadline_s) in self._active.items():
+                if named == name:
+                    self._active[key] = (name, waits_for, since, deadline_s)
+
     def list(self) -> list[Wait]:
         """All current waits, oldest first."""
         now = self._clock()

@@ -1,4 +1,4 @@
-"""Whether a job may run here, and as what.
+"""Admission of a job: accepted with everything resolved, or refused with the reason.
 
 Owns the order of the questions, from what the author wrote to what the platform owns, and the words of a refusal.
 Pure: runtime and recipe are given, or said to be missing.
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from areal.errors import ConfigError
+from areal.kube.resources import Json
 from areal.operator.children import snapshot_hash
 from areal.operator.children.pods import pod_template
 from areal.operator.children.wanted import Wanted
 from areal.operator.hot_fields import HotFields
 from areal.operator.memory import reason_of
-from areal.operator.runtime.resources import Json
 from areal.plan.cluster import ClusterRefusal, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role
 from areal.plan.code_pods import offer_of, refusal
@@ -68,10 +68,12 @@ class Material:
 def parse(raw: Json, *, running: bool = False) -> RLJob | Refusal:
     """The job behind an object, when every field and every rule holds.
 
-    A job that is `running` was accepted by rules that may have been fewer: it goes on.
+    A job that is `running` was accepted by rules that may have been fewer: it goes on. Labels and annotations are the
+    API server's to judge: none is read here.
     """
+    metadata = {key: raw["metadata"][key] for key in ("name", "namespace") if key in raw["metadata"]}
     try:
-        job = job_from_object(raw)
+        job = job_from_object({**raw, "metadata": metadata})
         if not running:
             refuse(check(job), "the job")
     except ConfigError as error:

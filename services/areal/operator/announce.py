@@ -1,4 +1,4 @@
-"""What a change of a job's status is worth telling people: events, made from two statuses.
+"""Events of a job, made from two statuses.
 
 Owns which transitions a person cares about and in which words. Events come from what was written, so each is told
 once however often the job is looked at. Pure.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from areal.kube.resources import Json
 from areal.operator.memory import Condition, Memory, recall
-from areal.operator.runtime.resources import Json
 from areal.spec.status import (
     AcceptedReason,
     CompleteReason,
@@ -51,7 +51,11 @@ _NORMAL: dict[tuple[ConditionType, str], tuple[str, str]] = {
 _WARNING = {
     (ConditionType.PREPARED, PreparedReason.PREPARE_FAILED),
     (ConditionType.SCHEDULED, ScheduledReason.UNSCHEDULABLE),
+    (ConditionType.SCHEDULED, ScheduledReason.PODS_REFUSED),
+    (ConditionType.SCHEDULED, ScheduledReason.NODE_SILENT),
     (ConditionType.PROGRESSING, ProgressingReason.STALLED),
+    (ConditionType.PROGRESSING, ProgressingReason.WAITING),
+    (ConditionType.PROGRESSING, ProgressingReason.BACKING_OFF),
 }
 
 

@@ -1,4 +1,4 @@
-"""The conditions of a job: the truth about it, each from one question.
+"""Conditions of a job's status, each by its own rule.
 
 Owns which reason speaks when, and the rules of metav1 conditions: a transition time moves only when the status does,
 a condition says which generation it speaks of. `Complete` and `Failed` are written by the decision that ends a job,
@@ -7,17 +7,19 @@ and once true they stay. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from areal.operator import blame
 from areal.operator.decision import CleanUp, Converge, Decision, End, Finish, Prepare, Reject, Suspend
 from areal.operator.failure import STALLED
 from areal.operator.gang import Gang, gang_of
 from areal.operator.memory import Condition, Memory, Outcome, Rest, reason_of
-from areal.operator.observed import Node, Observed, Pod, Stage
-from areal.operator.times import FRESH_S
-from areal.operator.timestamps import words
-from areal.plan.cluster_names import BATCH_JOBS, LONG_RUNNING, Role
+from areal.operator.observed import Observed, Pod, Stage
+from areal.operator.times import CREATED_S, FRESH_S
+from areal.operator.timestamps import render, words
+from areal.plan.cluster_names import Role
+from areal.plan.role_specs import batch_jobs, long_running
 from areal.spec.status import (
     CONDITION_MESSAGE,
     AcceptedReason,
@@ -96,6 +98,21 @@ class _View:
     def desired(self, role: Role) -> int:
         return self.seen.admitted.replicas.get(role, 0) if self.seen.admitted is not None else 0
 
+    @property
+    def replicas(self) -> Mapping[Role, int]:
+        return self.seen.admitted.replicas if self.seen.admitted is not None else {}
+
+    def overdue(self, since: float) -> bool:
+        """Whether a step should have come, had the trainers all that they need."""
+        admitted = self.seen.admitted
+        return admitted is not None and self.now >= since + admitted.job.spec.run_policy.stall_timeout_seconds
+
+    @property
+    def unplaced_long(self) -> bool:
+        """Whether the gang can't form because pods wait for nodes for longer than their creation takes."""
+        since = self.memory.waiting_since
+        return since is not None and not self.memory.members and self.now >= since + CREATED_S
+
     def ready(self, role: Role) -> list[Pod]:
         return [pod for pod in self.seen.of(role) if pod.ready and not pod.terminating]
 
@@ -144,33 +161,41 @@ def _suspended(view: _View) -> Said:
 
 def _held(view: _View, pods: list[Pod]) -> str:
     """Which pods a silent machine holds, and what to do."""
-    nodes = view.seen.nodes
-    held = [pod for pod in pods if nodes is not None and pod.terminating and not nodes.get(pod.node, Node()).ready]
-    if not held:
-        return ""
-    return (
-        f"; {held[0].name} waits for its machine {held[0].node}, which does not answer: once it is off, taint it "
-        "node.kubernetes.io/out-of-service"
-    )
+    silent = blame.silent_pod(view.seen, [pod for pod in pods if pod.terminating])
+    return f"; {blame.silence(silent)}" if silent is not None else ""
+
+
+_KEPT = (ScheduledReason.UNSCHEDULABLE, ScheduledReason.PODS_REFUSED, ScheduledReason.GATED)
+"""Reasons that stay when the job has failed: they may be why."""
 
 
 def _scheduled(view: _View) -> Said:
     if view.over:
+        before = view.before(ConditionType.SCHEDULED)
+        if before is not None and view.memory.outcome is Outcome.FAILED and before.reason in _KEPT:
+            return Said(reason_of(ScheduledReason, before.reason), before.message)
         return Said(ScheduledReason.FINISHED, "")
     if view.resting:
         return Said(ScheduledReason.SUSPENDED, "")
     if isinstance(view.decision, Reject):
         return Said(ScheduledReason.NOT_STARTED, "")
+    for role, why in view.seen.refused.items():
+        return Said(ScheduledReason.PODS_REFUSED, f"pods of {role.value} are refused: {why}")
     for pod in view.seen.pods:
         bound = pod.conditions.get("PodScheduled")
         if not pod.node and bound is not None and bound.reason == "Unschedulable":
             return Said(ScheduledReason.UNSCHEDULABLE, f"{pod.name}: {bound.message}")
+        if not pod.node and bound is not None and bound.reason == "SchedulingGated":
+            return Said(ScheduledReason.GATED, f"{pod.name}: {bound.message or 'has scheduling gates'}")
+    silent = blame.silent_pod(view.seen, [pod for pod in view.seen.pods if not pod.over])
+    if silent is not None:
+        return Said(ScheduledReason.NODE_SILENT, blame.silence(silent))
     if not isinstance(view.decision, Converge | Finish):
         pods = view.seen.of(Role.PREPARE)
         wanted = 1
     else:
-        pods = tuple(pod for pod in view.seen.pods if pod.role not in BATCH_JOBS)
-        wanted = sum(view.desired(role) for role in LONG_RUNNING)
+        pods = tuple(pod for pod in view.seen.pods if pod.role not in batch_jobs())
+        wanted = sum(view.desired(role) for role in long_running())
     bound_pods = sum(bool(pod.node) for pod in pods)
     if bound_pods < wanted:
         return Said(ScheduledReason.PODS_MISSING, f"{bound_pods} of {wanted} pods have a node")
@@ -261,8 +286,14 @@ def _progressing(view: _View) -> Said:
         return Said(ProgressingReason.STALLED, text)
     if said:
         return Said(ProgressingReason.STALLED, said)
+    if memory.next_epoch_at is not None and view.now < memory.next_epoch_at:
+        text = f"{memory.fruitless} epochs ended without a step; the next starts at {render(memory.next_epoch_at)}"
+        return Said(ProgressingReason.BACKING_OFF, text)
     if memory.step_at is None:
         return Said(ProgressingReason.AWAITING_FIRST_STEP, "no step was trained yet")
+    lack = blame.lack_of(view.seen, view.replicas)
+    if lack is not None and (view.overdue(unbroken) or view.unplaced_long):
+        return Said(ProgressingReason.WAITING, f"step {memory.step} was last; {lack.text}")
     began = max(memory.started_at or 0.0, last.at if last is not None else 0.0)
     if not memory.members or unbroken <= began:
         return Said(

@@ -1,7 +1,7 @@
-"""What to do about a job now.
+"""Decision about one job: a pure function of what is observed, what its status remembers, and the time.
 
 Owns the order in which a job's questions are asked: is it ours, has it ended, may it run, should it rest, is it done,
-is its time up, is it prepared; then what failed, and what the trainers need. Pure: the same sight at the same time
+is its time up, is it prepared; then what failed, and what the trainers need. The same observation at the same time
 gives the same decision, and a decision that was carried out leads to the next one.
 """
 
@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from areal.operator import evictions, failure
+from areal.operator import blame, budget, clocks, evictions, failure
 from areal.operator.admission import Admitted
+from areal.operator.blame import Lack
 from areal.operator.decision import (
     CleanUp,
     Converge,
@@ -36,7 +38,7 @@ from areal.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RETRY_REFUSE
 from areal.operator.timestamps import words
 from areal.plan.cluster_names import Role
 from areal.spec.cluster import MANAGER, RunPolicy
-from areal.spec.status import AcceptedReason, CompleteReason, FailedReason
+from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, FailedReason
 
 _RETRY_S = {
     AcceptedReason.RUNTIME_NOT_FOUND: RETRY_MISSING_S,
@@ -54,7 +56,7 @@ def decide(seen: Observed, now: float) -> Decision:
     refusal = seen.refusal
     if seen.admitted is None or (refusal is not None and not seen.memory.prepared):
         assert refusal is not None, "a job is admitted or refused"
-        return Reject(seen.memory, refusal.reason, refusal.message, _RETRY_S.get(refusal.reason))
+        return Reject(seen.memory, reason=refusal.reason, message=refusal.message, again_s=_RETRY_S.get(refusal.reason))
     if seen.admitted.job.spec.suspend:
         return _suspend(seen, seen.admitted, now)
     return _Run(seen, seen.admitted, _awake(seen.memory, now), now).decide()
@@ -63,9 +65,9 @@ def decide(seen: Observed, now: float) -> Decision:
 def _awake(memory: Memory, now: float) -> Memory:
     """The memory of a job that should run: its clock starts when it starts, and anew when it is resumed."""
     if memory.started_at is None:
-        return replace(memory, started_at=float(int(now)))
+        return clocks.started_anew(memory, now)
     if memory.rest is not Rest.AWAKE:
-        return replace(memory, rest=Rest.AWAKE, started_at=float(int(now)), members=())
+        return replace(clocks.started_anew(memory, now), rest=Rest.AWAKE, members=(), fruitless=0, next_epoch_at=None)
     return memory
 
 
@@ -108,7 +110,7 @@ def _clean_up(seen: Observed, now: float) -> CleanUp:
     if remove or any(pod.terminating for pod in seen.pods):
         due.append(now + STEADY_S)
     again_s = max(SOON_S, min(due) - now) if due else None
-    return CleanUp(memory, kept, remove, stuck, delete_job=expired, again_s=again_s)
+    return CleanUp(memory, kept=kept, remove=remove, evict=stuck, delete_job=expired, again_s=again_s)
 
 
 def _policy_of(seen: Observed) -> RunPolicy:
@@ -118,7 +120,7 @@ def _policy_of(seen: Observed) -> RunPolicy:
 
 @dataclass
 class _Run:
-    """One look at a job that should run. `memory` is what will be remembered; it only grows as questions are asked."""
+    """One reconcile of a job that should run. `memory` becomes the status; it changes as questions are asked."""
 
     seen: Observed
     admitted: Admitted
@@ -129,7 +131,10 @@ class _Run:
     def decide(self) -> Decision:
         if self.memory.finishing or self.gang.complete:
             return self._finish()
+        self.memory = clocks.kept_waiting(self.memory, self._unplaced is not None, self.now)
         self.memory = stepped(self.memory, self.seen.reports, self.now)
+        if (trainer := self.seen.reports.trainer) is not None:
+            self.memory = budget.refunded(self.memory, trainer.checkpoint_step)
         questions: tuple[Callable[[], Decision | None], ...] = (
             self._deadline,
             self._roles_failures,
@@ -147,14 +152,23 @@ class _Run:
         seen = replace(self.seen, memory=self.memory)
         return gang_of(seen, self.admitted.replicas[Role.TRAINER], self.now)
 
+    @cached_property
+    def _unplaced(self) -> Lack | None:
+        return blame.unplaced(self.seen, self.admitted.replicas)
+
+    @property
+    def _worked(self) -> bool:
+        """Whether this configuration has trained a step."""
+        return self.memory.step_at is not None
+
     @property
     def _started(self) -> float:
         return self.memory.started_at if self.memory.started_at is not None else self.now
 
-    def _end(self, reason: CompleteReason | FailedReason, message: str, **rest: object) -> End:
+    def _end(self, reason: CompleteReason | FailedReason, message: str, audit: AuditStatus | None = None) -> End:
         outcome = Outcome.COMPLETE if isinstance(reason, CompleteReason) else Outcome.FAILED
         memory = replace(self.memory, outcome=outcome, ended_at=float(int(self.now)), members=(), finishing=False)
-        return End(memory, reason, message, **rest)  # type: ignore[arg-type]
+        return End(memory, reason=reason, message=message, audit=audit)
 
     def _deadline(self) -> End | None:
         policy = self.admitted.job.spec.run_policy
@@ -162,8 +176,12 @@ class _Run:
         if limit is not None and self.now >= self._started + limit:
             text = f"active for {words(self.now - self._started)}: runPolicy.activeDeadlineSeconds is {limit}"
             return self._end(FailedReason.ACTIVE_DEADLINE_EXCEEDED, text)
+        limit, waited_s = policy.queue_deadline_seconds, clocks.waited_s(self.memory, self.now)
+        if limit is not None and self._unplaced is not None and waited_s >= limit:
+            text = f"waited {words(waited_s)} for nodes (runPolicy.queueDeadlineSeconds): {self._unplaced.text}"
+            return self._end(FailedReason.QUEUE_DEADLINE_EXCEEDED, text)
         limit = policy.startup_deadline_seconds
-        if self.memory.step_at is None and self.now >= self._started + limit:
+        if self.memory.step_at is None and clocks.startup_s(self.memory, self.now) >= limit:
             text = f"no step was trained within {words(limit)} (runPolicy.startupDeadlineSeconds)"
             missing = self.gang.missing if self.memory.prepared else [self.seen.prepare.message or "it is not prepared"]
             why = f": {'; '.join(missing[:3])}" if missing else ""
@@ -177,20 +195,23 @@ class _Run:
         for incident in of_roles(self.seen):
             if failure.dealt_with(incident, dealt_before):
                 continue
-            ruling = failure.judge(incident, policy)
+            ruling = failure.judge(incident, policy, worked=self._worked)
             if (end := self._charge(incident, ruling)) is not None:
                 return end
             if ruling.action is Action.RESTART_TRAINER:
-                self.memory = replace(self.memory, members=())
+                self.memory = budget.epoch_over(self.memory, self.now)
         return None
 
     def _charge(self, incident: Incident, ruling: Ruling, stalled: bool = False) -> End | None:
         """Remember a failure; the end, when it is one too many or fails the job."""
         policy = self.admitted.job.spec.failure_policy
-        budget = failure.charge(self.memory, incident, ruling, policy)
-        self.memory = budget.memory
-        if budget.exhausted:
-            text = f"{_words(incident)}; {policy.max_restarts} restarts were used up (failurePolicy.maxRestarts)"
+        charged = budget.charge(self.memory, incident, ruling, policy, self.now)
+        self.memory = charged.memory
+        if charged.exhausted:
+            text = (
+                f"{_words(incident)}; {policy.max_restarts} restarts without a new checkpoint were used up "
+                "(failurePolicy.maxRestarts)"
+            )
             return self._end(FailedReason.STALLED if stalled else FailedReason.MAX_RESTARTS_EXCEEDED, text)
         if ruling.action is not Action.FAIL_JOB:
             return None
@@ -211,9 +232,8 @@ class _Run:
                 self.memory, evict=self._stuck, again_s=self._wake(SOON_S if batch.stage is Stage.GOING else STEADY_S)
             )
         if incident.exit_code in failure.HOPELESS[:2]:
-            self.memory = failure.charge(
-                self.memory, incident, Ruling(Action.FAIL_JOB, counted=False), self.admitted.job.spec.failure_policy
-            ).memory
+            ruling, policy = Ruling(Action.FAIL_JOB, counted=False), self.admitted.job.spec.failure_policy
+            self.memory = budget.charge(self.memory, incident, ruling, policy, self.now).memory
             return self._end(FailedReason.SOURCES_REFUSED, incident.message or _words(incident))
         return self._retry(incident) or Prepare(self.memory, retire=(batch,), evict=self._stuck, again_s=SOON_S)
 
@@ -243,41 +263,54 @@ class _Run:
         return self._retry(incident) or Finish(self.memory, retire=(batch,), evict=self._stuck, again_s=SOON_S)
 
     def _trainers_failures(self) -> End | None:
-        gang, policy = self.gang, self.admitted.job.spec.failure_policy
-        hopeless = [one for one in gang.ended_launchers() if failure.judge(one, policy).action is Action.FAIL_JOB]
+        gang, policy, worked = self.gang, self.admitted.job.spec.failure_policy, self._worked
+        ended = gang.ended_launchers()
+        hopeless = [one for one in ended if failure.judge(one, policy, worked=worked).action is Action.FAIL_JOB]
         incidents = [*gang.incidents(), *hopeless]
+        if incidents and not hopeless and gang.unexplained:
+            return None  # judged when its cause is known
         if incidents:
-            incident, ruling = failure.worst(incidents, policy)
+            incident, ruling = failure.worst(incidents, policy, worked=worked)
             if ruling.action is Action.RESTART_POD:  # of a gang, one pod can't restart alone
                 ruling = replace(ruling, action=Action.RESTART_TRAINER)
             if (end := self._charge(incident, ruling)) is not None:
                 return end
-        if incidents or gang.broken or gang.overtaken:
+            self.memory = budget.epoch_over(self.memory, self.now)
+        elif gang.broken or gang.overtaken:
             self.memory = replace(self.memory, members=())
         return None
 
     def _stall(self) -> End | None:
-        """No step for too long, however healthy the pods look. Judged only by one who hears the launchers at all."""
+        """No step for too long, though the trainers have all that they need: their own incident.
+
+        Judged only by an operator that hears any launcher at all.
+        """
         limit = self.admitted.job.spec.run_policy.stall_timeout_seconds
         if self.memory.step_at is None or self.now < self._calm_until() or not self.gang.heard:
+            return None
+        if blame.lack_of(self.seen, self.admitted.replicas) is not None:
             return None
         report = self.seen.reports.controller
         said = report.stalled if report is not None and self.now - report.at <= FRESH_S else ""
         text = f"no step for {words(limit)} (runPolicy.stallTimeoutSeconds){f': {said}' if said else ''}"
         incident = Incident(Role.TRAINER, "", float(int(self.now)), STALLED, text)
-        ruling = failure.judge(incident, self.admitted.job.spec.failure_policy)
+        ruling = failure.judge(incident, self.admitted.job.spec.failure_policy, worked=self._worked)
         if ruling.action is Action.RESTART_POD:
             ruling = replace(ruling, action=Action.RESTART_TRAINER)
         if (end := self._charge(incident, ruling, stalled=True)) is not None:
             return end
-        self.memory = replace(self.memory, members=())
+        self.memory = budget.epoch_over(self.memory, self.now)
         self.stalled = True
         return None
 
     def _calm_until(self) -> float:
-        """When the job is stalled unless a step comes first: each start of the trainers gives them the whole time."""
+        """When the job is stalled unless a step comes first.
+
+        Each start of the trainers gives them the whole time, and so does the end of a want of nodes or servers.
+        """
         starts = [f.at for f in self.memory.failures if f.role == Role.TRAINER]
-        last = max([self.memory.step_at or 0.0, self._started, *starts])
+        served = blame.served_since(self.seen, self.admitted.replicas)
+        last = max([self.memory.step_at or 0.0, self._started, served, self.memory.next_epoch_at or 0.0, *starts])
         return last + self.admitted.job.spec.run_policy.stall_timeout_seconds
 
     def _converge(self) -> Converge:
@@ -285,8 +318,8 @@ class _Run:
         gang, moved = self.gang, self._moved()
         if moved:
             self.memory = replace(self.memory, members=())
-        elif not gang.formed and not gang.missing:
-            self.memory = replace(self.memory, epoch=gang.next_epoch, members=gang.members)
+        elif not gang.formed and not gang.missing and self.now >= (self.memory.next_epoch_at or 0.0):
+            self.memory = replace(self.memory, epoch=gang.next_epoch, members=gang.members, next_epoch_at=None)
         gang = self.gang
         evict = [*moved, *self._stuck, *evictions.failed(self.seen)]
         evict += [Eviction(pod, "its launcher was drained") for pod in gang.to_replace()]
@@ -296,7 +329,7 @@ class _Run:
         tell = gang.to_tell()
         return Converge(
             self.memory,
-            self.admitted.replicas,
+            replicas=self.admitted.replicas,
             apply=self.seen.refusal is None,
             tell=tell,
             hot=self._hot(),
@@ -325,13 +358,18 @@ class _Run:
         return wanted if report.hot != wanted else None
 
     def _wake(self, at_most_s: float) -> float:
-        """When to look again: at the next deadline, or after a while."""
+        """When to reconcile again: at the next deadline, or after a while."""
         policy, due = self.admitted.job.spec.run_policy, [self.now + at_most_s]
         if policy.active_deadline_seconds is not None:
             due.append(self._started + policy.active_deadline_seconds)
-        due.append(
-            self._started + policy.startup_deadline_seconds if self.memory.step_at is None else self._calm_until()
-        )
+        if self.memory.waiting_since is not None:
+            if policy.queue_deadline_seconds is not None:
+                due.append(self.now + policy.queue_deadline_seconds - clocks.waited_s(self.memory, self.now))
+        elif self.memory.step_at is None:
+            due.append(self.now + policy.startup_deadline_seconds - clocks.startup_s(self.memory, self.now))
+        else:
+            due.append(self._calm_until())
+        due += [at for at in (self.memory.next_epoch_at, evictions.silence_due(self.seen)) if at is not None]
         return max(SOON_S, min(due) - self.now)
 
 

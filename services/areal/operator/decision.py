@@ -1,7 +1,7 @@
-"""What can be decided about a job: one value says what becomes of its status, its children and its pods.
+"""Outcomes of one reconcile: a value says what becomes of a job's status, its children and its pods.
 
-Every decision carries the memory that is written into the status before anything else is done, so that whatever is
-done was decided by someone whose successor knows it.
+Every decision carries the memory that is written into the status before any effect, so a process that dies between
+the two is followed by one that knows what was decided.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, Faile
 
 @dataclass(frozen=True)
 class Eviction:
-    """A pod to delete, by uid. By force: without waiting for a kubelet that is gone."""
+    """A pod to delete, by uid. `force`: without waiting for a kubelet that is gone."""
 
     pod: Pod
     why: str
@@ -31,82 +31,78 @@ class HandsOff:
 
 
 @dataclass(frozen=True)
-class Reject:
+class Step:
+    """What every decision about a job of ours has: what the status keeps, and when to reconcile again."""
+
+    memory: Memory
+    again_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Acting(Step):
+    """A decision after which pods may have to go, whatever else is done."""
+
+    evict: tuple[Eviction, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reject(Step):
     """The job can't run as it is."""
 
-    memory: Memory
     reason: AcceptedReason
     message: str
-    again_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Prepare:
+@dataclass(frozen=True, kw_only=True)
+class Prepare(Acting):
     """Sources are checked and snapshots written, by a Job; nothing else runs yet."""
 
-    memory: Memory
     retire: tuple[Batch, ...] = ()  # a Job that failed, to be made anew
-    evict: tuple[Eviction, ...] = ()
-    again_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Converge:
+@dataclass(frozen=True, kw_only=True)
+class Converge(Acting):
     """All roles run as the spec asks."""
 
-    memory: Memory
     replicas: Mapping[Role, int]
     apply: bool = True  # False: what the spec asks for is refused, what runs goes on
     tell: tuple[Pod, ...] = ()  # trainers whose launcher must hear of the epoch
     hot: HotFields | None = None  # to be set at the controller
-    evict: tuple[Eviction, ...] = ()
-    again_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Suspend:
+@dataclass(frozen=True, kw_only=True)
+class Suspend(Acting):
     """The trainers save, then all pods go; volumes and objects stay."""
 
-    memory: Memory
     drain: tuple[Pod, ...] = ()  # trainers whose child must save and stop
     replicas: Mapping[Role, int] | None = None  # all 0, once nothing is left to save
     retire: tuple[Batch, ...] = ()
-    evict: tuple[Eviction, ...] = ()
-    again_s: float | None = None
 
 
-@dataclass(frozen=True)
-class Finish:
+@dataclass(frozen=True, kw_only=True)
+class Finish(Acting):
     """The last step is trained: audit and report are made, by a Job."""
 
-    memory: Memory
     retire: tuple[Batch, ...] = ()
-    evict: tuple[Eviction, ...] = ()
-    again_s: float | None = None
 
 
-@dataclass(frozen=True)
-class End:
+@dataclass(frozen=True, kw_only=True)
+class End(Step):
     """The job has ended, for good."""
 
-    memory: Memory
     reason: CompleteReason | FailedReason
     message: str
     audit: AuditStatus | None = None
     again_s: float | None = 0.0
 
 
-@dataclass(frozen=True)
-class CleanUp:
+@dataclass(frozen=True, kw_only=True)
+class CleanUp(Acting):
     """What is left of a job that ended goes when its time has come; nothing is made any more."""
 
-    memory: Memory
     kept: bool = False  # pods stay for now, or for good
     remove: tuple[Workload, ...] = ()
-    evict: tuple[Eviction, ...] = ()
     delete_job: bool = False
-    again_s: float | None = None
 
 
-Acting = Prepare | Converge | Suspend | Finish | CleanUp
-Decision = HandsOff | Reject | End | Acting
+Decision = HandsOff | Reject | Prepare | Converge | Suspend | Finish | End | CleanUp

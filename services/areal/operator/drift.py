@@ -1,4 +1,4 @@
-"""Whether a child must be applied, and as what.
+"""Drift detection: whether a child must be applied, and as what.
 
 Owns two rules. A child that is as it should be is left alone: writing a thousand objects again every few seconds
 helps nobody. And pods are never replaced because the operator was: a template that another version of the operator
@@ -13,8 +13,8 @@ import re
 from decimal import Decimal
 from typing import Any
 
+from areal.kube.resources import Json
 from areal.operator.admission import Admitted
-from areal.operator.runtime.resources import Json
 from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION
 
 ANNOTATION_INPUTS = "areal.dev/inputs-hash"

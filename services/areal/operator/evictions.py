@@ -1,19 +1,49 @@
-"""Which pods the operator deletes itself, and why.
+"""Pods that the operator deletes itself, and why.
 
-Owns three duties that no other controller has: a pod that can never end because its machine is dead, a failed pod
-that nobody collects, and generation pods of an old template, one after the other. Everything is by uid, so that a
-successor of the same name is never hit. Pure.
+Owns four duties that no other controller has: pods on a silent machine, a pod that can never end because its machine
+is dead, a failed pod that nobody collects, and generation pods of an old template, one after the other. Everything is
+by uid, so a successor of the same name is never hit. Pure.
 """
 
 from __future__ import annotations
 
 from areal.operator.decision import Eviction
 from areal.operator.observed import Observed, Pod
-from areal.operator.times import STUCK_S
-from areal.plan.cluster_names import BATCH_JOBS, Role
+from areal.operator.times import SILENT_S, STUCK_S
+from areal.plan.cluster_names import Role
+from areal.plan.role_specs import batch_jobs
+
+_FENCED = (Role.TRAINER, Role.GENERATION, Role.WORKER, Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM)
+"""Roles of which a second pod may run beside one that nobody hears of: the fence refuses what an old trainer or
+controller writes, and the others own nothing."""
 
 
 def stuck(seen: Observed, now: float) -> tuple[Eviction, ...]:
+    """Pods to delete by force: on silent machines, and those that will never be seen to end."""
+    return tuple({e.pod.uid: e for e in (*_silent(seen, now), *_endless(seen, now))}.values())
+
+
+def silence_due(seen: Observed) -> float | None:
+    """When the next pod on a silent machine is to be given up; None when there is none."""
+    nodes = seen.nodes or {}
+    at = [nodes[pod.node].silent_since for pod in seen.pods if pod.node in nodes and pod.role in _FENCED]
+    return min((since + SILENT_S for since in at if since is not None), default=None)
+
+
+def _silent(seen: Observed, now: float) -> list[Eviction]:
+    """Pods of fenced roles whose machine is silent, and whose launcher isn't heard either."""
+    found = []
+    for pod in seen.pods:
+        node = (seen.nodes or {}).get(pod.node)
+        if pod.role not in _FENCED or node is None or node.silent_since is None or now < node.silent_since + SILENT_S:
+            continue
+        report = seen.reports.launchers.get(pod.uid)
+        if report is None or now - report.at > SILENT_S:
+            found.append(Eviction(pod, f"its machine {pod.node} does not answer", force=True))
+    return found
+
+
+def _endless(seen: Observed, now: float) -> tuple[Eviction, ...]:
     """Terminating pods whose kubelet will never say that they ended, so that their place stays taken.
 
     A machine that is only silent may still run the pod. For roles that is harmless: the fence refuses what an old
@@ -41,7 +71,7 @@ def failed(seen: Observed) -> tuple[Eviction, ...]:
     return tuple(
         Eviction(pod, "it has failed for good")
         for pod in seen.pods
-        if pod.phase == "Failed" and not pod.terminating and pod.role not in BATCH_JOBS
+        if pod.phase == "Failed" and not pod.terminating and pod.role not in batch_jobs()
     )
 
 

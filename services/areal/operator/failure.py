@@ -1,25 +1,31 @@
-"""What a failure leads to.
+"""Failure policy: which action an incident leads to.
 
-Owns the failure policy: which rule speaks for an incident, what it costs, when the budget is spent, and the rule that
-an incident is dealt with once however often it is seen. The failures that the status keeps are its own memory of
-that: they are the newest ones by time, so whatever is not among them and older than all of them has been dealt with.
-Pure.
+Owns the choice of the rule, the choice of the incident that speaks for a gang, and that an incident is dealt with
+once however often it is seen. The failures in the status are the record of that: they are the newest ones by time, so
+whatever is not among them and older than all of them has been dealt with. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from areal.errors import ExitCode
+from areal.operator.blame import Owner, owner_of
 from areal.operator.memory import Failure, Memory
-from areal.plan.cluster_names import BATCH_JOBS, Role
+from areal.plan.cluster_names import Role
+from areal.plan.role_specs import batch_jobs
 from areal.spec.cluster import FailurePolicy, FailureRule
 from areal.spec.status import FAILURES_KEPT
 
 HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)
 """A start with the same job file would end the same way."""
+
+
+def hopeless(code: int | None, *, worked: bool) -> bool:
+    """Whether no restart helps. A configuration with which steps were trained is no user's mistake any more."""
+    return code in HOPELESS and not (worked and code == ExitCode.CONFIG)
 
 
 STALLED = "Stalled"
@@ -46,11 +52,17 @@ class Incident:
     exit_code: int | None = None
     conditions: Mapping[str, str] = field(default_factory=dict)  # type → status, of the pod
 
+    @property
+    def owner(self) -> Owner:
+        """Whose incident it is."""
+        return owner_of(self.role, self.reason, self.conditions)
+
     def failure(self, ruling: Ruling, memory: Memory) -> Failure:
         """What the status keeps of it."""
         return Failure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
             rule=ruling.rule, action=ruling.action.value, step=memory.step, epoch=memory.epoch,
+            owner=self.owner.value, counted=ruling.counted and ruling.action is not Action.FAIL_JOB,
         )  # fmt: skip
 
 
@@ -63,21 +75,22 @@ class Ruling:
     rule: str = ""  # "" is no rule of the job's: the default
 
 
-def judge(incident: Incident, policy: FailurePolicy) -> Ruling:
+def judge(incident: Incident, policy: FailurePolicy, *, worked: bool = False) -> Ruling:
     """The first rule that matches decides.
 
     Without one, exit codes that another try can't change fail the job, a trainer's failure restarts the trainers, and
-    any other role's failure restarts its pod. That costs nothing, being everyday life in a fleet, but for the Jobs that
-    prepare and finish: their own retries are behind them.
+    any other role's failure restarts its pod. Only incidents of the job's own count, and of other roles only the Jobs
+    that prepare and finish: their own retries are behind them. `worked`: a step was trained before.
     """
     for rule in policy.rules:
         if _matches(rule, incident):
             return Ruling(Action(rule.action), rule.count_towards_max, rule.name)
-    if incident.exit_code in HOPELESS:
+    if hopeless(incident.exit_code, worked=worked):
         return Ruling(Action.FAIL_JOB, counted=True)
+    own = incident.owner is Owner.JOB
     if incident.role is Role.TRAINER:
-        return Ruling(Action.RESTART_TRAINER, counted=True)
-    return Ruling(Action.RESTART_POD, counted=incident.role in BATCH_JOBS)
+        return Ruling(Action.RESTART_TRAINER, counted=own)
+    return Ruling(Action.RESTART_POD, counted=own and incident.role in batch_jobs())
 
 
 def _matches(rule: FailureRule, incident: Incident) -> bool:
@@ -92,51 +105,24 @@ def _matches(rule: FailureRule, incident: Incident) -> bool:
     return not wanted or any(incident.conditions.get(condition.type) == condition.status for condition in wanted)
 
 
-def worst(incidents: Sequence[Incident], policy: FailurePolicy) -> tuple[Incident, Ruling]:
+def worst(incidents: Sequence[Incident], policy: FailurePolicy, *, worked: bool = False) -> tuple[Incident, Ruling]:
     """The incident that speaks for a gang, whose members fall together, and its ruling.
 
     What fails the job goes first. Then an incident on which one of the job's rules spoke, in the order of the rules: a
-    disrupted pod's peers die of its absence, and it is the disruption that the rule is about. Then one that is not the
-    plain 1 of a process whose peers are gone. Then the earliest.
+    disrupted pod's peers die of its absence, and it is the disruption that the rule is about. For the same reason an
+    incident of others goes before the job's own. Then one that is not the plain 1 of a process whose peers are gone.
+    Then the earliest.
     """
     order = {rule.name: place for place, rule in enumerate(policy.rules)}
-    judged = [(incident, judge(incident, policy)) for incident in incidents]
+    judged = [(incident, judge(incident, policy, worked=worked)) for incident in incidents]
 
-    def weight(pair: tuple[Incident, Ruling]) -> tuple[bool, int, bool, float]:
+    def weight(pair: tuple[Incident, Ruling]) -> tuple[bool, int, bool, bool, float]:
         incident, ruling = pair
         harmless = ruling.action is not Action.FAIL_JOB
-        return harmless, order.get(ruling.rule, len(order)), incident.exit_code == 1, incident.at
+        own = incident.owner is Owner.JOB
+        return harmless, order.get(ruling.rule, len(order)), own, incident.exit_code == 1, incident.at
 
     return min(judged, key=weight)
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What a restart would do to the count."""
-
-    memory: Memory
-    exhausted: bool
-
-
-def charge(memory: Memory, incident: Incident, ruling: Ruling, policy: FailurePolicy) -> Budget:
-    """The memory with the incident dealt with. Exhausted: one counted restart more than the policy allows."""
-    restarts = ruling.action is not Action.FAIL_JOB and (
-        ruling.action is Action.RESTART_TRAINER or ruling.counted
-    )  # a pod's uncounted restart is the cluster's business, not an attempt of the job
-    costs = restarts and ruling.counted
-    exhausted = costs and memory.counted >= policy.max_restarts
-    if exhausted:
-        ruling = replace(ruling, action=Action.FAIL_JOB)
-        restarts = costs = False
-    return Budget(
-        replace(
-            memory,
-            restarts=memory.restarts + restarts,
-            counted=memory.counted + costs,
-            failures=kept((*memory.failures, incident.failure(ruling, memory))),
-        ),
-        exhausted,
-    )
 
 
 def kept(failures: Iterable[Failure]) -> tuple[Failure, ...]:

@@ -1,4 +1,4 @@
-"""The trainer gang: who belongs to it, whether it is whole, what happened to it, whom to tell.
+"""Trainer gang: its members, whether it is whole, its incidents, and which launchers must be told of the epoch.
 
 Owns the protocol by which trainers restart together. A gang forms when every pod has a launcher that answers; its
 members and a new epoch are written into the status, and only then is each launcher told to run in that epoch. While
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from areal.operator.blame import DISRUPTION, NODE_LOST, POD_DELETED, POD_GONE
 from areal.operator.failure import Incident, shell_code
 from areal.operator.memory import Memory
 from areal.operator.observed import ChildPhase, LauncherReport, Node, Observed, Pod
-from areal.operator.times import FRESH_S, POLL_S
+from areal.operator.times import CAUSE_S, FRESH_S, POLL_S
 from areal.plan.cluster_names import Role
 from areal.spec.status import ConditionType
 
@@ -106,13 +107,13 @@ class Gang:
     def incidents(self) -> list[Incident]:
         """What happened to the gang of this epoch; nothing while it forms.
 
-        The end of a child in this epoch always counts. A pod that went or started anew counts only when the gang once
-        worked together; before, it just forms again.
+        The end of a child in this epoch always is one. A pod that went or started anew is one only when the gang once
+        worked together, or as the cause of such an end; before, the gang just forms again.
         """
         if not self.formed:
             return []
         found = [incident for pod in self.pods if (incident := self._child_ended(pod)) is not None]
-        return found + self._members_lost() if self.proven else found
+        return found + self._members_lost() if self.proven or found else []
 
     @property
     def broken(self) -> bool:
@@ -142,16 +143,44 @@ class Gang:
         for uid in self.memory.members:
             pod = pods.get(uid)
             if pod is None:
-                found.append(Incident(Role.TRAINER, "", float(int(self.now)), "PodGone", "a trainer pod is gone"))
+                found.append(self._departed(uid))
             elif (incident := self._lost(pod)) is not None:
                 found.append(incident)
         return found
 
+    def _departed(self, uid: str) -> Incident:
+        """What became of a member whose pod object is gone, by its last state."""
+        pod = self.seen.departed.get(uid)
+        if pod is None:
+            return Incident(Role.TRAINER, "", float(int(self.now)), POD_GONE, "a trainer pod is gone")
+        disruption = pod.conditions.get(DISRUPTION)
+        if disruption is not None and disruption.status == "True":
+            return self._incident(pod, disruption.reason or DISRUPTION, disruption.message)
+        if self.seen.nodes is not None and pod.node and pod.node not in self.seen.nodes:
+            return self._incident(pod, NODE_LOST, f"its machine {pod.node} is gone")
+        return self._incident(pod, POD_DELETED, "its pod was deleted")
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether a child's end may be the echo of a member's whose machine is not yet known to be silent.
+
+        Children whose peer is gone end with 1 at once; Kubernetes notices a dead machine some 50 s later. While that
+        member's launcher is silent no gang can form, so waiting for the cause costs nothing.
+        """
+        ended = [i for pod in self.pods if (i := self._child_ended(pod)) is not None]
+        if not ended or any(incident.exit_code != 1 for incident in ended):
+            return False
+        heard = [self.seen.reports.launchers.get(pod.uid) for pod in self.pods if pod.uid in self.memory.members]
+        quiet = [r for r in heard if r is None or POLL_S * 2 <= self.now - r.at < CAUSE_S]
+        return bool(quiet) and not self._members_lost()
+
     def _lost(self, pod: Pod) -> Incident | None:
         """What became of a member. Its launcher's word is newer than the pod's status, so it goes first."""
         if pod.terminating or pod.over:
-            disruption = pod.conditions.get("DisruptionTarget")
-            reason = disruption.reason if disruption and disruption.reason else "PodDeleted"
+            disruption = pod.conditions.get(DISRUPTION)
+            reason = disruption.reason if disruption and disruption.reason else POD_DELETED
+            if disruption is None and self.node(pod).silent:
+                reason = NODE_LOST
             return self._incident(pod, reason, disruption.message if disruption else "the pod is going")
         report = self.report(pod)
         answers = report is not None and self._answers(pod)

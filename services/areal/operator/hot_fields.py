@@ -1,4 +1,4 @@
-"""What of a job a running controller can be told anew. Values only."""
+"""Hot fields: what a running controller can be told anew. Values only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong in pods that belong to no gang: each for itself.
+"""Incidents of pods outside of the trainer gang, each by itself.
 
 Owns which end of a container is a failure at all. Being asked to stop is none, nor is anything that happens to a pod
 while it is being deleted, unless Kubernetes says that it was disrupted. Pure.
@@ -7,26 +7,27 @@ while it is being deleted, unless Kubernetes says that it was disrupted. Pure.
 from __future__ import annotations
 
 from areal.errors import ExitCode
+from areal.operator.blame import DISRUPTION
 from areal.operator.failure import Incident
 from areal.operator.observed import Batch, Observed, Pod, Stage
-from areal.plan.cluster_names import BATCH_JOBS, Role
+from areal.plan.cluster_names import Role
+from areal.plan.role_specs import batch_jobs
 
 _NO_FAILURE = (ExitCode.DONE, ExitCode.DRAINED)
-_DISRUPTED = "DisruptionTarget"
 
 
 def of_roles(seen: Observed) -> list[Incident]:
     """All that can be seen, new and old, earliest first."""
-    pods = [pod for pod in seen.pods if pod.role is not Role.TRAINER and pod.role not in BATCH_JOBS]
+    pods = [pod for pod in seen.pods if pod.role is not Role.TRAINER and pod.role not in batch_jobs()]
     found = [incident for pod in pods if (incident := _of_pod(pod)) is not None]
     return sorted(found, key=lambda incident: (incident.at, incident.pod))
 
 
 def _of_pod(pod: Pod) -> Incident | None:
     conditions = {name: condition.status for name, condition in pod.conditions.items()}
-    disrupted = pod.conditions.get(_DISRUPTED)
+    disrupted = pod.conditions.get(DISRUPTION)
     if disrupted is not None and disrupted.status == "True":
-        reason = disrupted.reason or _DISRUPTED
+        reason = disrupted.reason or DISRUPTION
         return Incident(pod.role, pod.name, disrupted.at, reason, disrupted.message, None, conditions)
     if pod.terminating:
         return None

@@ -1,4 +1,4 @@
-"""RLJobs as metrics: what the resources say, told by the operator, which sees all of them.
+"""Prometheus collector of RLJobs: samples made from their objects at each scrape.
 
 Owns the mapping from an object to samples. Reads the cache only; a job without status has few series, a deleted one
 none.
@@ -13,10 +13,13 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from areal.kube.resources import Json
 from areal.observe.catalog import CATALOG, Scope, Type
-from areal.operator.runtime.resources import Json
+from areal.plan.cluster_names import Role, run_claim, workload
+from areal.spec.training import Checkpoint
 
 _STATUSES = ("True", "False", "Unknown")
+_CHECKPOINT_STEPS: int = Checkpoint.model_fields["interval_steps"].default  # where a job doesn't say
 
 Sample = tuple[str, dict[str, str], float]  # metric, its own labels, value
 
@@ -37,9 +40,12 @@ def samples(job: Json) -> Iterator[Sample]:
     for condition in status.get("conditions") or ():
         for word in _STATUSES:
             yield "condition", {"type": condition["type"], "status": word}, float(condition["status"] == word)
+        yield "condition_reason", {"type": condition["type"], "reason": str(condition.get("reason", ""))}, 1.0
     for role in status.get("roles") or ():
         yield "role_desired", {"role": role["name"]}, float(role.get("desired") or 0)
         yield "role_ready", {"role": role["name"]}, float(role.get("ready") or 0)
+    for claim in _claims(metadata["name"], spec):
+        yield "volume_info", {"persistentvolumeclaim": claim}, 1.0
     numbers = {
         "progress_step": progress.get("step"),
         "max_steps": algorithm.get("maxSteps"),
@@ -51,6 +57,7 @@ def samples(job: Json) -> Iterator[Sample]:
         "epoch": attempts.get("epoch"),
         "restarts_total": attempts.get("restarts"),
         "checkpoint_step": (status.get("checkpoint") or {}).get("step"),
+        "checkpoint_interval_steps": (spec.get("checkpoint") or {}).get("intervalSteps", _CHECKPOINT_STEPS),
     }
     times = {
         "created_timestamp_seconds": metadata.get("creationTimestamp"),
@@ -64,6 +71,13 @@ def samples(job: Json) -> Iterator[Sample]:
     for name, stamp in times.items():
         if stamp:
             yield name, {}, datetime.fromisoformat(stamp).timestamp()
+
+
+def _claims(job: str, spec: Json) -> Iterator[str]:
+    """The volume claims that a job writes to: its run directory's, and its own Redis'."""
+    yield (spec.get("storage") or {}).get("claimName") or run_claim(job)
+    if (spec.get("replay") or {}).get("backend") != "External":
+        yield workload(job, Role.REDIS)
 
 
 class JobCollector(Collector):

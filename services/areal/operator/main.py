@@ -18,12 +18,13 @@ from pathlib import Path
 
 from areal import __version__
 from areal.errors import ConfigError, ExitCode
+from areal.kube.resources import RLJOBS
 from areal.observe import logs
 from areal.operator.job_metrics import JobCollector
+from areal.operator.obituaries import Obituaries
 from areal.operator.reconcile import reconcile
 from areal.operator.reports import Asker, Dialer, Poller, by_pod_ip
 from areal.operator.runtime.manager import Manager, Settings, Times
-from areal.operator.runtime.resources import RLJOBS
 from areal.operator.runtime.transport import connect
 from areal.operator.watched import watched
 from areal.operator.world import Settings as WorldSettings
@@ -73,7 +74,8 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
     settings = manager_settings(options, times or Times())
     transport = await connect(options.kubeconfig)
     try:
-        manager = Manager(transport, watched(lambda: manager.caches), settings)
+        obituaries = Obituaries(time.time)
+        manager = Manager(transport, watched(lambda: manager.caches, obituaries.add), settings)
         jobs = manager.caches[RLJOBS]
         manager.metrics.registry.register(JobCollector(jobs.all, lambda: manager.election.leads))
         poller = Poller(Asker(dialer, time.time), manager.queue.add)
@@ -82,7 +84,7 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
             operator_namespace=settings.lease_namespace,
             metrics_from=namespace_labels(options.metrics_from),
         )
-        world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told)
+        world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told, obituaries=obituaries)
         log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
         try:
             await manager.run(functools.partial(reconcile, world=world), stop)

@@ -1,4 +1,4 @@
-"""What the operator must not forget about a job.
+"""State of a job that must survive the operator's process.
 
 Owns which part of a job's status is read back: a new operator process knows of a job what its status says, and
 nothing else. The trainer gang's epoch and members, what was counted, since when the job runs or rests, and how it
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
+from areal.kube.resources import Json
 from areal.operator import timestamps
-from areal.operator.runtime.resources import Json
 from areal.spec.status import CompleteReason, ConditionType, Reason, SuspendedReason
 
 
@@ -46,6 +46,8 @@ class Failure:
     action: str = ""
     step: int = 0
     epoch: int = 0
+    owner: str = ""
+    counted: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,13 @@ class Memory:
     epoch: int = 0
     members: tuple[str, ...] = ()  # uids of the pods that run in `epoch`; none: the gang has to form
     restarts: int = 0
-    counted: int = 0
+    counted: int = 0  # restarts that count, since the last checkpoint and within the window
+    counted_since: float | None = None  # the first of them
+    fruitless: int = 0  # epochs without a step, one after the other
+    next_epoch_at: float | None = None  # not before then
+    waited_s: float = 0.0  # for nodes, since the start, the resumption or the last step
+    waiting_since: float | None = None  # and still
+    checkpoint_step: int = 0  # newest checkpoint that was reported
     failures: tuple[Failure, ...] = ()  # oldest first
     step: int = 0
     step_at: float | None = None  # when a step was reported last
@@ -103,7 +111,7 @@ def recall(status: Json) -> Memory:
     def true(name: str) -> bool:
         return name in conditions and conditions[name].status == "True"
 
-    attempts, progress = status.get("attempts", {}), status.get("progress", {})
+    attempts, progress, waiting = (status.get(part, {}) for part in ("attempts", "progress", "waiting"))
     resting = conditions.get(ConditionType.SUSPENDED)
     complete = conditions.get(ConditionType.COMPLETE)
     trainer = conditions.get(ConditionType.TRAINER_READY)
@@ -117,6 +125,12 @@ def recall(status: Json) -> Memory:
         members=tuple(attempts.get("members", ())),
         restarts=int(attempts.get("restarts", 0)),
         counted=int(attempts.get("restartsCountTowardsMax", 0)),
+        counted_since=timestamps.parse(attempts.get("countedSince")),
+        fruitless=int(attempts.get("fruitless", 0)),
+        next_epoch_at=timestamps.parse(attempts.get("nextEpochTime")),
+        waited_s=float(waiting.get("seconds", 0)),
+        waiting_since=timestamps.parse(waiting.get("since")),
+        checkpoint_step=int(status.get("checkpoint", {}).get("step", 0)),
         failures=tuple(sorted(_failure(entry) for entry in status.get("failures", []))),
         step=int(progress.get("step", 0)),
         step_at=timestamps.parse(progress.get("lastReportTime")),
@@ -139,4 +153,6 @@ def _failure(entry: Json) -> Failure:
         action=entry.get("action", ""),
         step=int(entry.get("step", 0)),
         epoch=int(entry.get("epoch", 0)),
+        owner=entry.get("owner", ""),
+        counted=bool(entry.get("counted", False)),
     )

@@ -1,4 +1,4 @@
-"""What the operator sees of one job, as values.
+"""Observed state of one job, as values.
 
 Owns the reading of raw objects: which field of a Pod, StatefulSet, Job or Node means what. Everything that decides
 works on these values, which are made of the caches' dicts, of the last answers of the job's roles, and of the status
@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from areal.kube.resources import Json, Key
 from areal.operator import timestamps
 from areal.operator.admission import Admitted, Refusal
 from areal.operator.hot_fields import HotFields
 from areal.operator.memory import Memory
-from areal.operator.runtime.resources import Json, Key
-from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, LONG_RUNNING, MAIN_CONTAINER, Role
+from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
+from areal.plan.role_specs import long_running
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Node:
-    """What a pod must know of the machine under it."""
+    """State of the machine under a pod."""
 
     ready: bool = True
+    silent_since: float | None = None  # its kubelet has not been heard of since then
     out_of_service: bool = False  # someone vouches that nothing runs there any more
-    leaving: bool = False  # cordoned, or about to be removed by an autoscaler
+    leaving: bool = False  # about to be removed; a cordon is no such sign: it asks for nothing new only
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is heard of its kubelet."""
+        return self.silent_since is not None
 
 
 class ChildPhase(StrEnum):
@@ -197,6 +204,8 @@ class Observed:
     workloads: tuple[Workload, ...] = ()
     prepare: Batch = field(default_factory=Batch)
     finish: Batch = field(default_factory=Batch)
+    departed: Mapping[str, Pod] = field(default_factory=dict)  # pods that are gone, as they were last, by uid
+    refused: Mapping[Role, str] = field(default_factory=dict)  # why no more pods of a role can be made now
     nodes: Mapping[str, Node] | None = None  # None: the operator may not see machines
     reports: Reports = field(default_factory=Reports)
 
@@ -284,7 +293,7 @@ def _ending(terminated: Json | None) -> Ending | None:
 def read_workload(obj: Json) -> Workload | None:
     """A StatefulSet or Deployment of one of the job's roles; None for any other, and for one that is being deleted."""
     role = role_of(obj)
-    if role not in LONG_RUNNING or obj["metadata"].get("deletionTimestamp"):
+    if role not in long_running() or obj["metadata"].get("deletionTimestamp"):
         return None
     assert role is not None
     status = obj.get("status", {})
@@ -317,19 +326,27 @@ def read_batch(obj: Json | None) -> Batch:
     return Batch(stage, metadata["name"], metadata["uid"], at, reason, message)
 
 
-_LEAVING_TAINTS = frozenset(
-    {"node.kubernetes.io/unschedulable", "ToBeDeletedByClusterAutoscaler", "karpenter.sh/disrupted"}
-)
+_LEAVING_TAINTS = frozenset({
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "node.cloudprovider.kubernetes.io/shutdown",
+})  # fmt: skip
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 def read_node(obj: Json) -> Node:
-    """Whether a machine lives, and whether it is about to leave."""
+    """Whether a machine is alive, and whether it is about to be removed."""
     spec: dict[str, Any] = obj.get("spec", {})
     taints = {taint.get("key", "") for taint in spec.get("taints", [])}
     ready: Json = next((c for c in obj.get("status", {}).get("conditions", []) if c.get("type") == "Ready"), {})
+    silent = ready.get("status") == "Unknown"
     return Node(
         ready=ready.get("status") == "True",
+        silent_since=(timestamps.parse(ready.get("lastTransitionTime")) or 0.0) if silent else None,
         out_of_service=_OUT_OF_SERVICE in taints,
-        leaving=bool(spec.get("unschedulable")) or bool(taints & _LEAVING_TAINTS),
+        leaving=bool(taints & _LEAVING_TAINTS),
     )

@@ -1,4 +1,4 @@
-"""How far a run is, by what its roles report.
+"""Progress of a run, by the reports of its roles.
 
 Owns which report speaks: the trainer's own, and the controller's once the trainer has stopped to answer. A step is
 reported when the number changes, also downwards: after a restart the trainers go on from their checkpoint. Pure.
@@ -35,4 +35,9 @@ def stepped(memory: Memory, reports: Reports, now: float) -> Memory:
     step = reported_step(reports, now)
     if step is None or step == memory.step:
         return memory
-    return replace(memory, step=step, step_at=float(int(now)))
+    made = step > memory.step and bool(memory.members)  # a lower one is where the trainers went on from
+    memory = replace(memory, step=step, step_at=float(int(now)))
+    if not made:
+        return memory
+    waiting_since = memory.waiting_since if memory.waiting_since is None else float(int(now))
+    return replace(memory, fruitless=0, next_epoch_at=None, waited_s=0.0, waiting_since=waiting_since)

@@ -1,17 +1,17 @@
-"""One job, once: look, decide, remember, act.
+"""Reconcile loop body: observe one job, decide, write its status, apply the effects.
 
-This page is the operator. What was decided is written into the status before it is done, so a process that dies
-between the two is followed by one that knows; and everything that is done may be done again.
+This page is the operator. The decision is written into the status before its effects, so a process that dies between
+the two is followed by one that knows it; every effect is idempotent.
 """
 
 from __future__ import annotations
 
-from areal.operator.acting import Acting
+from areal.kube.resources import Key
 from areal.operator.decide import decide
-from areal.operator.decision import CleanUp, Converge, End, Finish, HandsOff, Prepare, Reject, Suspend
-from areal.operator.looking import look
-from areal.operator.remembering import remember
-from areal.operator.runtime.resources import Key
+from areal.operator.decision import Acting, CleanUp, Converge, End, Finish, HandsOff, Prepare, Reject, Suspend
+from areal.operator.effects import Effects
+from areal.operator.observe import observe
+from areal.operator.status_writer import write_status
 from areal.operator.times import SOON_S
 from areal.operator.world import World
 
@@ -19,57 +19,58 @@ from areal.operator.world import World
 async def reconcile(key: Key, world: World) -> float | None:
     """Bring one RLJob's children to what its spec, its status and the clock ask for.
 
-    Returns in how many seconds to look again, whatever happens until then; None: when something changes.
+    Returns in how many seconds to reconcile again at the latest; None: when something changes.
     """
     job = world.job(key)
     if job is None:  # deleted, or being deleted: its children go with it, and none is made again
         world.forget(key)
         return None
 
-    seen = await look(job, world)
+    seen = await observe(job, world)
     decision = decide(seen, world.now())
     if isinstance(decision, HandsOff):  # another controller's job
         world.forget(key)
         return None
 
-    remembered = await remember(seen, decision, world)
-    if remembered.outdated:  # the job changed while we looked
+    written = await write_status(seen, decision, world)
+    if written.outdated:  # the job changed since it was observed
         return SOON_S
 
-    act = Acting(seen, world)
+    effects = Effects(seen, world)
     match decision:
         case Reject() | End():
-            act.listen_no_more()
+            effects.listen_no_more()
 
         case Prepare(retire=retire):
-            await act.lay_foundation()
-            await act.retire(retire)
-            await act.run_prepare()
+            await effects.lay_foundation()
+            await effects.retire(retire)
+            await effects.run_prepare()
 
         case Converge(replicas=replicas, apply=apply, tell=tell, hot=hot):
             if apply:
-                await act.lay_foundation()
-                await act.run_workloads(replicas)
-            await act.listen()
-            await act.tell_epoch(tell, decision.memory.epoch)  # which the status holds by now
-            await act.set_hot(hot)
+                await effects.lay_foundation()
+                await effects.run_workloads(replicas)
+            await effects.listen()
+            effects.tell_epoch(tell, decision.memory.epoch)  # which the status holds by now
+            await effects.set_hot(hot)
 
         case Suspend(drain=drain, replicas=replicas, retire=retire):
-            await act.listen()
-            await act.drain(drain)
-            await act.retire(retire)
+            await effects.listen()
+            effects.drain(drain)
+            await effects.retire(retire)
             if replicas is not None:
-                await act.run_workloads(replicas)
+                await effects.run_workloads(replicas)
 
         case Finish(retire=retire):
-            await act.retire(retire)
-            await act.run_finish()
+            await effects.retire(retire)
+            await effects.run_finish()
 
         case CleanUp(remove=remove, delete_job=delete_job):
-            act.listen_no_more()
-            await act.remove(remove)
+            effects.listen_no_more()
+            await effects.remove(remove)
             if delete_job:
-                await act.delete_job()
+                await effects.delete_job()
 
-    await act.evict(getattr(decision, "evict", ()))
-    return remembered.again_s(decision.again_s)
+    if isinstance(decision, Acting):
+        await effects.evict(decision.evict)
+    return written.again_s(decision.again_s)

@@ -1,4 +1,4 @@
-"""What the Job that finishes left as its last words: the audit, as JSON in its termination message. Pure."""
+"""Audit of a finished run, read from the termination message of the Job that finishes. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status of a job, from what is seen, what was decided and what is remembered.
+"""Status of a job, made from what is observed, what was decided and what is remembered.
 
 Owns the summary word, which is made from the conditions, and everything beside them. Pure: the same look gives the
 same status, so that an unchanged job is never written.
@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from areal.kube.resources import Json
 from areal.operator import timestamps
 from areal.operator.conditions import conditions
 from areal.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
 from areal.operator.memory import Condition, Failure, Memory, Rest
 from areal.operator.observed import Observed
-from areal.operator.runtime.resources import Json
 from areal.operator.times import FRESH_S
 from areal.plan.cluster_names import Role, runtime_config_map, selector
 from areal.spec.status import CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
@@ -32,6 +32,7 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
         "attempts": _attempts(memory),
         "failures": [_failure(failure) for failure in memory.failures],
         "progress": _progress(seen, memory, now),
+        "waiting": _waiting(memory),
     }
     if memory.started_at is not None:
         status["startTime"] = timestamps.render(memory.started_at)
@@ -81,6 +82,8 @@ def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
         return Summary.PREPARING
     if progressing.reason == ProgressingReason.STALLED:
         return Summary.STALLED
+    if progressing.reason == ProgressingReason.WAITING:
+        return Summary.WAITING
     return Summary.RUNNING if true(ConditionType.PROGRESSING) else Summary.STARTING
 
 
@@ -96,12 +99,25 @@ def _condition(kind: ConditionType, condition: Condition) -> Json:
 
 
 def _attempts(memory: Memory) -> Json:
-    return {
+    entry: Json = {
         "epoch": memory.epoch,
         "restarts": memory.restarts,
         "restartsCountTowardsMax": memory.counted,
         "members": list(memory.members),
+        "fruitless": memory.fruitless,
     }
+    if memory.counted_since is not None:
+        entry["countedSince"] = timestamps.render(memory.counted_since)
+    if memory.next_epoch_at is not None:
+        entry["nextEpochTime"] = timestamps.render(memory.next_epoch_at)
+    return entry
+
+
+def _waiting(memory: Memory) -> Json:
+    entry: Json = {"seconds": int(memory.waited_s)}
+    if memory.waiting_since is not None:
+        entry["since"] = timestamps.render(memory.waiting_since)
+    return entry
 
 
 def _failure(failure: Failure) -> Json:
@@ -114,6 +130,8 @@ def _failure(failure: Failure) -> Json:
         "action": failure.action,
         "step": failure.step,
         "epoch": failure.epoch,
+        "owner": failure.owner,
+        "counted": failure.counted,
     }
     return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
 

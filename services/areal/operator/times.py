@@ -1,4 +1,4 @@
-"""Every duration that decisions about a job wait by, with its reason. What users may choose is in the job's spec."""
+"""Durations of decisions about a job, each with its reason. What users may choose is in the job's spec."""
 
 from __future__ import annotations
 
@@ -19,6 +19,12 @@ RETRY_MISSING_S: Final = 15.0
 RETRY_REFUSED_S: Final = 60.0
 """Until children that the API server refused are tried again: quotas and admission policies change unseen."""
 
+PODS_LATE_S: Final = 10.0
+"""Controllers make pods at once: after this long something refuses them."""
+
+RETRY_PODS_S: Final = 20.0
+"""Between two questions why pods are refused."""
+
 DRAIN_S: Final = 600.0
 """How long a suspension waits for the trainer's checkpoint before it frees the pods without one."""
 
@@ -27,6 +33,16 @@ DRAIN_GRACE_S: Final = 540.0
 
 STUCK_S: Final = 10.0
 """A pod is this long past its grace period before its node is held responsible: a healthy kubelet needs a moment."""
+
+SILENT_S: Final = 15.0
+"""A machine is this long unheard of, on top of the 40 to 50 s that Kubernetes itself waits, before pods whose double
+run is fenced are replaced: a kubelet that restarts is back by then."""
+
+CREATED_S: Final = 30.0
+"""Pods that are asked for have a node within this time, where there is one."""
+
+CAUSE_S: Final = 70.0
+"""How long the end of a trainer waits for a cause elsewhere: the 50 s until a dead machine shows, and a margin."""
 
 FRESH_S: Final = 30.0
 """An answer older than this says nothing about now."""

@@ -1,4 +1,4 @@
-"""Which resources the operator keeps in memory, and which jobs a change of each concerns.
+"""Resources that the operator watches, and the jobs that a change of each concerns.
 
 Only what carries the job label is kept of kinds that others use too: pods of the rest of the cluster are none of our
 business, and would fill the memory.
@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.manager import Watched
-from areal.operator.runtime.resources import (
+from areal.kube.resources import (
     CLUSTER_RUNTIMES,
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -25,12 +23,15 @@ from areal.operator.runtime.resources import (
     SERVICE_ACCOUNTS,
     SERVICES,
     STATEFULSETS,
+    Json,
     Resource,
 )
-from areal.operator.world import keys_of, keys_of_node, keys_of_runtime
+from areal.operator import projection
+from areal.operator.runtime.cache import Cache
+from areal.operator.runtime.manager import Watched
+from areal.operator.world import keys_of, keys_of_node, keys_of_runtime, node_of
 
 CHILDREN = (
-    PODS,
     STATEFULSETS,
     DEPLOYMENTS,
     JOBS,
@@ -43,13 +44,16 @@ CHILDREN = (
 )
 
 
-def watched(caches: Callable[[], Mapping[Resource, Cache]]) -> list[Watched]:
-    """All of it. `caches` gives the caches once they exist: some keys are found by looking at other objects."""
+def watched(
+    caches: Callable[[], Mapping[Resource, Cache]], on_pod_gone: Callable[[Json], None] = lambda pod: None
+) -> list[Watched]:
+    """All of them. `caches` gives the caches once they exist: some keys are found by looking at other objects."""
     return [
         Watched(RLJOBS, keys_of),
         Watched(RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches())),
         # An operator of a few namespaces may have no right to what is in none.
         Watched(CLUSTER_RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches()), optional=True),
-        Watched(NODES, lambda node: keys_of_node(node, caches()), optional=True),
+        Watched(NODES, lambda node: keys_of_node(node, caches()), optional=True, project=projection.node),
+        Watched(PODS, keys_of, labelled_only=True, on_gone=on_pod_gone, index=node_of, project=projection.pod),
         *(Watched(child, keys_of, labelled_only=True) for child in CHILDREN),
     ]

@@ -1,4 +1,4 @@
-"""What the operator works with, put together once: the API server, the caches, the roles' reports, the clock.
+"""Dependencies of a reconcile, put together once: the API server, caches, the roles' reports, the clock.
 
 Owns what a process may remember beside the status, none of which is missed when it is gone: what it looked up and
 what it wrote last. Decides nothing.
@@ -11,16 +11,19 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Literal, Protocol
+from weakref import WeakValueDictionary
 
+from areal.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
 from areal.operator import children
 from areal.operator.admission import Admitted, Refusal
 from areal.operator.children import Wanted
 from areal.operator.hot_fields import HotFields
-from areal.operator.observed import Pod, Reports
+from areal.operator.obituaries import Obituaries
+from areal.operator.observed import Node, Pod, Reports, read_node
 from areal.operator.reports import Targets
 from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
-from areal.plan.cluster_names import LABEL_JOB
+from areal.plan.cluster_names import LABEL_JOB, Role
+from areal.spec.runtime import RuntimeSpec
 
 
 class Server(Protocol):
@@ -28,7 +31,7 @@ class Server(Protocol):
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None: ...
 
-    async def create(self, resource: Resource, obj: Json) -> Json: ...
+    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json: ...
 
     async def apply(self, obj: Json, *, manager: str, dry_run: bool = False, subresource: str = "") -> Json: ...
 
@@ -59,11 +62,11 @@ class Roles(Protocol):
 
     def forget(self, key: Key) -> None: ...
 
-    async def restart(self, key: Key, pod: Pod, epoch: int) -> bool: ...
+    def restart(self, key: Key, pod: Pod, epoch: int) -> None: ...
 
-    async def drain(self, key: Key, pod: Pod) -> bool: ...
+    def drain(self, key: Key, pod: Pod) -> None: ...
 
-    async def set_hot(self, key: Key, hot: HotFields) -> bool: ...
+    def set_hot(self, key: Key, hot: HotFields) -> None: ...
 
 
 class Builders(Protocol):
@@ -100,7 +103,13 @@ class Notes:
     secret: Mapping[str, str] | None = None
     secret_at: float = 0.0
     recipe: str | None = None
+    hot_ordered: HotFields | None = None  # and not yet in the controller's report
+    refused: Mapping[Role, str] = field(default_factory=dict)  # newest dry runs of pods only
+    refused_at: float = 0.0
     flushed_at: float = 0.0
+    settled: dict[str, tuple[tuple[object, ...], object]] = field(
+        default_factory=dict
+    )  # part → made of what, what it looked like
     applied: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # kind, name → digest, mark
 
 
@@ -117,6 +126,7 @@ class World:
         settings: Settings | None = None,
         *,
         build: Builders | ModuleType = children,
+        obituaries: Obituaries | None = None,
     ) -> None:
         self.api = api
         self.caches = caches
@@ -124,6 +134,9 @@ class World:
         self.reports = reports
         self.settings = settings or Settings()
         self.build: Any = build
+        self.runtimes: WeakValueDictionary[str, RuntimeSpec] = WeakValueDictionary()
+        """By hash, one of each: most jobs keep equal ones."""
+        self.obituaries = obituaries or Obituaries(clock)
         self._clock = clock
         self._notes: dict[Key, Notes] = {}
 
@@ -148,6 +161,7 @@ class World:
     def forget(self, key: Key) -> None:
         """The job is no concern of ours any more."""
         self._notes.pop(key, None)
+        self.obituaries.forget(key)
         self.reports.forget(key)
 
     def cached(self, resource: Resource) -> Cache | None:
@@ -179,11 +193,11 @@ def keys_of_runtime(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key
 
 def keys_of_node(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key]:
     """Jobs with a pod on a machine, when the machine's state may matter to them."""
-    ready = any(
-        condition.get("type") == "Ready" and condition.get("status") == "True"
-        for condition in obj.get("status", {}).get("conditions", [])
-    )
-    if ready and not obj.get("spec", {}).get("taints") and not obj.get("spec", {}).get("unschedulable"):
+    if read_node(obj) == Node():
         return set()
-    name = obj["metadata"]["name"]
-    return {key for pod in caches[PODS].all() if pod.get("spec", {}).get("nodeName") == name for key in keys_of(pod)}
+    return {key for pod in caches[PODS].indexed(obj["metadata"]["name"]) for key in keys_of(pod)}
+
+
+def node_of(pod: Json) -> str:
+    """The machine that a pod is bound to; empty while there is none."""
+    return str(pod.get("spec", {}).get("nodeName") or "")

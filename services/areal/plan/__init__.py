@@ -1,4 +1,4 @@
-"""From a job to processes: resolved paths and addresses, and the table of roles.
+"""Planning of a run: resolved paths and addresses, the table of roles, the layout of a run directory.
 
 Owns what a run consists of and where it keeps what. Starts nothing.
 """

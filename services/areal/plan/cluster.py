@@ -1,4 +1,4 @@
-"""Decides everything that a job file leaves open when its roles run in pods, and refuses what a cluster can't do.
+"""Resolver of a job for pods: decides what the job file leaves open, refuses what a cluster can't do.
 
 Pure: what a pod finds on its volumes is looked at by the pod that prepares the run. Every name comes from
 `cluster_names`.
@@ -15,7 +15,8 @@ from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.recipe_names import defines_in
 from areal.plan.redis_conf import RedisPlaces, redis_acl, redis_text
-from areal.plan.resolved import REDIS_USERS, Endpoints, ResolvedJob, Verifier
+from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
+from areal.plan.role_specs import counts, long_running, redis_logins, spec_of
 from areal.spec.job import Metadata, RLJob
 from areal.spec.sources import Dataset, DatasetSource, on_volume
 
@@ -52,9 +53,10 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
     external = job.spec.replay.backend == "External"
+    users = redis_logins().values()
 
     def address(role: Role, purpose: str = "grpc") -> str:
-        return f"{names.service_host(name, namespace, role)}:{names.PORTS[role][purpose]}"
+        return f"{names.service_host(name, namespace, role)}:{spec_of(role).pod_ports[purpose]}"
 
     trainer = names.pod_host(name, namespace, Role.TRAINER, 0)
     return ResolvedJob(
@@ -76,9 +78,9 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
             reward_custom=address(Role.REWARD_CUSTOM) if verifier == "custom" else None,
             rendezvous=f"{trainer}:{names.RENDEZVOUS_PORT}",
         ),
-        redis_users={} if external else {user: _access(names.password_key(user)) for user in REDIS_USERS},
-        redis_urls={user: _access(names.url_key(user)) for user in REDIS_USERS} if external else {},
-        ports={role.value: dict(ports) for role, ports in names.PORTS.items()},
+        redis_users={} if external else {user: _access(names.password_key(user)) for user in users},
+        redis_urls={user: _access(names.url_key(user)) for user in users} if external else {},
+        ports={f"{role}": spec_of(role).pod_ports for role in long_running()},
         bind=_BIND,
         access_dir=Path(names.ACCESS_DIR),
         namespace=namespace,
@@ -88,36 +90,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
 
 def roles_of(resolved: ResolvedJob) -> dict[Role, int]:
     """The long-running roles of a job and how many pods each has, in the order in which they are needed."""
-    spec = resolved.job.spec
-    pods = {Role.REDIS: 1} if resolved.endpoints.redis is not None else {}
-    if resolved.verifier == "custom":
-        pods[Role.REWARD_CUSTOM] = spec.reward.replicas
-    elif resolved.verifier is not None:
-        pods[Role.REWARD] = spec.reward.replicas
-    return {
-        **pods,
-        Role.CONTROLLER: 1,
-        Role.GENERATION: spec.generation.replicas,
-        Role.WORKER: spec.rollout.workers,
-        Role.TRAINER: spec.trainer.replicas,
-    }
-
-
-def claims_of(job: RLJob, role: Role) -> tuple[str, ...]:
-    """The volume claims named by the job's `pvc://` addresses that a role reads, sorted."""
-    model = (job.spec.model.uri, job.spec.model.tokenizer)
-    datasets = [source for source in (job.spec.dataset.train, job.spec.dataset.evaluation) if source is not None]
-    named: tuple[str | None, ...] = ()
-    match role:
-        case Role.GENERATION | Role.WORKER:
-            named = model
-        case Role.TRAINER:
-            named = (*model, job.spec.trainer.hooks)
-        case Role.PREPARE:
-            files = [source.jsonl for source in datasets]
-            files += [source.hugging_face.path for source in datasets if source.hugging_face is not None]
-            named = (*model, job.spec.trainer.hooks, job.spec.recipe.file if job.spec.recipe else None, *files)
-    return tuple(sorted({_volume(source)[0] for source in named if source is not None and on_volume(source)}))
+    return counts(resolved.job.spec, resolved.verifier)
 
 
 def redis_files(resolved: ResolvedJob, passwords: Mapping[str, str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""What a job's objects, ports, mounts and Secret keys are called on a cluster.
+"""Names of a job's objects, ports, mounts and Secret keys on a cluster.
 
 Owns every name on which the pods, the operator and the chart must agree. Pure. Names are never cut: a job's name is at
 most 40 characters, so that each of these fits a label's 63 with its suffix.
@@ -30,7 +30,7 @@ ANNOTATION_HASH = "areal.dev/template-hash"
 
 
 class Role(StrEnum):
-    """What a pod of a job is for. The first seven run while the job runs; the others are batch Jobs."""
+    """What a pod of a job is for; `role_specs` has a row for each."""
 
     CONTROLLER = "controller"
     WORKER = "worker"
@@ -44,26 +44,6 @@ class Role(StrEnum):
     UPLOAD = "upload"
 
 
-STATEFUL_SETS = (Role.REDIS, Role.GENERATION, Role.TRAINER, Role.WORKER)
-"""Roles whose pods have an index and an address of their own."""
-DEPLOYMENTS = (Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM)
-"""Roles of which any pod is as good as another."""
-BATCH_JOBS = (Role.PREPARE, Role.FINISH)
-"""Roles that run to an end, before and after all others."""
-LONG_RUNNING = (*STATEFUL_SETS, *DEPLOYMENTS)
-
-
-def template_key(role: Role) -> str:
-    """The field of `podTemplate` and of a runtime's `roles` that speaks for a role: `rewardCustom`, `tools`."""
-    match role:
-        case Role.REWARD_CUSTOM:
-            return "rewardCustom"
-        case Role.PREPARE | Role.FINISH | Role.UPLOAD:
-            return "tools"
-        case _:
-            return role.value
-
-
 def job_labels(job: str) -> dict[str, str]:
     """Labels of everything that belongs to a job."""
     return {LABEL_NAME: APP_NAME, LABEL_MANAGED_BY: MANAGED_BY, LABEL_JOB: job}
@@ -71,12 +51,12 @@ def job_labels(job: str) -> dict[str, str]:
 
 def role_labels(job: str, role: Role) -> dict[str, str]:
     """Labels of a role's objects and pods."""
-    return {**job_labels(job), LABEL_ROLE: role.value, LABEL_COMPONENT: role.value}
+    return {**job_labels(job), LABEL_ROLE: f"{role}", LABEL_COMPONENT: f"{role}"}
 
 
 def selector(job: str, role: Role) -> dict[str, str]:
     """The labels by which a role's pods are selected; they never change in the life of a workload."""
-    return {LABEL_JOB: job, LABEL_ROLE: role.value}
+    return {LABEL_JOB: job, LABEL_ROLE: f"{role}"}
 
 
 # Objects of a job `j`
@@ -87,7 +67,7 @@ MAIN_CONTAINER = "main"
 
 def workload(job: str, role: Role) -> str:
     """A role's StatefulSet, Deployment or Job, its Service, PDB and NetworkPolicy."""
-    return f"{job}-{role.value}"
+    return f"{job}-{role}"
 
 
 def pod(job: str, role: Role, index: int) -> str:
@@ -95,9 +75,9 @@ def pod(job: str, role: Role, index: int) -> str:
     return f"{workload(job, role)}-{index}"
 
 
-def job_config_map(job: str) -> str:
-    """Holds what every pod reads at start: the resolved job and Redis' configuration."""
-    return f"{job}-job"
+def job_files(job: str, content: str) -> str:
+    """Holds what every pod reads at start: the resolved job and Redis' configuration, named by a hash of both."""
+    return f"{job}-job-{content}"
 
 
 def runtime_config_map(job: str) -> str:
@@ -141,19 +121,22 @@ ENGINE_PORT = 30000
 REDIS_PORT = 6379
 RENDEZVOUS_PORT = 29500
 
-PORTS: Mapping[Role, Mapping[str, int]] = {
-    Role.REDIS: {"main": REDIS_PORT},
-    Role.GENERATION: {"grpc": GRPC_PORT, "metrics": METRICS_PORT, "engine": ENGINE_PORT},
-    Role.TRAINER: {"grpc": GRPC_PORT, "metrics": METRICS_PORT, "rendezvous": RENDEZVOUS_PORT},
-    Role.CONTROLLER: {"grpc": GRPC_PORT, "metrics": METRICS_PORT},
-    Role.WORKER: {"grpc": GRPC_PORT, "metrics": METRICS_PORT},
-    Role.REWARD: {"grpc": GRPC_PORT, "metrics": METRICS_PORT},
-    Role.REWARD_CUSTOM: {"grpc": GRPC_PORT, "metrics": METRICS_PORT},
+PORT_NUMBERS: Mapping[str, int] = {
+    "grpc": GRPC_PORT,
+    "metrics": METRICS_PORT,
+    "engine": ENGINE_PORT,
+    "main": REDIS_PORT,
+    "rendezvous": RENDEZVOUS_PORT,
 }
-"""Role → what a port is for → port; the same words as in a resolved job. Every pod but Redis' has a launcher, too.
+"""What a port of a role is for → its number in pods; the same words as in a resolved job.
 
 Pods of one gang of trainers also reach each other on ports of their libraries' choosing.
 """
+
+
+def port_word(purpose: str) -> str:
+    """What a port is called in pods and Services: Redis' one port is `main` in a resolved job."""
+    return "redis" if purpose == "main" else purpose
 
 
 # Paths in pods
@@ -175,9 +158,6 @@ SCRATCH_DIR = PurePosixPath("/tmp")
 SHARED_MEMORY_DIR = PurePosixPath("/dev/shm")
 TOOLCHAINS_DIR = PurePosixPath("/var/tmp")
 """What is made once for a toolchain, in reward pods whose programs aren't Python. Cells can read it."""
-
-RUN_DIR_WRITERS = (Role.CONTROLLER, Role.WORKER, Role.TRAINER, Role.PREPARE, Role.FINISH)
-"""Roles that write to the run directory. Generation and reward pods read weights and the recipe from it."""
 
 RESOLVED_KEY = "resolved.json"
 REDIS_CONF_KEY = "redis.conf"
@@ -209,22 +189,6 @@ def url_key(user: str) -> str:
     return f"{user}.url"
 
 
-ACCESS_KEYS: Mapping[Role, tuple[str, ...]] = {
-    Role.CONTROLLER: (TOKEN_KEY, password_key("controller")),
-    Role.TRAINER: (TOKEN_KEY, password_key("trainer")),
-    Role.WORKER: (TOKEN_KEY, password_key("worker")),
-    Role.GENERATION: (TOKEN_KEY,),
-    Role.REWARD: (TOKEN_KEY,),
-    Role.REWARD_CUSTOM: (TOKEN_KEY,),
-    Role.REDIS: (ACL_KEY,),
-    Role.PREPARE: (),
-    Role.FINISH: (),
-}
-"""Which keys of the Secret a role's pod gets. With an external Redis, no password but the user's own Secret's item."""
-
-REDIS_LOGIN: Mapping[Role, str] = {Role.CONTROLLER: "controller", Role.TRAINER: "trainer", Role.WORKER: "worker"}
-"""Roles that talk to Redis, and as whom; also the key of an external Redis' Secret."""
-
 # Environment by downward API
 
 ENV_INDEX = "AREAL_INDEX"
@@ -233,19 +197,3 @@ ENV_POD_NAME = "AREAL_POD_NAME"
 
 ENV_SANDBOX_KERNEL = "AREAL_SANDBOX_KERNEL"
 """Set to kata in reward pods whose RuntimeClass the runtime lists as virtual machines: nothing inside can tell."""
-
-
-def launch_command(role: Role) -> list[str]:
-    """What a long-running role's container runs as its first process.
-
-    Redis is nobody's child: it is reached by its clients only, and its pod has no token to serve others with.
-    """
-    if role is Role.REDIS:
-        return ["redis-server", str(JOB_DIR / REDIS_CONF_KEY)]
-    job = ["--job", str(JOB_DIR / RESOLVED_KEY)]
-    return ["areal-launch", *job, "--role", role.value, "--port", str(LAUNCHER_PORT)]
-
-
-def tool_command(role: Role) -> list[str]:
-    """What the container of a batch Job runs."""
-    return ["areal-role", role.value, "--job", str(JOB_DIR / RESOLVED_KEY)]

@@ -1,4 +1,4 @@
-"""What the reward service's pods can offer to programs, told from a pod's spec before there is a pod.
+"""Sandbox tier that reward pods can offer to programs, told from the pod's spec before there is a pod.
 
 Pure. Owns the refusal of jobs whose programs their pods could never run: below T3 a program is one process that writes
 nothing, and the job's rules tie languages and needs to that tier. What the spec can't tell (the node's kernel, an open

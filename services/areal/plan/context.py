@@ -1,11 +1,13 @@
-"""What a role is told when it starts."""
+"""Arguments of a role's `run`: resolved job, ports, token, stop event."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
 
-from areal.plan.resolved import ResolvedJob, row_name
+from areal.plan.cluster_names import Role
+from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import spec_of
 
 
 @dataclass(frozen=True)
@@ -13,7 +15,7 @@ class RoleContext:
     """Everything a role gets from outside. `stop` is set once it is asked to stop."""
 
     job: ResolvedJob
-    role: str
+    role: Role
     index: int  # which of several of this role
     port: int  # its gRPC port
     metrics_port: int
@@ -26,4 +28,4 @@ class RoleContext:
     @property
     def name(self) -> str:
         """The row's name: `worker-0`; roles that exist once have no index."""
-        return row_name(self.role, self.index)
+        return spec_of(self.role).row(self.index)

@@ -1,4 +1,4 @@
-"""Where a run keeps what: the one place that knows the names in a run directory."""
+"""Layout of a run directory: the one place that knows its file names."""
 
 from __future__ import annotations
 

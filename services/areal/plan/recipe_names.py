@@ -1,4 +1,4 @@
-"""Which names a recipe defines, without running it.
+"""Names that a recipe defines, found without running it.
 
 User code is run by workers, the custom-reward pool and the trainer only; planning reads its top level as syntax.
 """

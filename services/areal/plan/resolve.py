@@ -1,4 +1,4 @@
-"""Decides everything that a job file leaves open, and refuses what can't run, before anything is written.
+"""Resolver of a job for this machine: finds files, chooses ports, refuses what can't run, before anything is written.
 
 Reads the disk to find files; writes nothing (`write_run` does) and starts nothing.
 """
@@ -12,10 +12,12 @@ from areal.errors import ConfigError
 from areal.plan.layout import RunLayout
 from areal.plan.ports import free_ports
 from areal.plan.recipe_names import defines
-from areal.plan.resolved import REDIS_USERS, Endpoints, ResolvedJob, Verifier
+from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.resume import check_same_run, refuse_occupied
+from areal.plan.role_specs import redis_logins
 from areal.plan.roles import PortAllocator, assign_ports, role_instances
 from areal.spec.job import RLJob
+from areal.spec.locality import where_models_come_from
 from areal.spec.locate import locate, must_locate
 from areal.spec.sources import Dataset, DatasetSource
 
@@ -79,7 +81,7 @@ def resolve(
             reward=address("reward"),
             reward_custom=address("reward-custom"),
         ),
-        redis_users={user: layout.redis_password(user) for user in REDIS_USERS},
+        redis_users={user: layout.redis_password(user) for user in redis_logins().values()},
         ports=table,
     )
 
@@ -116,7 +118,7 @@ def _model(job: RLJob, base_dir: Path) -> Path:
         base_dir,
         what="the model",
         where=job.where("spec.model.path"),
-        fix=f"Correct model.path, or make a small model there: `areal init-model --out {model.path}`.",
+        fix=where_models_come_from(model.path),
     )
     return check_model(found, job.where("spec.model.path"))
 

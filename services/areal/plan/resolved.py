@@ -1,31 +1,33 @@
-"""A job with everything decided: paths, addresses, verifier. What every role is started with.
+"""The resolved job: a job with its paths, addresses and verifier decided; every role starts with it.
 
-Owns the JSON file `resolved.json`, the same on one machine and in pods. Holds no secret: tokens, passwords and Redis
+Owns the JSON file `resolved.json`, the same on one machine and in pods, and its version: a role reads files of its own
+major version, and ignores the fields that a newer minor version has added. Holds no secret: tokens, passwords and Redis
 URLs are files that it names.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
+import functools
+import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from areal.errors import ConfigError
+from areal.files import write_atomically
 from areal.plan.layout import RunLayout
 from areal.spec.job import RLJob
 from areal.spec.sources import Dataset
 
 Verifier = Literal["exact", "math", "code", "custom"]
 
-REDIS_USERS = ("controller", "trainer", "worker")
 
+VERSION = "1.1"
+"""Of `resolved.json`: the minor grows with each field that is added, the major when older readers would misread it."""
 
-def row_name(role: str, index: int) -> str:
-    """A row of the role table: `worker-0`; roles that exist once have no index."""
-    return f"{role}-{index}" if role in ("generation", "worker") else role
+_UNVERSIONED = "1.0"  # files without a version are of this one
 
 
 class _Value(BaseModel):
@@ -45,6 +47,7 @@ class Endpoints(_Value):
 class ResolvedJob(_Value):
     """The job file plus what was found on this machine, or is decided for a cluster."""
 
+    version: str = VERSION  # `major.minor` of this format
     job: RLJob
     uid: str  # of this run; tags its Redis keys
     digest: str  # sha256 of the job
@@ -92,23 +95,58 @@ class ResolvedJob(_Value):
         """Read `resolved.json`, given itself or its run directory. Raises ConfigError when there is none."""
         file = RunLayout(path).resolved if path.is_dir() else path
         try:
-            return cls.model_validate_json(file.read_bytes())
+            text = file.read_bytes()
         except OSError as error:
             raise ConfigError(
                 f"{file} can't be read: {error.strerror}", fix="Name a run directory that `areal run` made."
             ) from error
-        except ValidationError as error:
-            raise ConfigError(
-                f"{file} is no resolved job of this version: {error}", fix="Start the run again in a new directory."
-            ) from error
+        return cls.parse(text, str(file))
+
+    @classmethod
+    def parse(cls, text: str | bytes, where: str) -> ResolvedJob:
+        """The job in a file's text; `where` names the file. Raises ConfigError for what this version can't read."""
+        fix = "Start the run again in a new directory."
+        try:
+            return _read(json.loads(text))
+        except ValueError as error:  # a ValidationError is one
+            raise ConfigError(f"{where} is no resolved job of this version: {error}", fix=fix) from error
 
     def save(self) -> Path:
         """Write `resolved.json`: whole or not at all."""
-        self.run_dir.mkdir(parents=True, exist_ok=True)
-        part = self.layout.resolved.with_suffix(".json.part")
-        with part.open("w", encoding="utf-8") as file:
-            file.write(self.model_dump_json(indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(self.layout.resolved)
+        write_atomically(self.layout.resolved, self.model_dump_json(indent=1).encode())
         return self.layout.resolved
+
+
+def _read(values: Any) -> ResolvedJob:
+    """The job, without the fields that only a newer minor version knows. Raises ValueError."""
+    if not isinstance(values, dict):
+        raise ValueError("it is no mapping")
+    written = _numbers(values.get("version", _UNVERSIONED))
+    ours = _numbers(VERSION)
+    if written[0] != ours[0]:
+        raise ValueError(f"it has version {values.get('version')}, and this reads {ours[0]}.x")
+    try:
+        return ResolvedJob.model_validate_json(json.dumps(values))
+    except ValidationError as error:
+        unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
+        if written <= ours or not unknown:
+            raise
+        return _read(functools.reduce(_without, unknown, values))
+
+
+def _numbers(version: Any) -> tuple[int, int]:
+    major, _, minor = str(version).partition(".")
+    return int(major), int(minor)
+
+
+def _without(values: Any, place: Sequence[int | str]) -> Any:
+    """`values` without what is at `place`. Names of a union's members are in the place and not in the values."""
+    if not place:
+        return values
+    head, rest = place[0], place[1:]
+    if isinstance(values, dict) and head in values:
+        changed = {head: _without(values[head], rest)} if rest else {}
+        return {key: value for key, value in values.items() if key != head} | changed
+    if isinstance(values, list) and isinstance(head, int) and head < len(values):
+        return [_without(value, rest) if index == head else value for index, value in enumerate(values)]
+    return _without(values, rest)

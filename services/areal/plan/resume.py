@@ -1,4 +1,4 @@
-"""Whether a run directory may be used: empty for a new run, of the same job for a resumed one."""
+"""Checks of a run directory before a start: empty for a new run, of the same job for a resumed one."""
 
 from __future__ import annotations
 

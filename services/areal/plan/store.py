@@ -1,4 +1,4 @@
-"""Where a role finds Redis, and its login: the job's own with a password file, or another with a URL file."""
+"""Redis login of a role: address and password file of the job's own Redis, or the URL file of another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The role table: how each process of a run starts, what it waits for, how it is asked and ended.
+"""Rows of a run: command, environment, probe and life of each process, made from the table of roles.
 
 A pure function of the resolved job and the place. On one machine the whole table becomes processes; in a pod one row
 does, with the same command and in the same way.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import SCRATCH_DIR
+from areal.plan.cluster_names import SCRATCH_DIR, Role
 from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import Program, long_running, spec_of
 from areal.plan.roles import RoleInstance, role_instances
 
 
@@ -59,7 +60,7 @@ class RoleRow:
     """One process to run. Times in seconds."""
 
     name: str
-    role: str
+    role: Role
     index: int
     command: list[str]
     env: Mapping[str, str]
@@ -74,43 +75,22 @@ class RoleRow:
     probe_host: str = "127.0.0.1"  # where its readiness is asked
 
 
-@dataclass(frozen=True)
-class _Life:
-    """How long a role may take to start and to end."""
-
-    start_deadline_s: float
-    drain_s: float
-    depends_on: tuple[str, ...] = field(default=())
-
-
-_LIVES = {
-    "redis": _Life(30, 10),
-    "reward": _Life(60, 10),
-    "reward-custom": _Life(60, 10),
-    "controller": _Life(60, 10, ("redis",)),
-    "generation": _Life(600, 15),  # large models load for minutes; it dials the controller when that is there
-    "worker": _Life(60, 15, ("controller", "reward", "reward-custom")),
-    "trainer": _Life(600, 60, ("redis", "controller")),  # draining ends with a checkpoint
-}
-
 _MAX_RESTARTS = 10
 
 _ANYWHERE = ("0.0.0.0", "::")  # bound to these, a server is on loopback, too
-
-_POD_DRAIN_S = {"trainer": 600.0}  # a large checkpoint on a shared volume; the pod's own grace may be shorter
 
 
 def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRow]:
     """The rows of a run on one machine in dependency order; `place` defaults to this machine."""
     where = Place.here() if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
-    by_role: dict[str, list[str]] = {}
+    by_role: dict[Role, list[str]] = {}
     for instance in instances:
         by_role.setdefault(instance.role, []).append(instance.name)
     return [
         replace(
             _row(resolved, instance, where),
-            depends_on=[name for role in _LIVES[instance.role].depends_on for name in by_role.get(role, ())],
+            depends_on=[name for role in spec_of(instance.role).depends_on for name in by_role.get(role, ())],
         )
         for instance in instances
     ]
@@ -121,24 +101,25 @@ def role_row(resolved: ResolvedJob, role: str, index: int, place: Place) -> Role
 
     Raises ConfigError for a role that has no row.
     """
-    if role not in _LIVES:
-        raise ConfigError(f"there is no role {role!r}", fix=f"name one of: {', '.join(_LIVES)}")
+    known = next((one for one in long_running() if one == role), None)
+    if known is None:
+        raise ConfigError(f"there is no role {role!r}", fix=f"name one of: {', '.join(long_running())}")
     if role not in resolved.ports and f"{role}-{index}" not in resolved.ports:
         raise ConfigError(f"the job has no role {role!r}", fix=f"name one of: {', '.join(resolved.ports)}")
-    name = f"{role}-{index}" if role in ("generation", "worker", "trainer") else role
-    row = _row(resolved, RoleInstance(name, role, index), place)
+    spec = spec_of(known)
+    row = _row(resolved, RoleInstance(spec.member(index), known, index), place)
     return replace(
         row,
         start_deadline_s=max(row.start_deadline_s, resolved.patience_s),
-        drain_s=_POD_DRAIN_S.get(role, row.drain_s),
+        drain_s=row.drain_s if spec.pod_drain_s is None else spec.pod_drain_s,
         # only the first rank serves; the others' death shows in their launchers, their hanging in the first one's
-        ready="none" if role == "trainer" and index > 0 else row.ready,
-        first_start="epoch" if role == "trainer" else "at_once",
+        ready="none" if spec.gang and index > 0 else row.ready,
+        first_start="epoch" if spec.gang else "at_once",
     )
 
 
 def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow:
-    life = _LIVES[instance.role]
+    spec = spec_of(instance.role)
     return RoleRow(
         name=instance.name,
         role=instance.role,
@@ -147,10 +128,10 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow
         env=_environment(resolved, instance, place),
         ports=dict(resolved.ports_of(instance.role, instance.index)),
         depends_on=[],
-        ready="tcp" if instance.role == "redis" else "grpc",
-        drain_s=life.drain_s,
-        start_deadline_s=life.start_deadline_s,
-        restart="epoch" if instance.role == "trainer" else "in_place",
+        ready=spec.readiness,
+        drain_s=spec.drain_s,
+        start_deadline_s=spec.start_s,
+        restart="epoch" if spec.gang else "in_place",
         max_restarts=_MAX_RESTARTS,
         probe_host="127.0.0.1" if resolved.bind in _ANYWHERE else resolved.bind,
     )
@@ -158,22 +139,23 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow
 
 def _command(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
     ports = resolved.ports_of(instance.role, instance.index)
-    if instance.role == "redis":
+    program = spec_of(instance.role).program
+    if program is Program.REDIS:
         return [place.redis_server, str(resolved.layout.redis_conf)]
     listen = ["--port", str(ports["grpc"]), "--metrics-port", str(ports["metrics"])]
     job = ["--job", str(place.job_file or resolved.layout.resolved)]
-    if instance.role == "trainer":
+    if program is Program.TORCHRUN:
         gang = [*_gang(resolved, instance, place), "-m", "areal_trainer.main", *job, *listen]
         return [place.python, "-m", "areal_trainer.torchrun", *gang]
     command = [*place.areal_role, instance.role, *job, "--index", str(instance.index), *listen]
-    return [*command, "--engine-port", str(ports["engine"])] if instance.role == "generation" else command
+    return [*command, "--engine-port", str(ports["engine"])] if "engine" in ports else command
 
 
 def _gang(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
     """The arguments of torchrun: all ranks here, or this pod's among several pods'."""
     trainer = resolved.job.spec.trainer
     if resolved.endpoints.rendezvous is None:
-        port = resolved.ports_of("trainer", 0)["rendezvous"]
+        port = resolved.ports_of(instance.role, 0)["rendezvous"]
         gang = ["--nnodes", "1", "--nproc-per-node", str(trainer.world_size), "--max-restarts", "0"]
         return [*gang, "--master-addr", place.host, "--master-port", str(port)]
     host, _, meet = resolved.endpoints.rendezvous.rpartition(":")
@@ -192,7 +174,7 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: Place) ->
         "OMP_NUM_THREADS": "1",  # several processes share the cores; more threads each is slower
         "TOKENIZERS_PARALLELISM": "false",
     }
-    if instance.role == "trainer" and place.interface:
+    if spec_of(instance.role).gang and place.interface:
         environment["GLOO_SOCKET_IFNAME"] = place.interface
     if resolved.namespace is not None:
         environment["AREAL_NAMESPACE"] = resolved.namespace

@@ -1,19 +1,19 @@
-"""Makes a run directory: secrets, Redis' files, the recipe's copy, and the resolved job last.
+"""Writer of a run directory: secrets, Redis' files, the recipe's copy, and the resolved job last.
 
 A directory without `resolved.json` was never a run: whatever fails before that, starting again is possible.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 from pathlib import Path
 
 from areal.errors import InfraError
+from areal.files import write_atomically
 from areal.plan.layout import RunLayout
 from areal.plan.redis_conf import redis_acl, redis_conf
-from areal.plan.resolved import REDIS_USERS, ResolvedJob
+from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import redis_logins
 
 _SECRET_BYTES = 32
 
@@ -29,11 +29,11 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
         layout.redis.mkdir(exist_ok=True)
         layout.redis.chmod(0o700)
         secret_in(layout.token)
-        passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in REDIS_USERS}
-        _write_private(layout.redis_acl, redis_acl(resolved, passwords))
-        _write_private(layout.redis_conf, redis_conf(resolved))
+        passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in redis_logins().values()}
+        write_atomically(layout.redis_acl, redis_acl(resolved, passwords).encode(), private=True)
+        write_atomically(layout.redis_conf, redis_conf(resolved).encode(), private=True)
         if recipe is not None and resolved.recipe_path is not None:
-            copy_whole(recipe, resolved.recipe_path)
+            write_atomically(resolved.recipe_path, recipe.read_bytes())
         resolved.save()
     except OSError as error:
         raise InfraError(
@@ -52,14 +52,6 @@ def make_directories(layout: RunLayout) -> None:
         directory.mkdir(parents=True, exist_ok=True)
 
 
-def copy_whole(source: Path, target: Path) -> None:
-    """A copy that is there as a whole or not at all. Raises OSError."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
-    shutil.copyfile(source, part)
-    part.replace(target)
-
-
 def secret_in(path: Path) -> str:
     """The secret in a file; made, with mode 0600, when there is none."""
     if path.exists():
@@ -67,17 +59,5 @@ def secret_in(path: Path) -> str:
         if kept := path.read_text(encoding="ascii").strip():
             return kept
     made = secrets.token_urlsafe(_SECRET_BYTES)
-    _write_private(path, made)
+    write_atomically(path, made.encode(), private=True)
     return made
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Write a file that is nobody else's to read, at no moment."""
-    part = path.with_name(path.name + ".part")
-    part.unlink(missing_ok=True)
-    handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)

@@ -1,7 +1,7 @@
 """The roles `reward` (exact, math, programs) and `reward-custom` (the recipe's function): one gRPC service each.
 
 They differ in what they offer only, so that user code and its dependencies never enter the hardened role's processes.
-A job whose verifier is `code` has the sandbox in its reward role, with the Sandbox service beside the Reward one.
+A job whose verifier is `code` has the sandbox in its reward role.
 """
 
 from __future__ import annotations
@@ -11,23 +11,20 @@ import logging
 from collections.abc import Mapping
 
 from areal.errors import ConfigError, ExitCode
+from areal.judge.stack import CodeStack, StackSettings, code_stack
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
-from areal.reward.sandbox.values import Tier
-from areal.reward.sandbox_service import SERVICE_NAME as SANDBOX_SERVICE_NAME
-from areal.reward.sandbox_service import SandboxService
 from areal.reward.service import SERVICE_NAME, RewardService
-from areal.reward.stack import CodeStack, StackSettings, code_stack
 from areal.reward.verifier import Verifier
 from areal.reward.verifiers.code import CodeSettings, CodeVerifier
 from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
 from areal.reward.verifiers.math import MathVerifier
+from areal.sandbox.values import Tier
 from areal.v1 import reward_pb2_grpc as rpc
-from areal.v1 import sandbox_pb2_grpc as sandbox_rpc
 
 log = logging.getLogger(__name__)
 
@@ -64,12 +61,8 @@ async def run(ctx: RoleContext) -> int:
         if ctx.role == "reward" and ctx.job.job.spec.reward.verifier == "code":
             code = await owned.enter_async_context(code_stack(_settings(ctx), metrics, server.set_ready))
             verifiers["code"] = _code_verifier(ctx, code)
-            service = SandboxService(code.dispatcher, code.readiness, progress, verifiers.get("math"))
-            server.add(sandbox_rpc.add_SandboxServicer_to_server, service, SANDBOX_SERVICE_NAME)
             ready, tier = code.readiness.ready, code.dispatcher.offer.tier.name
-        server.add(
-            rpc.add_RewardServicer_to_server, RewardService(verifiers, metrics, progress, tier=tier), SERVICE_NAME
-        )
+        server.add(rpc.add_RewardServicer_to_server, RewardService(verifiers, metrics, progress), SERVICE_NAME)
         try:
             port = await server.start(ctx.port, ctx.bind)
             metrics.serve(ctx.metrics_port, ctx.bind)

@@ -32,11 +32,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class RewardService(rpc.RewardServicer):
     """Items fail alone: a fault is that item's result, never the call's status."""
 
-    def __init__(
-        self, verifiers: Mapping[str, Verifier], metrics: RoleMetrics, progress: ProgressCounter, *, tier: str = ""
-    ) -> None:
-        """`tier`: of the sandbox, where programs are judged."""
-        self._tier = tier
+    def __init__(self, verifiers: Mapping[str, Verifier], metrics: RoleMetrics, progress: ProgressCounter) -> None:
         self._verifiers = dict(verifiers)
         self._metrics = metrics
         self._progress = progress
@@ -61,13 +57,6 @@ class RewardService(rpc.RewardServicer):
                 results[position] = result
         self._progress.advance(len(results))
         return pb.ScoreResponse(results=results)
-
-    async def GetRewardCapabilities(
-        self, request: pb.GetRewardCapabilitiesRequest, context: Context
-    ) -> pb.GetRewardCapabilitiesResponse:
-        """What this instance can verify."""
-        slots = sum(verifier.slots for verifier in self._verifiers.values())
-        return pb.GetRewardCapabilitiesResponse(verifiers=sorted(self._verifiers), slots=slots, tier=self._tier)
 
     async def _part(self, name: str, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
         verifier = self._verifiers.get(name)

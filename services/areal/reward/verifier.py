@@ -1,4 +1,4 @@
-"""What a verifier is, and the answers it gives.
+"""The verifier protocol, and the results that verifiers give.
 
 A result is a score, a graded verdict, or a fault that says whose fault it was. A fault never carries a score: no
 infrastructure problem becomes reward 0.
@@ -6,10 +6,8 @@ infrastructure problem becomes reward 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
-
-import orjson
+from collections.abc import Sequence
+from typing import Protocol
 
 from areal.errors import DataError
 from areal.v1 import common_pb2 as common
@@ -33,28 +31,6 @@ class Verifier(Protocol):
 
     async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
         """One result an item, in order. Never raises for an item's sake."""
-
-
-def row_of_item(item: pb.ScoreItem) -> dict[str, Any]:
-    """The item's dataset row. Raises DataError when it is no JSON object."""
-    try:
-        row = orjson.loads(item.row_json)
-    except orjson.JSONDecodeError as error:
-        raise DataError(f"row_json is not JSON: {error}", fix="send the dataset row as a JSON object") from None
-    if not isinstance(row, dict):
-        raise DataError(f"row_json is a {type(row).__name__}", fix="send the dataset row as a JSON object")
-    return row
-
-
-def answer_of_row(row: Mapping[str, Any], field: str) -> Any:
-    """The expected answer of a row. Raises DataError when the row has none."""
-    answer = row.get(field)
-    if answer is None:
-        raise DataError(
-            f'the row has no "{field}" to compare with (it has {", ".join(map(str, row)) or "no columns"})',
-            fix="add this column to the dataset, or name another one in reward.answerField",
-        )
-    return answer
 
 
 def fault_result(

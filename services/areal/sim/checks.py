@@ -1,4 +1,4 @@
-"""What must hold on every schedule, told from the truth that no role sees.
+"""Invariants checked on every schedule, against a record that no role sees.
 
 Promise 1: every group ends exactly once, trained in the surviving lineage or tombstoned, and faults that heal leave no
 tombstone of infra, deadline or poison. Promise 2: no trained token is older than its group's η. Promise 6 is the run's
@@ -8,12 +8,16 @@ own: it finishes within bounded virtual time.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
-from areal.ledger.values import COMPLETE
+from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, Reason
+from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
-from areal.sim.world import TrueSample, World
+from areal.rollout.controller.decisions import CloseGroup, JournalTombstone
+from areal.rollout.controller.settings import Settings
+from areal.sim.world import Trained, World
 
-_HEALED = ("infra", "deadline", "poison")
+_HEALED = {Reason.INFRA, Reason.DEADLINE, Reason.POISON}
 
 
 def check_admission(world: World, core: Controller, group: int) -> None:
@@ -27,22 +31,62 @@ def check_admission(world: World, core: Controller, group: int) -> None:
         )
 
 
-def check_close(world: World, group: int, outcome: str) -> None:
-    """The journal has a tombstone before the ledger hears of it."""
-    if outcome != COMPLETE and group not in world.journal.tombstones:
-        world.truth.problems.append(f"promise 1: group {group} was closed as {outcome} before the journal had it")
+def check_close(world: World, close: CloseGroup) -> None:
+    """The journal has it on disk before the ledger hears of it."""
+    on_disk, group, problems = world.journal.on_disk, close.group, world.truth.problems
+    if close.outcome != COMPLETE and group not in on_disk.tombstones:
+        problems.append(f"promise 1: group {group} was closed as {close.outcome} before the journal had it")
+    if close.short and on_disk.short.get(group) != close.indices:
+        problems.append(f"promise 1: group {group} was closed with {close.indices} before the journal had it")
 
 
-def surviving(world: World) -> dict[int, tuple[tuple[int, ...], tuple[tuple[bytes, ...], ...]]]:
-    """Step → groups and payloads of the surviving lineage: an entry survives unless a later trainer started at or
-    below its step."""
-    lineage: dict[int, tuple[tuple[int, ...], tuple[tuple[bytes, ...], ...]]] = {}
-    for step, fence, groups, payloads in world.truth.trained:
-        if any(later > fence and from_step <= step for later, from_step in world.truth.starts):
+def check_closed(world: World, core: Controller, group: int, answer: CloseResult) -> None:
+    """The ledger closed complete what the controller judged; remember what that is."""
+    if answer.status is not CloseStatus.CLOSED or answer.outcome != COMPLETE:
+        return
+    held = world.store.model.samples[group]
+    world.truth.closed.setdefault(group, set()).add(tuple(held[index][0] for index in sorted(held)))
+    known = core.book.groups.get(group)
+    if known is not None and world.store.run_id == 0:
+        told = {index: figures.reward for index, figures in known.done.items()}
+        if told != {index: meta.reward for index, (_, meta) in held.items() if index in told}:
+            world.truth.problems.append(f"promise 1: group {group} was closed on figures that the ledger doesn't hold")
+
+
+def check_length(world: World, core: Controller) -> None:
+    """Nobody works on groups beyond the run's end."""
+    limit = core.max_steps * core.settings.batch_groups
+    if core.book.open and core.book.ranks.rank(max(core.book.open)) >= limit:
+        world.truth.problems.append(f"group {max(core.book.open)} beyond the end of {core.max_steps} steps stays open")
+
+
+def check_void(world: World, entries: Iterable[Entry], fence: int) -> None:
+    """What a controller writes after a newer one began does not count."""
+    for entry in entries:
+        if isinstance(entry, JournalTombstone):
+            counted = world.journal.on_disk.tombstones.get(entry.group)
+            if counted is not None and counted.fence == fence:
+                world.truth.problems.append(f"promise 5: group {entry.group} ended as old controller f{fence} says")
+
+
+def check_rebuilt(world: World, settings: Settings) -> None:
+    """Hot fields survive a restart."""
+    kept = world.truth.kept
+    for name in ("max_steps", "max_staleness", "max_concurrent"):
+        said = getattr(kept, name)
+        if said is not None and getattr(settings, name) != said:
+            world.truth.problems.append(f"a restart forgot {name} {said}")
+
+
+def surviving(world: World) -> dict[int, Trained]:
+    """By step, what the surviving lineage trained: an entry survives unless a later trainer started at or below it."""
+    lineage: dict[int, Trained] = {}
+    for trained in world.truth.trained:
+        if any(later > trained.fence and from_step <= trained.step for later, from_step in world.truth.starts):
             continue
-        if step in lineage:
-            world.truth.problems.append(f"promise 1: step {step} was trained twice")
-        lineage[step] = (groups, payloads)
+        if trained.step in lineage:
+            world.truth.problems.append(f"promise 1: step {trained.step} was trained twice")
+        lineage[trained.step] = trained
     return lineage
 
 
@@ -52,24 +96,38 @@ def verify(world: World) -> list[str]:
     lineage = surviving(world)
     if sorted(lineage) != list(range(len(lineage))):
         problems.append(f"promise 1: steps {sorted(lineage)} are not consecutive")
-    trained = Counter(group for groups, _ in lineage.values() for group in groups)
-    tombstones = world.journal.tombstones
+    trained = Counter(group for step in lineage.values() for group in step.groups)
+    tombstones = world.journal.on_disk.tombstones
     problems += [f"promise 1: group {g} was trained {count} times" for g, count in trained.items() if count > 1]
     problems += [f"promise 1: group {g} was trained and tombstoned" for g in trained if g in tombstones]
     ended = set(trained) | set(tombstones)
     lost = set(range(max(ended, default=-1) + 1)) - ended
     problems += [f"promise 1: group {g} has no end" for g in sorted(lost)]
-    problems += [f"promise 1: group {t.group} ended as {t.reason}" for t in tombstones.values() if t.reason in _HEALED]
-    for step, (groups, payloads) in lineage.items():
-        if len(groups) != world.scenario.batch_groups:
-            problems.append(f"promise 1: step {step} trained {len(groups)} groups")
-        for group, parts in zip(groups, payloads, strict=True):
-            _check_group(world, step, group, [world.truth.samples[int(part)] for part in parts])
+    healed = _HEALED - ({Reason.DEADLINE} if world.scenario.endless_share else set())
+    problems += [f"promise 1: group {t.group} ended as {t.reason}" for t in tombstones.values() if t.reason in healed]
+    for step, entry in lineage.items():
+        if len(entry.groups) != world.scenario.batch_groups:
+            problems.append(f"promise 1: step {step} trained {len(entry.groups)} groups")
+        for group, payloads in zip(entry.groups, entry.payloads, strict=True):
+            _check_group(world, step, group, payloads)
+    _check_progress(world, len(lineage))
     return problems
 
 
-def _check_group(world: World, step: int, group: int, samples: list[TrueSample]) -> None:
-    if len(samples) != world.scenario.group_size:
+def _check_progress(world: World, steps: int) -> None:
+    """Promise 6: with nothing broken a step follows the last one in time, and a run without faults is no slower."""
+    scenario, truth, now = world.scenario, world.truth, world.scheduler.now
+    if truth.longest_idle_s > scenario.patience_s:
+        truth.problems.append(f"promise 6: nothing was trained for {truth.longest_idle_s:.1f} s with nothing broken")
+    if not scenario.faults and now > scenario.longest_s(steps):
+        truth.problems.append(f"promise 6: {steps} steps without a fault took {now:.1f} s")
+
+
+def _check_group(world: World, step: int, group: int, payloads: tuple[bytes, ...]) -> None:
+    samples = [world.truth.samples[int(payload)] for payload in payloads]
+    if payloads not in world.truth.closed.get(group, ()):
+        world.truth.problems.append(f"promise 1: group {group} was trained with samples that it was not closed with")
+    if len(samples) != world.scenario.group_size and len(samples) < 2:
         world.truth.problems.append(f"promise 1: group {group} was trained with {len(samples)} samples")
     eta = min(samples, key=lambda sample: sample.first_token_s).eta
     oldest = min(version for sample in samples for version in sample.versions)

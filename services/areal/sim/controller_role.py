@@ -1,56 +1,63 @@
-"""The controller in the simulation: the real core; its loop, ledger link and journal writer in virtual time."""
+"""The controller in the simulation: the real core, carrier, journal and rebuild; their ports in virtual time."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import replace
-from typing import Protocol, TypeAlias
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
 
-from areal.ledger.journal import Cursor, Tombstone
-from areal.ledger.values import CloseStatus
-from areal.rollout.controller.core import Controller, Rebuilt
+from areal.errors import FencedError
+from areal.ledger.journal import Journal
+from areal.rollout.controller.carrier import Carrier, Entry, LedgerAnswer, Operation, WorkOrder, rebuild
+from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import (
-    Admit,
     AdvanceLedger,
     Answer,
     CloseGroup,
-    Decision,
-    FleetChanged,
-    FloorChanged,
-    GrantLease,
-    JournalCursor,
     JournalTombstone,
-    KeepHot,
-    KeepServed,
-    LeaseEvaluation,
     RecordEvaluation,
     ReopenGroup,
-    Resend,
-    Revoke,
     ScanLedger,
-    StopWorkers,
 )
+from areal.rollout.controller.inputs import Input
+from areal.rollout.controller.journal_writer import write_entries
+from areal.rollout.controller.kept import Kept, check_alive
 from areal.rollout.controller.settings import Settings
-from areal.sim.checks import check_admission, check_close
+from areal.sim.checks import check_admission, check_close, check_closed, check_length, check_rebuilt, check_void
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Life, Pipe
+from areal.sim.watched import WatchedController
 from areal.sim.world import World
-
-Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
-Input: TypeAlias = Callable[[Controller, float], None]
 
 _TICK_S = 0.25
 _GATHER_S = 0.002
+_TORN_SHARE = 0.05  # of looks at a stream, that find it broken while two processes have the controller's address
+_WRONG_SHARE = 0.3  # of connections, while an address still names the process that was replaced
 
 
 class WorkerEnd(Protocol):
-    """What the controller's side of a stream may do to a worker."""
+    """What arrives at a worker."""
 
-    down: Pipe
-
-    def ordered(self, orders: list[Decision], fence: int, committed: int) -> None: ...
+    def ordered(self, orders: list[WorkOrder], fence: int, committed: int) -> None: ...
+    def told_to_resend(self, fence: int) -> None: ...
     def told_fleet(self, fleet: list[tuple[int, int]]) -> None: ...
+
+
+class Stream:
+    """An open stream to a worker."""
+
+    def __init__(self, worker: WorkerEnd, down: Pipe) -> None:
+        self.worker = worker
+        self.down = down
+        self.open = True
+
+    def send(self, call: Callable[..., None], *args: object) -> None:
+        """Have the worker hear it, if the stream is still open then."""
+        self.down.send(self._deliver, call, args)
+
+    def _deliver(self, call: Callable[..., None], args: tuple[object, ...]) -> None:
+        if self.open:
+            call(*args)
 
 
 def settings_of(scenario: Scenario) -> Settings:
@@ -61,7 +68,7 @@ def settings_of(scenario: Scenario) -> Settings:
         max_steps=scenario.max_steps,
         max_staleness=scenario.max_staleness,
         max_concurrent=scenario.max_concurrent,
-        group_deadline_s=300.0,
+        group_deadline_s=scenario.deadline_s,
         filter_zero_variance=scenario.filter_share > 0,
         bytes_per_group=1,
         budget_bytes=scenario.budget_groups,
@@ -72,215 +79,293 @@ def settings_of(scenario: Scenario) -> Settings:
     )
 
 
-class ControllerRole:
-    """Dies and is rebuilt; what it knew in memory is gone."""
+class ControllerProcess:
+    """One incarnation, from its fence to its end. What it knew in memory is gone with it."""
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.core: Controller | None = None
-        self.incarnation = 0
-        self.workers: dict[str, tuple[int, WorkerEnd]] = {}  # open streams: name → (worker's incarnation, worker)
+        self.life = Life(world.scheduler)
+        self.fence = world.fence("controller")
+        self.carrier: Carrier | None = None
+        self.workers: dict[str, Stream] = {}
         self.answers: dict[int, Answer] = {}
-        self._life = Life(world.scheduler)
-        self._tickets = 0
+        self.callers: dict[int, int] = {}  # ticket → fence of the trainer that called
+        self._obeyed = self._served = 0  # newest trainer whose call was accepted, whose weights were served
+        self._journal = Journal(Path("journal"), world.journal)
+        self._found = self._journal.start(self.fence)
+        self._kept = world.kept[max(world.kept)] if world.kept else Kept()
+        world.kept[self.fence] = self._kept
+        self._orders: dict[str, list[WorkOrder]] = {}
+        self._stepping = False
+        self._guarded(self._claim)
 
-    # ---- life
+    @property
+    def core(self) -> Controller | None:
+        """None until the ledger was claimed."""
+        return self.carrier.core if self.carrier is not None else None
 
-    def start(self) -> None:
-        """Come up: fence, claim, scan, rebuild; tries again while Redis is away."""
+    def end(self, *, power: bool = False) -> None:
+        """Die between two steps; with its machine's power what it did not sync is lost."""
+        self.life.end()
+        if power:
+            self.world.journal.lose_power()
+
+    def _guarded(self, step: object, *args: object) -> None:
+        """Run a step; the error of an old fence ends the process."""
+        try:
+            step(*args)  # type: ignore[operator]
+        except FencedError as error:
+            words = error.message
+            self.world.log(lambda: f"controller f{self.fence} ends: {words}")
+            if self.fence == self.world.fences["controller"]:
+                self.world.truth.problems.append(f"a living controller was fenced: {words}")
+            self.life.end()
+
+    def _after(self, delay_s: float, step: object, *args: object) -> None:
+        self.life.after(delay_s, self._guarded, step, *args)
+
+    def _claim(self) -> None:
         world = self.world
-        self._life = Life(world.scheduler)
         if not world.store.up:
-            self._life.after(0.1, self.start)
+            self._after(0.1, self._claim)
             return
-        self.incarnation += 1
-        self._fence = world.fence("controller")
         ledger = world.store.ledger()
-        ledger.claim(self._fence)
-        view = ledger.scan()
+        ledger.claim(self.fence)
+        world.used_ledger("controller", self.fence)
         self._run_id = world.store.run_id
-        cursor, tombstones = world.journal.cursor, world.journal.tombstones
-        next_group = cursor.next_group if cursor else 0
-        below = sum(1 for group in tombstones if group < next_group)
-        kept, settings = world.kept, settings_of(world.scenario)
-        settings = replace(
-            settings,
-            max_steps=settings.max_steps if kept.max_steps is None else kept.max_steps,
-            max_staleness=settings.max_staleness if kept.max_staleness is None else kept.max_staleness,
+        settings, rebuilt = rebuild(
+            settings_of(world.scenario), self._found, self._kept, ledger.scan(), world.evaluated
         )
-        rebuilt = Rebuilt(
-            view=view,
-            tombstones={group: tombstone.reason for group, tombstone in tombstones.items()},
-            trainer_fence=cursor.fence if cursor else 0,
-            next_group=next_group,
-            trainer_step=(next_group - below) // settings.batch_groups,
-            served=kept.served,
-            evaluated=world.evaluated,
-        )
-        self._inputs: list[Input] = []
-        self._operations: deque[Operation] = deque()
-        self._journal: list[JournalTombstone | JournalCursor] = []
-        self._stepping = self._working = self._writing = False
-        self.workers = {}
-        self.answers = {}
-        self.core = Controller(settings, rebuilt, world.scheduler.now)
-        world.log(lambda: f"controller f{self._fence} starts at group {next_group}")
-        self._life.after(_TICK_S, self._tick)
-        self._wake()
-
-    def kill(self) -> None:
-        """Die between two steps."""
-        self._life.end()
-        self.core = None
+        check_rebuilt(world, settings)
+        core = WatchedController(settings, rebuilt, world.scheduler.now, world.truth.problems.append)
+        self.carrier = Carrier(core, self, self._kept)
+        world.log(lambda: f"controller f{self.fence} starts at group {rebuilt.next_group}")
+        self._after(_TICK_S, self._tick)
+        self.wake()
 
     # ---- inputs
 
+    def open_stream(self, name: str, worker: WorkerEnd, down: Pipe) -> Stream:
+        """A worker's new stream takes the place of its old one."""
+        if (old := self.workers.get(name)) is not None:
+            old.open = False
+        stream = self.workers[name] = Stream(worker, down)
+        return stream
+
     def post(self, item: Input) -> None:
-        """An input arrives."""
-        self._inputs.append(item)
-        self._wake()
-
-    def ask(self, call: Callable[[Controller, int], None]) -> int:
-        """A call arrives; its answer will be in `answers` under the returned ticket."""
-        self._tickets += 1
-        ticket = self._tickets
-        self.post(lambda core, now: call(core, ticket))
-        return ticket
-
-    def _wake(self) -> None:
-        if not self._stepping:
-            self._stepping = True
-            self._life.after(_GATHER_S, self._step)
+        """A message arrives."""
+        if self.life.alive and self.carrier is not None:
+            self.carrier.post(item)
 
     def _tick(self) -> None:
-        core, store = self.core, self.world.store
-        assert core is not None
-        core.tick(self.world.scheduler.now)
+        assert self.carrier is not None
+        store = self.world.store
         if store.up and store.run_id != self._run_id:
             self._restarted()
-        self._step()
-        self._life.after(_TICK_S, self._tick)
+        self.carrier.tick(self.world.scheduler.now)
+        self._send()
+        self._after(_TICK_S, self._tick)
 
     def _step(self) -> None:
+        assert self.carrier is not None
         self._stepping = False
-        core, now = self.core, self.world.scheduler.now
-        assert core is not None
-        inputs, self._inputs = self._inputs, []
-        for item in inputs:
-            item(core, now)
-        orders: dict[str, list[Decision]] = {}
-        for decision in core.decide(now):
-            self._carry(core, decision, orders)
+        self.carrier.step(self.world.scheduler.now)
+        self._send()
+
+    def _send(self) -> None:
+        """The orders of one step travel together."""
+        assert self.carrier is not None
+        core, orders = self.carrier.core, self._orders
+        check_length(self.world, core)
+        self._orders = {}
         for name, todo in orders.items():
             if name in self.workers:
                 stream = self.workers[name]
-                stream[1].down.send(self._deliver, self.incarnation, name, stream, todo)
-        self.world.truth.finished |= core.done and self._settled()
+                stream.send(stream.worker.ordered, todo, self.fence, core.book.committed)
+        if self.fence == self.world.fences["controller"]:
+            self.world.truth.finished |= core.done and self.carrier.settled
 
-    def _settled(self) -> bool:
-        return not self._journal and not self._operations
+    # ---- ports
 
-    def _deliver(self, incarnation: int, name: str, stream: tuple[int, WorkerEnd], orders: list[Decision]) -> None:
-        if self.incarnation == incarnation and self.workers.get(name) == stream and self.core is not None:
-            stream[1].ordered(orders, self._fence, self.core.book.committed)
+    def wake(self) -> None:
+        if not self._stepping:
+            self._stepping = True
+            self._after(_GATHER_S, self._step)
 
-    # ---- decisions
-
-    def _carry(self, core: Controller, decision: Decision, orders: dict[str, list[Decision]]) -> None:
+    def journal(self, entries: Sequence[Entry]) -> None:
         world = self.world
-        match decision:
-            case GrantLease() | Revoke() | FloorChanged() | LeaseEvaluation():
-                orders.setdefault(decision.worker, []).append(decision)
-            case CloseGroup() | ReopenGroup() | ScanLedger() | AdvanceLedger():
-                self._operations.append(decision)
-                if not self._working:
-                    self._working = True
-                    self._life.after(world.scheduler.between(0.001, 0.02), self._operate)
-            case JournalTombstone() | JournalCursor():
-                self._journal.append(decision)
-                if isinstance(decision, JournalTombstone):
-                    world.on_point(Point.DECIDED)
-                if not self._writing:
-                    self._writing = True
-                    self._life.after(world.scheduler.between(0.001, world.scenario.journal_s), self._write)
-            case Answer(ticket):
-                self.answers[ticket] = decision
-            case KeepServed(weights):
-                world.kept.served = weights
-            case KeepHot(max_steps, max_staleness):
-                world.kept.max_steps, world.kept.max_staleness = max_steps, max_staleness
-            case FleetChanged():
-                self.tell_fleet(core)
-            case Resend() | StopWorkers():
-                for name in self.workers:
-                    orders.setdefault(name, []).append(decision)
-            case RecordEvaluation(policy_id):
-                world.evaluated.append(policy_id)
-            case Admit(group):
-                check_admission(world, core, group)
-            case _:
-                pass
-        world.log(lambda: f"controller: {decision}")
+        for entry in entries:
+            if isinstance(entry, JournalTombstone):
+                world.on_point(Point.DECIDED)
+        self._after(world.scheduler.between(0.001, world.scenario.journal_s), self._write, entries)
 
-    def fleet(self, core: Controller) -> list[tuple[int, int]]:
+    def _write(self, entries: Sequence[Entry]) -> None:
+        newest = self.world.fences["controller"]
+        try:
+            write_entries(self._journal, entries, self.fence, lambda: newest)
+        finally:
+            if newest > self.fence:
+                check_void(self.world, entries, self.fence)
+        self._after(self.world.scheduler.between(0.0, 0.01), self._written)
+
+    def _written(self) -> None:
+        assert self.carrier is not None
+        self.carrier.journalled()
+
+    def keep(self, kept: Kept) -> None:
+        self.world.kept[self.fence] = kept
+        check_alive(self.fence, self.world.fences["controller"])
+        self.world.truth.kept = kept
+
+    def reply(self, answer: Answer) -> None:
+        self.answers[answer.ticket] = answer
+        caller = self.callers.pop(answer.ticket, None)
+        if caller is not None and answer.error is None:
+            self._obeyed = self.world.obeyed("a controller", caller, self._obeyed)
+
+    def order(self, order: WorkOrder) -> None:
+        self._orders.setdefault(order.worker, []).append(order)
+        self.world.log(lambda: f"controller f{self.fence}: {order}")
+
+    def resend(self) -> None:
+        for stream in self.workers.values():
+            stream.send(stream.worker.told_to_resend, self.fence)
+
+    def stop_workers(self) -> None:
+        """They stay: the run is checked to its last message."""
+
+    def tell_fleet(self) -> None:
+        fleet = self.fleet()
+        for stream in self.workers.values():
+            stream.send(stream.worker.told_fleet, fleet)
+
+    def tell_servers(self) -> None:
+        """They read what is served as often as they look."""
+        assert self.carrier is not None
+        if (served := self.carrier.core.fleet.served) is not None:
+            self._served = self.world.obeyed("the published weights", served.fence, self._served)
+
+    def record(self, evaluation: RecordEvaluation) -> None:
+        self.world.evaluated.append(evaluation.policy_id)
+
+    def admitted(self, group: int) -> None:
+        assert self.carrier is not None
+        check_admission(self.world, self.carrier.core, group)
+
+    def fleet(self) -> list[tuple[int, int]]:
         """Routable servers as workers are told: (index, version)."""
-        servers = core.fleet.servers.values()
+        assert self.carrier is not None
+        servers = self.carrier.core.fleet.servers.values()
         return [(int(s.report.server_id), s.report.version) for s in servers if s.routable]
 
-    def tell_fleet(self, core: Controller) -> None:
-        """Push the fleet to every worker."""
-        fleet = self.fleet(core)
-        for _, worker in self.workers.values():
-            worker.down.send(worker.told_fleet, fleet)
+    # ---- the ledger
 
-    # ---- journal and ledger
-
-    def _write(self) -> None:
-        entries, self._journal = self._journal, []
-        self._writing = False
-        journal = self.world.journal
-        for entry in entries:
-            match entry:
-                case JournalTombstone(group, reason, detail):
-                    journal.tombstones.setdefault(group, Tombstone(group, reason, self._fence, detail))
-                    self.post(lambda core, now, e=entry: core.journalled(e.group, e.reason))  # type: ignore[misc]
-                case JournalCursor(ticket, fence, next_group, step):
-                    if journal.cursor is None or fence >= journal.cursor.fence:
-                        journal.cursor = Cursor(fence, next_group, step)
-                    self.post(lambda core, now, t=ticket: core.cursor_journalled(t))  # type: ignore[misc]
+    def ledger(self, operations: Sequence[Operation]) -> None:
+        self._after(self.world.scheduler.between(0.001, 0.02), self._operate)
 
     def _restarted(self) -> None:
+        assert self.carrier is not None
         store = self.world.store
-        store.ledger().claim(self._fence)
+        store.ledger().claim(self.fence)
+        self.world.used_ledger("controller", self.fence)
         self._run_id = store.run_id
-        self._operations.clear()
-        self.post(lambda core, now: core.ledger_restarted())
+        self.carrier.ledger_restarted()
 
     def _operate(self) -> None:
-        store = self.world.store
+        assert self.carrier is not None
+        store, chance = self.world.store, self.world.scheduler.random
         if not store.up:
-            self._life.after(0.1, self._operate)
+            self._after(0.1, self._operate)
             return
         if store.run_id != self._run_id:
             self._restarted()
-        while self._operations:
-            self._one(self._operations.popleft())
-        self._working = False
+            return
+        operations = list(self.carrier.unanswered)
+        if len(operations) > 1:
+            chance.shuffle(operations)  # they run at once
+        for operation in operations:
+            answer = self._do(operation)
+            if not isinstance(operation, ScanLedger):
+                self.world.used_ledger("controller", self.fence)
+            if self.world.scenario.repeat_share and chance.random() < self.world.scenario.repeat_share:
+                self._after(0.3, self._repeat, operation, answer)
+            else:
+                self.carrier.answered(operation, answer)
 
-    def _one(self, operation: Operation) -> None:
-        ledger, fence = self.world.store.ledger(), self._fence
+    def _repeat(self, operation: Operation, late: LedgerAnswer) -> None:
+        """The answer was late, so the call was made again: it is done twice and answered twice."""
+        assert self.carrier is not None
+        store = self.world.store
+        if store.up and store.run_id == self._run_id:
+            self.carrier.answered(operation, self._do(operation))
+            self.carrier.answered(operation, late)
+        else:
+            self._operate()
+
+    def _do(self, operation: Operation) -> LedgerAnswer:
+        ledger, fence = self.world.store.ledger(), self.fence
+        self.world.log(lambda: f"controller f{self.fence}: {operation}")
         match operation:
-            case CloseGroup(epoch, group, outcome, indices, short):
-                check_close(self.world, group, outcome)
-                at_least = len(indices) if short else None
-                answer = ledger.close(fence, group, outcome, self.world.scenario.group_size, at_least)
-                missing = answer.missing if answer.status is CloseStatus.MISSING else ()
-                final = answer.outcome or outcome
-                self.post(lambda core, now: core.closed(now, epoch, group, final, missing))
-            case ScanLedger(ticket, epoch):
-                view = ledger.scan()
-                self.post(lambda core, now: core.scanned(now, ticket, epoch, view))
+            case CloseGroup(_, group, outcome, indices, short):
+                assert self.carrier is not None
+                check_close(self.world, operation)
+                size = self.world.scenario.group_size
+                answer = ledger.close(fence, group, outcome, size, len(indices) if short else None)
+                check_closed(self.world, self.carrier.core, group, answer)
+                return answer
+            case ScanLedger():
+                return ledger.scan()
             case AdvanceLedger(cursor, trainer_fence):
                 ledger.advance(fence, cursor, trainer_fence or None)
             case ReopenGroup(group):
                 ledger.reopen(fence, group)
+        return None
+
+
+class ControllerRole:
+    """The controller's address: `current` is the process that a new connection reaches."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.current: ControllerProcess | None = None
+        self.older: list[ControllerProcess] = []
+
+    def start(self) -> None:
+        """Another process begins."""
+        self.older = [process for process in (*self.older, self.current) if process is not None and process.life.alive]
+        self.current = ControllerProcess(self.world)
+
+    def going_on(self) -> list[ControllerProcess]:
+        """Processes that were replaced, and go on."""
+        self.older = [process for process in self.older if process.life.alive]
+        return [process for process in self.older if process.life.paused_at is None]
+
+    def reached(self) -> ControllerProcess | None:
+        """The process that a new connection reaches: the current one, or by chance an older one that goes on."""
+        going_on, chance = self.going_on(), self.world.scheduler.random
+        return chance.choice(going_on) if going_on and chance.random() < _WRONG_SHARE else self.current
+
+    @property
+    def core(self) -> Controller | None:
+        """Of the current process, None when it can't be reached."""
+        process = self.current
+        return process.core if process is not None and process.life.alive else None
+
+
+class Connection:
+    """Which controller process a peer's stream leads to: one that hangs is given up after a while."""
+
+    def __init__(self, world: World, role: ControllerRole) -> None:
+        self._world = world
+        self._role = role
+        self._patience_s = world.scheduler.between(0.2, 2.0)
+        self._process: ControllerProcess | None = None
+
+    def process(self) -> ControllerProcess | None:
+        """The process at the other end, None while there is none that serves."""
+        process, chance = self._process, self._world.scheduler.random
+        if self._role.going_on() and chance.random() < _TORN_SHARE:
+            process = None
+        if process is None or not process.life.alive or process.life.silent_s > self._patience_s:
+            self._process = process = self._role.reached()
+        return process if process is not None and process.life.alive and process.carrier is not None else None

@@ -96,6 +96,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--replay", type=int, help="print one seed's schedule, event by event")
     parser.add_argument("--aim", choices=[aim.name for aim in Aim], help="what the faults of all schedules hit")
     arguments = parser.parse_args(argv)
+    if arguments.schedules < 1 or arguments.jobs < 1 or arguments.first < 0:
+        parser.error("--schedules and --jobs are at least 1, --first at least 0")
     aim = Aim[arguments.aim] if arguments.aim else None
     if arguments.replay is not None:
         lines = story(arguments.replay, aim)

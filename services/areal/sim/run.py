@@ -7,11 +7,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
+from areal.rollout.controller.inputs import SetHotFields
 from areal.rollout.controller.status import idle_reason
 from areal.sim.checks import verify
 from areal.sim.controller_role import ControllerRole
 from areal.sim.scenario import Fault, FaultKind, Point, Scenario
+from areal.sim.scheduler import Life, Pipe
 from areal.sim.server_role import ServerRole
 from areal.sim.trainer_role import TrainerRole
 from areal.sim.worker_role import WorkerRole
@@ -30,6 +33,23 @@ class Outcome:
     events: int
     groups: int
     trace: tuple[str, ...] = ()
+
+
+_PAUSES = {FaultKind.PAUSE_WORKER, FaultKind.PAUSE_SERVER, FaultKind.PAUSE_TRAINER, FaultKind.PAUSE_CONTROLLER}
+
+
+class Living(Protocol):
+    """A process of any role."""
+
+    life: Life
+
+
+class Role(Protocol):
+    """A name under which processes follow one another."""
+
+    @property
+    def current(self) -> Living | None: ...
+    def start(self) -> None: ...
 
 
 class Stage:
@@ -71,55 +91,108 @@ class Stage:
         world, scheduler = self.world, self.world.scheduler
         world.log(lambda: f"FAULT {fault}")
         match fault.kind:
-            case FaultKind.KILL_WORKER:
+            case FaultKind.KILL_WORKER | FaultKind.PAUSE_WORKER | FaultKind.DRAIN_WORKER:
                 worker = self.workers[fault.target]
-                self._restart(worker.name, worker.kill, worker.start, 4.0)
-            case FaultKind.KILL_SERVER:
-                server = self.servers[fault.target]
-                self._restart(f"server-{fault.target}", server.kill, server.start, 4.0)
-            case FaultKind.KILL_TRAINER:
-                self._restart("trainer", self.trainer.kill, self.trainer.start, 3.0)
-            case FaultKind.KILL_CONTROLLER:
-                self._restart("controller", self.controller.kill, self.controller.start, 3.0)
+                if fault.kind is FaultKind.DRAIN_WORKER and worker.current is not None:
+                    worker.current.drain()
+                self._replace(fault, worker.name, worker, 4.0)
+            case FaultKind.KILL_SERVER | FaultKind.PAUSE_SERVER:
+                self._replace(fault, f"server-{fault.target}", self.servers[fault.target], 4.0)
+            case FaultKind.KILL_TRAINER | FaultKind.PAUSE_TRAINER:
+                self._replace(fault, "trainer", self.trainer, 3.0)
+            case FaultKind.KILL_CONTROLLER | FaultKind.PAUSE_CONTROLLER:
+                self._replace(fault, "controller", self.controller, 3.0)
+                if fault.kind is FaultKind.KILL_CONTROLLER and fault.value:
+                    world.journal.lose_power()
             case FaultKind.KILL_REDIS:
-                store = world.store
-                self._restart("redis", lambda: store.kill(fault.value), store.restart, 1.5)
-            case FaultKind.BREAK_STREAM:
-                self.workers[fault.target].break_stream()
-            case FaultKind.LAG_SERVER:
-                self.servers[fault.target].lag_s = fault.value
-            case FaultKind.REFUSE:
-                self.servers[fault.target].refusing = int(fault.value)
+                if "redis" not in self._down:
+                    world.store.kill(fault.value)
+                    self._start_later("redis", world.store.restart, 1.5)
             case FaultKind.FALL_BACK | FaultKind.ROLL_BACK:
-                rollback = fault.kind is FaultKind.ROLL_BACK
-                if "trainer" not in self._down and not self.trainer.finished:
-                    self.trainer.fall_back()
-                    self._restart("trainer", self.trainer.kill, lambda: self.trainer.start(rollback=rollback), 3.0)
-            case FaultKind.SET_ETA | FaultKind.SET_MAX_STEPS:
+                trainer, rollback = self.trainer.current, fault.kind is FaultKind.ROLL_BACK
+                if trainer is not None and "trainer" not in self._down and not trainer.finished:
+                    world.lose_newest_checkpoint()
+                    trainer.life.end()
+                    self._start_later("trainer", lambda: self.trainer.start(rollback=rollback), 3.0)
+            case FaultKind.SET_ETA | FaultKind.SET_MAX_STEPS | FaultKind.SET_CONCURRENT:
                 self._set_hot(fault)
+            case _:
+                self._disturb(fault)
+        world.broken()
         scheduler.events += 1
 
-    def _restart(self, name: str, kill: Callable[[], None], start: Callable[[], None], longest_s: float) -> None:
-        if name in self._down:
+    def _disturb(self, fault: Fault) -> None:
+        """A process that lives is hindered."""
+        worker = self.workers[fault.target].current if fault.target < len(self.workers) else None
+        server = self.servers[fault.target].current if fault.target < len(self.servers) else None
+        match fault.kind:
+            case FaultKind.BREAK_STREAM if worker is not None:
+                worker.break_stream()
+            case FaultKind.LATE_REPORTS if worker is not None:
+                self._lag(worker.up, fault.value)
+            case FaultKind.LATE_ORDERS if worker is not None:
+                self._lag(worker.down, fault.value)
+            case FaultKind.LATE_BEATS if server is not None:
+                self._lag(server.up, fault.value)
+            case FaultKind.LAG_SERVER if server is not None:
+                server.lag_s = fault.value
+            case FaultKind.REFUSE if server is not None:
+                server.refusing = int(fault.value)
+            case _:
+                pass
+
+    def _lag(self, pipe: Pipe, lag_s: float) -> None:
+        pipe.lag_s = lag_s
+
+        def heal() -> None:
+            pipe.lag_s = 0.0
+            self.world.broken()
+
+        self.world.scheduler.after(lag_s + self.world.scheduler.between(0.5, 2.0), heal)
+        self.world.scheduler.after(2 * lag_s + 2.0, self.world.broken)  # the last late message has arrived
+
+    def _replace(self, fault: Fault, name: str, role: Role, longest_s: float) -> None:
+        """A process dies, or hangs and goes on beside its successor for a while; another one takes its place."""
+        process = role.current
+        if name in self._down or process is None:
             return
+        self._start_later(name, role.start, longest_s)
+        if fault.kind not in _PAUSES:
+            process.life.end()
+            return
+        scheduler = self.world.scheduler
+        process.life.pause()
+        scheduler.after(fault.value, process.life.resume)
+
+        def end() -> None:
+            process.life.end()
+            self.world.broken()
+
+        # Whoever watches over it ends it, but not before it was replaced.
+        scheduler.after(max(fault.value, longest_s) + scheduler.between(0.5, 4.0), end)
+
+    def _start_later(self, name: str, start: Callable[[], None], longest_s: float) -> None:
         self._down.add(name)
-        kill()
 
         def back() -> None:
             self._down.discard(name)
             start()
+            self.world.broken()
 
         self.world.scheduler.after(self.world.scheduler.between(0.2, longest_s), back)
 
     def _set_hot(self, fault: Fault) -> None:
-        if self.controller.core is None:
+        process, value = self.controller.current, int(fault.value)
+        if process is None or not process.life.alive or process.carrier is None:
             self.world.scheduler.after(0.2, self._set_hot, fault)
             return
-        value = int(fault.value)
-        if fault.kind is FaultKind.SET_ETA:
-            self.controller.ask(lambda core, ticket: core.set_hot(ticket, max_staleness=value))
-        else:
-            self.controller.ask(lambda core, ticket: core.set_hot(ticket, max_steps=value))
+        match fault.kind:
+            case FaultKind.SET_ETA:
+                process.carrier.ask(SetHotFields(max_staleness=value))
+            case FaultKind.SET_CONCURRENT:
+                process.carrier.ask(SetHotFields(max_concurrent=value))
+            case _:
+                process.carrier.ask(SetHotFields(max_steps=value))
 
 
 def _quiet() -> None:

@@ -13,15 +13,24 @@ class FaultKind(StrEnum):
     KILL_WORKER = "kill worker"
     KILL_SERVER = "kill server"
     KILL_TRAINER = "kill trainer"
-    KILL_CONTROLLER = "kill controller"
+    KILL_CONTROLLER = "kill controller"  # value: 1 with its machine's power, so that what is not synced is lost
     KILL_REDIS = "kill redis"  # value: seconds of writes that are lost
+    DRAIN_WORKER = "drain worker"  # it gives back what it holds, then ends
     BREAK_STREAM = "break a worker's stream"
+    PAUSE_WORKER = "pause worker"  # value: seconds; another process takes its name, then it goes on for a while
+    PAUSE_SERVER = "pause server"  # the same
+    PAUSE_TRAINER = "pause trainer"  # the same
+    PAUSE_CONTROLLER = "pause controller"  # the same
+    LATE_REPORTS = "a worker's reports are late"  # value: seconds
+    LATE_ORDERS = "a worker's orders are late"  # value: seconds; its view of the fleet lags as well
+    LATE_BEATS = "a server's beats are late"  # value: seconds; everybody's view of it lags
     LAG_SERVER = "server lags"  # value: seconds that its next loads take
     REFUSE = "server refuses"  # value: tries that it refuses from now on
     FALL_BACK = "trainer falls back"  # to its last but one checkpoint, silently
     ROLL_BACK = "trainer rolls back"  # the same, deliberately: it publishes the old weights again
     SET_ETA = "set maxStaleness"
     SET_MAX_STEPS = "set maxSteps"
+    SET_CONCURRENT = "set maxConcurrentRollouts"
 
 
 class Point(StrEnum):
@@ -35,6 +44,7 @@ class Point(StrEnum):
     ACKNOWLEDGED = "the cursor is acknowledged"
     TRAINED = "a batch is trained"
     PUBLISHED = "weights are published"
+    SAVING = "a checkpoint is being saved"
     SAVED = "a checkpoint is saved"
     COMMITTED = "a checkpoint is committed"
 
@@ -73,6 +83,9 @@ class Scenario:
     filter_share: float  # of groups whose samples have equal rewards
     reject_share: float
     infra_share: float  # of samples whose first try fails
+    endless_share: float  # of samples that don't end before their group's deadline
+    deadline_s: float
+    repeat_share: float  # of ledger calls that are done again because the answer was late
     evaluation_interval: int
     budget_groups: int
     sample_s: float  # typical time of a sample
@@ -81,6 +94,26 @@ class Scenario:
     journal_s: float  # longest time of an fsync
     faults: tuple[Fault, ...]
 
+    @property
+    def step_s(self) -> float:
+        """A slow step of a run that waits for each of its parts in turn, with as many tries as filters may ask for."""
+        rounds = -(-self.batch_groups // min(self.max_concurrent, self.capacity * self.workers))
+        tries = 1.0 / (1.0 - self.filter_share - self.reject_share)
+        again_s = 2.0 if self.infra_share else 0.0
+        endless_s = 1.2 * self.deadline_s if self.endless_share else 0.0
+        generated_s = 2.5 * self.sample_s + 4 * self.journal_s + 0.5 + again_s + endless_s
+        return rounds * tries * generated_s + 1.5 * self.train_s + 1.5 * self.load_s + self.journal_s + 0.5
+
+    @property
+    def patience_s(self) -> float:
+        """How long nothing may be trained while nothing is broken: chance may filter many groups in a row, and a server
+        that refused weights waits up to 8 s before its next try."""
+        return 15.0 + 5.0 * self.step_s
+
+    def longest_s(self, steps: int) -> float:
+        """How long `steps` may take without faults."""
+        return 5.0 + 1.5 * (steps * self.step_s + 2.0 * self.load_s)
+
     def story(self) -> list[str]:
         """The scenario in lines for people."""
         fields = [f"{name}={getattr(self, name)}" for name in self.__slots__ if name not in ("faults", "seed")]
@@ -88,7 +121,7 @@ class Scenario:
         return lines + [f"  fault: {fault}" for fault in self.faults]
 
 
-_AIMED_SHARE = 0.4  # of all schedules
+_AIMED_SHARE = 0.6  # of all schedules
 _HEALING = (
     FaultKind.KILL_WORKER,
     FaultKind.KILL_SERVER,
@@ -102,6 +135,15 @@ _HEALING = (
     FaultKind.ROLL_BACK,
     FaultKind.SET_ETA,
     FaultKind.SET_MAX_STEPS,
+    FaultKind.SET_CONCURRENT,
+    FaultKind.DRAIN_WORKER,
+    FaultKind.PAUSE_WORKER,
+    FaultKind.PAUSE_SERVER,
+    FaultKind.PAUSE_TRAINER,
+    FaultKind.PAUSE_CONTROLLER,
+    FaultKind.LATE_REPORTS,
+    FaultKind.LATE_ORDERS,
+    FaultKind.LATE_BEATS,
 )
 
 
@@ -126,6 +168,9 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
         filter_share=chance.choice((0.0, 0.2, 0.4, 0.6)),
         reject_share=chance.choice((0.0, 0.0, 0.1)),
         infra_share=chance.choice((0.0, 0.0, 0.1)),
+        endless_share=0.0,
+        deadline_s=300.0,
+        repeat_share=chance.choice((0.0, 0.0, 0.1)),
         evaluation_interval=chance.choice((0, 0, 2)),
         budget_groups=chance.choice(((staleness + 2) * batch * 5 // 4 + 2, 1000)),
         sample_s=chance.choice((0.2, 0.5, 1.0)),
@@ -140,7 +185,24 @@ def draw(seed: int, aim: Aim | None = None) -> Scenario:
     if aim is Aim.ETA:  # one server must lag behind another, and η matter
         scenario = replace(scenario, servers=2, max_staleness=chance.choice((0, 1)), publish_interval=1)
     if aim is Aim.FALLEN_RANKS:  # many groups must turn out filtered while later ones wait
-        scenario = replace(scenario, max_staleness=0, publish_interval=1, filter_share=0.6, budget_groups=1000)
+        scenario = replace(
+            scenario,
+            batch_groups=chance.choice((1, 1, 2)),
+            max_staleness=0,
+            max_concurrent=8,
+            publish_interval=1,
+            checkpoint_interval=1,
+            filter_share=0.6,
+            budget_groups=1000,
+        )
+    if aim is Aim.LATE_VIEW:  # tokens are made while servers go back to an older version
+        scenario = replace(scenario, sample_s=1.0, train_s=0.05, load_s=0.05, checkpoint_interval=1)
+    if aim is Aim.OLD_WORKER:  # one must take over from the other
+        scenario = replace(scenario, workers=2, capacity=8, max_concurrent=8, infra_share=0.3, sample_s=1.0)
+    if aim is Aim.DEADLINE:  # a group of three closes with two
+        scenario = replace(
+            scenario, group_size=3, endless_share=0.15, deadline_s=8.0, reject_share=0.0, infra_share=0.0, sample_s=0.2
+        )
     if aim is None:
         faults, count = [], chance.choice((0, 1, 2, 3, 4, 6))
     else:
@@ -160,6 +222,12 @@ class Aim(StrEnum):
     ROLL_BACK = "the trainer goes back when a checkpoint was made"
     FALLEN_RANKS = "the trainer goes back below the version for which groups were first meant"
     POSITION = "the ledger forgets where the trainer went back to"
+    DEADLINE = "a group's deadline passes while the controller or its machine dies"
+    OLD_TRAINER = "a trainer that hangs is replaced, then goes on"
+    OLD_CONTROLLER = "a controller that hangs is replaced, then goes on"
+    OLD_WORKER = "a worker loses what it holds to another one without hearing of it"
+    LATE_VIEW = "servers go back to an older version, and workers don't hear of it"
+    LENGTH = "the run is shortened while groups beyond its end are made"
     EDGE = "one role dies at one moment, with or without the ledger's tail"
 
 
@@ -197,6 +265,33 @@ def _aimed(chance: random.Random, scenario: Scenario, aim: Aim) -> list[Fault]:
         case Aim.POSITION:
             forgets = Fault(after_s, FaultKind.KILL_REDIS, 0, chance.choice((0.3, 1.0)), Point.RECOVERED, 2)
             return [at(Point.COMMITTED, FaultKind.FALL_BACK), forgets]
+        case Aim.DEADLINE:
+            dies = Fault(chance.uniform(8.0, 20.0), FaultKind.KILL_CONTROLLER, 0, chance.choice((0.0, 1.0)))
+            late = [
+                Fault(chance.uniform(7.0, 10.0), FaultKind.LATE_ORDERS, worker, 5.0)
+                for worker in range(scenario.workers)
+            ]
+            return chance.choice(([dies], late, [dies, *late]))
+        case Aim.LATE_VIEW:
+            late = [at(Point.SAVED, FaultKind.LATE_ORDERS, worker, 6.0) for worker in range(scenario.workers)]
+            return [at(Point.SAVED, FaultKind.ROLL_BACK), *late]
+        case Aim.OLD_TRAINER:
+            taken = (Point.RECOVERED, Point.OFFERED, Point.ACKNOWLEDGED, Point.SAVING, Point.SAVING, Point.PUBLISHED)
+            return [at(chance.choice(taken), FaultKind.PAUSE_TRAINER, 0, chance.uniform(0.5, 4.0))]
+        case Aim.OLD_CONTROLLER:
+            points = (Point.OFFERED, Point.DECIDED, Point.TRAINED, Point.PUBLISHED, Point.STORED)
+            point = chance.choice(points)
+            hangs = at(point, FaultKind.PAUSE_CONTROLLER, 0, chance.uniform(0.3, 2.0))
+            dies = Fault(after_s + chance.uniform(5.0, 9.0), FaultKind.KILL_CONTROLLER, 0, 0.0, point, nth)
+            return [hangs, *chance.choice(([], [dies], [at(point, FaultKind.KILL_TRAINER)]))]
+        case Aim.OLD_WORKER:
+            kind = chance.choice((FaultKind.LATE_REPORTS, FaultKind.LATE_REPORTS, FaultKind.PAUSE_WORKER))
+            drains = Fault(after_s + 0.5, FaultKind.DRAIN_WORKER, 0, 0.0, Point.STORED, nth)
+            apart = at(Point.STORED, kind, 0, chance.uniform(2.5, 6.0))
+            return [apart, drains] if chance.random() < 0.5 else [apart]
+        case Aim.LENGTH:
+            steps = chance.randint(1, max(1, scenario.max_steps - 1))
+            return [at(chance.choice((Point.TRAINED, Point.STORED)), FaultKind.SET_MAX_STEPS, 0, steps)]
         case Aim.EDGE:
             point = chance.choice(tuple(Point))
             tail = [at(point, FaultKind.KILL_REDIS, 0, 0.3)] if chance.random() < 0.5 else []
@@ -207,7 +302,17 @@ def _fault(chance: random.Random, scenario: Scenario, horizon_s: float) -> Fault
     kind = chance.choice(_HEALING)
     at_s = round(chance.uniform(0.1, horizon_s), 3)
     match kind:
-        case FaultKind.KILL_WORKER | FaultKind.BREAK_STREAM:
+        case FaultKind.PAUSE_WORKER | FaultKind.LATE_REPORTS | FaultKind.LATE_ORDERS:
+            return Fault(at_s, kind, chance.randrange(scenario.workers), chance.choice((0.5, 2.0, 5.0)))
+        case FaultKind.PAUSE_SERVER | FaultKind.LATE_BEATS:
+            return Fault(at_s, kind, chance.randrange(scenario.servers), chance.choice((0.5, 2.0, 5.0)))
+        case FaultKind.PAUSE_TRAINER | FaultKind.PAUSE_CONTROLLER:
+            return Fault(at_s, kind, 0, chance.choice((0.3, 1.0, 3.0)))
+        case FaultKind.KILL_CONTROLLER:
+            return Fault(at_s, kind, 0, chance.choice((0.0, 1.0)))
+        case FaultKind.SET_CONCURRENT:
+            return Fault(at_s, kind, 0, chance.choice((1, 3, 20)))
+        case FaultKind.KILL_WORKER | FaultKind.DRAIN_WORKER | FaultKind.BREAK_STREAM:
             return Fault(at_s, kind, chance.randrange(scenario.workers))
         case FaultKind.KILL_SERVER:
             return Fault(at_s, kind, chance.randrange(scenario.servers))

@@ -46,29 +46,49 @@ class Scheduler:
 
 
 class Pipe:
-    """One direction of a stream: messages take a while but stay in order."""
+    """One direction of a stream: messages take a while but stay in order. `lag_s` is added to all from then on."""
 
     def __init__(self, scheduler: Scheduler) -> None:
+        self.lag_s = 0.0
         self._scheduler = scheduler
         self._arrival = 0.0
 
     def send(self, call: Callable[..., None], *args: Any) -> None:
         """Call `call(*args)` at the other end."""
         scheduler = self._scheduler
-        self._arrival = max(self._arrival, scheduler.now + scheduler.between(0.001, 0.02))
+        self._arrival = max(self._arrival, scheduler.now + scheduler.between(0.001, 0.02) + self.lag_s)
         scheduler.after(self._arrival - scheduler.now, call, *args)
 
 
 class Life:
-    """One incarnation of a role: its processes and timers run while it is alive."""
+    """One incarnation of a role: its processes and timers run while it is alive, and wait while it is paused."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.alive = True
+        self.paused_at: float | None = None
         self._scheduler = scheduler
+        self._held: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
     def end(self) -> None:
         """Everything of this life stops at once."""
         self.alive = False
+        self._held.clear()
+
+    def pause(self) -> None:
+        """Nothing runs until `resume`; what was due by then runs there, in order."""
+        self.paused_at = self._scheduler.now
+
+    def resume(self) -> None:
+        """Go on as if no time had passed."""
+        self.paused_at = None
+        held, self._held = self._held, []
+        for call, args in held:
+            self.after(0.0, call, *args)
+
+    @property
+    def silent_s(self) -> float:
+        """For how long nothing was heard of it, because it is paused."""
+        return 0.0 if self.paused_at is None else self._scheduler.now - self.paused_at
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
         """As `Scheduler.after`, unless this life has ended by then."""
@@ -79,8 +99,12 @@ class Life:
         self._step(process)
 
     def _if_alive(self, call: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if self.alive:
+        if not self.alive:
+            return
+        if self.paused_at is None:
             call(*args)
+        else:
+            self._held.append((call, args))
 
     def _step(self, process: Process) -> None:
         try:

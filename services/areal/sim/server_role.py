@@ -7,48 +7,39 @@ from pathlib import Path
 
 from areal.clients.generation.routing import Server
 from areal.generation.core import AgentCore, Entry, Wanted
+from areal.rollout.controller.inputs import ServerBeat
 from areal.rollout.controller.reports import RefusalReport, ServerReport
-from areal.sim.controller_role import ControllerRole
+from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.world import World
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 
 _BEAT_S = 0.5
 _SWAP_S = 0.02  # the engine is paused, its weights change, the canary is scored
 
 
-class ServerRole:
-    """Server `index`. Comes back without weights."""
+class ServerProcess:
+    """One incarnation of server `index`. Begins without weights."""
 
-    def __init__(self, world: World, index: int, controller: ControllerRole) -> None:
+    def __init__(self, world: World, index: int, incarnation: int, controller: ControllerRole) -> None:
         self.world = world
         self.index = index
-        self.incarnation = 0
+        self.life = Life(world.scheduler)
         self.lag_s = 0.0
         self.refusing = 0  # tries that fail from now on
-        self._controller = controller
-        self._life = Life(world.scheduler)
-        self._life.end()
-        self.core = AgentCore()
-
-    def start(self) -> None:
-        """Come up without weights."""
-        self._life = Life(self.world.scheduler)
-        self.incarnation += 1
-        self._up = Pipe(self.world.scheduler)
+        self.up = Pipe(world.scheduler)
         self.core = AgentCore()
         self.core.engine_started(None)
+        self._incarnation = incarnation
+        self._connection = Connection(world, controller)
         self._tokens = 0
-        self._life.start(self._beats())
-        self._life.start(self._loads())
-
-    def kill(self) -> None:
-        """Die."""
-        self._life.end()
+        self._obeyed = 0  # newest trainer fence of weights that it holds
+        self.life.start(self._beats())
+        self.life.start(self._loads())
 
     def token(self, floor: int) -> int | None:
-        """Make a token: the version that made it, None when this server must not."""
-        if not self._life.alive or self.core.entry(floor) is not Entry.START:
+        """Make a token: the version that made it, None when this server must not, or hangs."""
+        if not self.life.alive or self.life.paused_at is not None or self.core.entry(floor) is not Entry.START:
             return None
         self._tokens += 1
         return self.core.version
@@ -57,8 +48,10 @@ class ServerRole:
 
     def _hear(self) -> None:
         """The controller's orders name the wanted version again and again."""
-        core = self._controller.core
-        if core is not None and (served := core.fleet.served) is not None:
+        process = self._connection.process()
+        if process is None or process.life.paused_at is not None or process.core is None:
+            return
+        if (served := process.core.fleet.served) is not None:
             policy = PolicyId(served.version, served.fence)
             self.core.want(Wanted(policy, Path("volume"), served.manifest_digest, served.rollback))
 
@@ -71,7 +64,9 @@ class ServerRole:
                 yield scheduler.between(0.02, 0.1)
                 continue
             yield scheduler.between(0.5, 1.5) * self.world.scenario.load_s + self.lag_s
-            self.lag_s = 0.0
+            if self.lag_s:
+                self.lag_s = 0.0
+                self.world.broken()
             yield from self._swap(wanted)
             self._beat()
 
@@ -80,11 +75,13 @@ class ServerRole:
         core, refuses = self.core, self.refusing > 0
         if refuses:
             self.refusing -= 1
+            self.world.broken()
         if not refuses or self.refusing % 2:
             core.loaded(wanted.policy)
             yield _SWAP_S
         if not refuses:
             core.accept(wanted)
+            self._obeyed = self.world.obeyed(f"server-{self.index}", wanted.policy.fence, self._obeyed)
             self.world.truth.newest_loaded = max(self.world.truth.newest_loaded, wanted.policy.version)
             self.world.log(lambda: f"server-{self.index} holds {wanted.policy}")
             return
@@ -106,7 +103,7 @@ class ServerRole:
         core, refused = self.core, self.core.refused
         report = ServerReport(
             server_id=str(self.index),
-            incarnation=str(self.incarnation),
+            incarnation=str(self._incarnation),
             address=f"server-{self.index}",
             policy_id=str(core.held) if core.version >= 0 else "",
             version=core.version,
@@ -114,11 +111,29 @@ class ServerRole:
             progress=self._tokens,
             refused=RefusalReport(str(refused.policy), refused.tries, refused.reason) if refused else None,
         )
-        self._up.send(self._arrive, report)
+        process = self._connection.process()
+        if process is not None:
+            self.up.send(process.post, ServerBeat(report))
 
-    def _arrive(self, report: ServerReport) -> None:
-        if self._controller.core is not None:
-            self._controller.post(lambda core, now: core.server(report))
+
+class ServerRole:
+    """The address of server `index`."""
+
+    def __init__(self, world: World, index: int, controller: ControllerRole) -> None:
+        self.index = index
+        self.current: ServerProcess | None = None
+        self._world = world
+        self._controller = controller
+        self._incarnations = 0
+
+    def start(self) -> None:
+        """Another process begins."""
+        self._incarnations += 1
+        self.current = ServerProcess(self._world, self.index, self._incarnations, self._controller)
+
+    def token(self, floor: int) -> int | None:
+        """As `ServerProcess.token`."""
+        return self.current.token(floor) if self.current is not None else None
 
 
 def told(fleet: list[tuple[int, int]], chance: random.Random) -> list[Server]:

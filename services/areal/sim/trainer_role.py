@@ -2,70 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 
-from areal.errors import ArealError, FencedError, InfraError
+from areal.errors import FencedError, InfraError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
-from areal.rollout.controller.core import Controller
+from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, Call, PublishWeights, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport, Weights
-from areal.sim.controller_role import ControllerRole
+from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scenario import Point
 from areal.sim.scheduler import Life, Process
-from areal.sim.world import World
+from areal.sim.world import Trained, World
 
 _BEAT_S = 0.25
 _POLL_S = 0.05
 
 
-class TrainerRole:
-    """Dies anywhere and starts again from a checkpoint."""
+class TrainerProcess:
+    """One incarnation, from its fence and its checkpoint on. Dies anywhere."""
 
-    def __init__(self, world: World, controller: ControllerRole) -> None:
+    def __init__(self, world: World, controller: ControllerRole, *, rollback: bool = False) -> None:
         self.world = world
+        self.life = Life(world.scheduler)
         self.finished = False
-        self._controller = controller
-        self._life = Life(world.scheduler)
+        self.fence = world.fence("trainer")
+        self._connection = Connection(world, controller)
+        self.life.start(self._whole_life(rollback))
 
-    def start(self, *, rollback: bool = False) -> None:
-        """A new incarnation from the newest checkpoint."""
-        self._life = Life(self.world.scheduler)
-        self.finished = False
-        self._life.start(self._run(rollback))
-
-    def kill(self) -> None:
-        """Die."""
-        self._life.end()
-
-    def fall_back(self) -> None:
-        """The newest checkpoint turns out to be bad."""
-        if len(self.world.checkpoints) > 1:
-            self.world.checkpoints.pop()
-
-    # ---- one life
+    def _whole_life(self, rollback: bool) -> Process:
+        try:
+            yield from self._run(rollback)
+        except FencedError as error:
+            words = error.message
+            self.world.log(lambda: f"trainer f{self.fence} ends: {words}")
+            if self.fence == self.world.fences["trainer"]:
+                self.world.truth.problems.append(f"a living trainer was fenced: {words}")
+            self.life.end()
 
     def _run(self, rollback: bool) -> Process:
-        world, scenario = self.world, self.world.scenario
-        fence, start = world.fence("trainer"), world.checkpoints[-1]
+        world, scenario, fence = self.world, self.world.scenario, self.fence
+        start = world.newest_checkpoint()
         while not world.store.up:
             yield _POLL_S
+        self._run_id = world.store.run_id
         world.store.ledger().recover(fence, start.next_group)
-        self._run_id, self._cursor = world.store.run_id, start.next_group
+        world.used_ledger("trainer", fence)
+        self._cursor = start.next_group
         world.truth.starts.append((fence, start.step))
         world.log(lambda: f"trainer f{fence} starts at step {start.step}, group {start.next_group}")
         world.on_point(Point.RECOVERED)
         yield scenario.train_s
-        yield from self._ask(lambda core, ticket: core.attach(ticket, fence, start.next_group, start.step))
-        core = self._controller.core
-        served = core.fleet.served if core else world.kept.served
+        yield from self._ask(AttachTrainer(fence, start.next_group, start.step))
+        process = self._connection.process()
+        core = process.core if process is not None else None
+        served = core.fleet.served if core is not None else None
         policy = ConsumerPolicy(
             scenario.batch_groups,
             scenario.group_size,
-            world.kept.max_steps or scenario.max_steps,
+            core.max_steps if core is not None else scenario.max_steps,
             scenario.publish_interval,
             scenario.checkpoint_interval,
         )
-        consumer = self._consumer = Consumer(fence, start, policy, served.version if served else -1)
-        self._life.start(self._beats(consumer))
+        consumer = Consumer(fence, start, policy, served.version if served else -1)
+        self.life.start(self._beats(consumer))
         if rollback and served is not None:
             yield from self._publish(consumer, rollback=True)
         yield from self._train(consumer)
@@ -85,6 +83,8 @@ class TrainerRole:
                 continue
             self._heal(consumer)
             taken = world.store.ledger().take(consumer.fence, *want) if world.store.up else []
+            if world.store.up:
+                world.used_ledger("trainer", self.fence)
             if not taken:
                 yield _POLL_S
                 continue
@@ -95,27 +95,30 @@ class TrainerRole:
             world.on_point(Point.TOOK)
             if batch is not None and (yield from self._advance(consumer, batch)):
                 yield world.scheduler.between(0.5, 1.5) * world.scenario.train_s
-                payloads = tuple(group.payloads for group in batch.groups)
-                groups = tuple(group.group for group in batch.groups)
-                world.truth.trained.append((batch.step, consumer.fence, groups, payloads))
-                world.log(lambda s=batch.step, g=groups: f"trainer trains step {s}: {g}")  # type: ignore[misc]
-                world.on_point(Point.TRAINED)
+                self._trained(batch)
                 yield 0.01
                 consumer.trained(batch)
+
+    def _trained(self, batch: Batch) -> None:
+        world = self.world
+        groups = tuple(group.group for group in batch.groups)
+        payloads = tuple(group.payloads for group in batch.groups)
+        world.trained(Trained(batch.step, self.fence, groups, payloads, world.scheduler.now))
+        world.log(lambda: f"trainer f{self.fence} trains step {batch.step}: {groups}")
+        world.on_point(Point.TRAINED)
 
     def _advance(self, consumer: Consumer, batch: Batch) -> Generator[float, None, bool]:
         self.world.on_point(Point.OFFERED)
         try:
-            yield from self._ask(
-                lambda core, ticket: core.advance(ticket, consumer.fence, batch.next_group, batch.step)
-            )
+            yield from self._ask(AdvanceCursor(consumer.fence, batch.next_group, batch.step))
         except InfraError as error:
             words = error.message
-            self.world.log(lambda: f"trainer: advance refused: {words}")
+            self.world.log(lambda: f"trainer f{self.fence}: advance refused: {words}")
             consumer.drop()
             return False
-        core = self._controller.core
-        accepted = consumer.accept(batch, core.max_steps if core else consumer.policy.max_steps)
+        process = self._connection.process()
+        core = process.core if process is not None else None
+        accepted = consumer.accept(batch, core.max_steps if core is not None else consumer.policy.max_steps)
         if accepted:
             self._cursor = batch.next_group
             self.world.on_point(Point.ACKNOWLEDGED)
@@ -125,7 +128,7 @@ class TrainerRole:
         version = consumer.version
         policy_id = f"{version}.f{consumer.fence}"
         weights = Weights(policy_id, version, consumer.fence, "volume", "digest", rollback)
-        yield from self._ask(lambda core, ticket: core.publish(ticket, consumer.fence, weights))
+        yield from self._ask(PublishWeights(consumer.fence, weights))
         self.world.log(lambda: f"trainer published {policy_id}")
         consumer.published()
         self.world.on_point(Point.PUBLISHED)
@@ -133,18 +136,21 @@ class TrainerRole:
             consumer.served_version = version
 
     def _checkpoint(self, consumer: Consumer) -> Process:
-        state = consumer.state
+        world, state = self.world, consumer.state
+        if world.fences["trainer"] != self.fence:
+            raise FencedError("a newer trainer has begun")
+        world.on_point(Point.SAVING)
         yield 0.05
-        self.world.checkpoints.append(state)
-        del self.world.checkpoints[:-3]
-        self.world.on_point(Point.SAVED)
+        world.save(self.fence, state)
+        world.on_point(Point.SAVED)
         yield 0.02
         consumer.committed(state)
-        while not self.world.store.up:
+        while not world.store.up:
             yield _POLL_S
         self._heal(consumer)
-        self.world.store.ledger().commit(consumer.fence, state.next_group)
-        self.world.on_point(Point.COMMITTED)
+        world.store.ledger().commit(consumer.fence, state.next_group)
+        world.used_ledger("trainer", self.fence)
+        world.on_point(Point.COMMITTED)
 
     def _heal(self, consumer: Consumer) -> None:
         """As the ledger's client: a store that restarted hears the last recover again."""
@@ -156,43 +162,50 @@ class TrainerRole:
 
     # ---- the controller
 
-    def _ask(self, call: Callable[[Controller, int], None]) -> Process:
+    def _ask(self, call: Call) -> Process:
         """A call, repeated until some controller answers. Raises its refusal."""
-        controller = self._controller
         while True:
-            while controller.core is None:
+            while (process := self._connection.process()) is None or process.carrier is None:
                 yield _POLL_S
             yield self.world.scheduler.between(0.001, 0.02)
-            if controller.core is None:
+            if not process.life.alive:
                 continue
-            incarnation, ticket = controller.incarnation, controller.ask(call)
-            while controller.core is not None and controller.incarnation == incarnation:
-                answer = controller.answers.pop(ticket, None)
+            ticket = process.carrier.ask(call)
+            process.callers[ticket] = self.fence
+            while self._connection.process() is process:
+                answer = process.answers.pop(ticket, None)
                 if answer is not None:
-                    self._raise(answer.error)
+                    if answer.error is not None:
+                        raise answer.error
                     return
                 yield 0.01
 
-    def _raise(self, error: ArealError | None) -> None:
-        if error is None:
-            return
-        if isinstance(error, FencedError):
-            self.world.truth.problems.append(f"a living trainer was fenced: {error.message}")
-        raise error
-
     def _checkpoint_now(self) -> bool:
-        core = self._controller.core
-        return core is not None and core.desk.checkpoint_now
+        process = self._connection.process()
+        return process is not None and process.core is not None and process.core.desk.checkpoint_now
 
     def _beats(self, consumer: Consumer) -> Process:
         while True:
-            core = self._controller.core
-            if core is not None:
+            process = self._connection.process()
+            if process is not None and process.core is not None:
                 if not self.finished:
-                    consumer.set_max_steps(core.max_steps)
+                    consumer.set_max_steps(process.core.max_steps)
                 state = consumer.state
                 report = TrainerReport(
                     consumer.fence, state.step, state.next_group, consumer.committed_state.next_group, self.finished
                 )
-                self._controller.post(lambda core, now, report=report: core.trainer(report))  # type: ignore[misc]
+                process.post(TrainerBeat(report))
             yield _BEAT_S
+
+
+class TrainerRole:
+    """The trainer's name."""
+
+    def __init__(self, world: World, controller: ControllerRole) -> None:
+        self.current: TrainerProcess | None = None
+        self._world = world
+        self._controller = controller
+
+    def start(self, *, rollback: bool = False) -> None:
+        """Another process begins, from the newest checkpoint."""
+        self.current = TrainerProcess(self._world, self._controller, rollback=rollback)

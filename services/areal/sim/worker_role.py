@@ -10,25 +10,24 @@ import random
 
 from areal.clients.generation.routing import Server, choose
 from areal.ledger.values import NewSample, SampleMeta
+from areal.rollout.contract.values import (
+    Evaluated,
+    EvaluationGrant,
+    Failure,
+    FailureKind,
+    Grant,
+    WorkerReport,
+)
+from areal.rollout.controller.carrier import WorkOrder
 from areal.rollout.controller.decisions import (
-    Decision,
     FloorChanged,
     GrantLease,
     LeaseEvaluation,
-    Resend,
     Revoke,
 )
-from areal.rollout.controller.reports import (
-    EvaluationReport,
-    FailureReport,
-    HeldReport,
-    SampleReport,
-    WorkerReport,
-)
-from areal.rollout.controller.reports import FailureKind as Kind
+from areal.rollout.controller.inputs import WorkerBeat
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
-from areal.rollout.worker.reports import Done, Evaluated, EvaluationGrant, Failure, FailureKind, Grant, Report
-from areal.sim.controller_role import ControllerRole
+from areal.sim.controller_role import Connection, ControllerProcess, ControllerRole, Stream
 from areal.sim.scenario import Point
 from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.server_role import ServerRole, told
@@ -36,41 +35,43 @@ from areal.sim.world import TrueSample, World
 
 TOKENS = 2  # enough for a swap between them
 _BEAT_S = 0.5
+_ENDLESS_TOKENS = 1_000  # more than any deadline leaves time for
 
 
-class WorkerRole:
-    """Worker `index`. Dies with everything it holds and comes back empty."""
+class WorkerProcess:
+    """One incarnation of a worker: begins empty, and dies with everything it holds."""
 
-    def __init__(self, world: World, index: int, controller: ControllerRole, servers: list[ServerRole]) -> None:
+    def __init__(
+        self, world: World, name: str, incarnation: int, controller: ControllerRole, servers: list[ServerRole]
+    ) -> None:
         self.world = world
-        self.index = index
-        self.name = f"worker-{index}"
-        self.incarnation = 0
-        self._controller = controller
+        self.name = name
+        self.life = Life(world.scheduler)
+        self._incarnation = incarnation
         self._servers = servers
-        self._life = Life(world.scheduler)
-        self.down = Pipe(world.scheduler)
-
-    def start(self) -> None:
-        """Come up empty."""
-        self._life = Life(self.world.scheduler)
-        self.incarnation += 1
+        self._connection = Connection(world, controller)
         self._core = WorkerCore()
         self._fleet: list[Server] = []
-        self._stream = 0  # incarnation of the controller that our stream leads to; 0 is none
+        self._stream: Stream | None = None
+        self._peer: ControllerProcess | None = None  # at the stream's other end
         self._tokens: dict[int, int] = {}  # group → tokens of episodes in work
         self._storing = self._reporting = False
-        self._up, self.down = Pipe(self.world.scheduler), Pipe(self.world.scheduler)
-        self._life.start(self._beats())
-
-    def kill(self) -> None:
-        """Die."""
-        self._life.end()
+        self._obeyed = 0  # newest controller fence that it was told
+        self.up, self.down = Pipe(world.scheduler), Pipe(world.scheduler)
+        self.life.start(self._beats())
 
     def break_stream(self) -> None:
-        """The connection breaks; messages on it are lost."""
-        self._stream = 0
-        self._controller.workers.pop(self.name, None)
+        """The connection breaks. What was on its way up arrives late, what was on its way down is lost."""
+        if self._stream is not None:
+            self._stream.open = False
+        self._stream = None
+        self.up, self.down = Pipe(self.world.scheduler), Pipe(self.world.scheduler)
+
+    def drain(self) -> None:
+        """Give back what it holds."""
+        if self.life.alive and self.life.paused_at is None:
+            self._do(self._core.release())
+            self._send()
 
     # ---- the stream
 
@@ -80,54 +81,31 @@ class WorkerRole:
             yield _BEAT_S
 
     def _send(self) -> None:
-        controller = self._controller
-        if controller.core is None:
-            self._stream = 0
+        process = self._connection.process()
+        if process is None:
+            self.break_stream()
             return
-        first = self._stream != controller.incarnation
+        first = self._stream is None or not self._stream.open or self._peer is not process
         if first:
-            self._stream = controller.incarnation
-            controller.workers[self.name] = (self.incarnation, self)
+            self.break_stream()
+            self._peer, self._stream = process, process.open_stream(self.name, self, self.down)
             report = self._core.hello(lambda group: self._tokens.get(group, 0) > 0)
-            self.told_fleet(controller.fleet(controller.core))
+            if process.life.paused_at is None:
+                self.told_fleet(process.fleet())
         else:
             report = self._core.report()
-        message = self._message(report, first=first)
-        self._up.send(self._arrive, message, self._stream, self.incarnation)
-
-    def _arrive(self, message: WorkerReport, stream: int, incarnation: int) -> None:
-        controller = self._controller
-        open_stream = controller.workers.get(self.name)
-        if controller.core is not None and controller.incarnation == stream and open_stream == (incarnation, self):
-            controller.post(lambda core, now: core.worker(now, message))
+        told = WorkerReport(self.name, str(self._incarnation), self.world.scenario.capacity, report)
+        self.up.send(process.post, WorkerBeat(told))
 
     def _news(self) -> None:
         if self._core.has_news and not self._reporting:
             self._reporting = True
-            self._life.after(0.003, self._report_news)
+            self.life.after(0.003, self._report_news)
 
     def _report_news(self) -> None:
         self._reporting = False
-        if self._stream == self._controller.incarnation and self._controller.core is not None:
+        if self._stream is not None and self._stream.open and self._peer is self._connection.process():
             self._send()
-
-    def _message(self, report: Report, *, first: bool) -> WorkerReport:
-        held = tuple(HeldReport(h.group, h.attempt, h.indices, h.max_staleness, h.has_tokens) for h in report.held)
-        return WorkerReport(
-            worker_id=self.name,
-            incarnation=str(self.incarnation),
-            capacity=self.world.scenario.capacity,
-            held=held if first else None,
-            done=tuple(_sample_report(done) for done in report.done),
-            failures=tuple(
-                FailureReport(f.group, f.index, f.attempt, Kind(f.kind.value), f.message) for f in report.failures
-            ),
-            evaluated=tuple(
-                EvaluationReport(e.evaluation_id, e.row, e.score, e.oldest_version, e.newest_version)
-                for e in report.evaluated
-            ),
-            released=tuple(report.released),
-        )
 
     # ---- orders
 
@@ -135,10 +113,14 @@ class WorkerRole:
         """The controller's view of the servers."""
         self._fleet = told(fleet, self.world.scheduler.random)
 
-    def ordered(self, orders: list[Decision], fence: int, committed: int) -> None:
+    def ordered(self, orders: list[WorkOrder], fence: int, committed: int) -> None:
         """Orders arrive."""
-        if not self._life.alive or not self._core.hears(fence):
+        if self.life.paused_at is not None:
+            self.life.after(0.0, self.ordered, orders, fence, committed)
             return
+        if not self.life.alive or not self._core.hears(fence):
+            return
+        self._obeyed = self.world.obeyed(self.name, fence, self._obeyed)
         core = self._core
         if committed > core.committed:
             core.commit(committed)
@@ -152,12 +134,16 @@ class WorkerRole:
                     core.change_floor(group, floor)
                 case LeaseEvaluation(_, evaluation_id, row, floor):
                     self._do(core.grant_evaluation(EvaluationGrant(evaluation_id, row, floor, b"")))
-                case Resend():
-                    core.resend()
-                case _:
-                    pass
         self._store_soon()
         self._news()
+
+    def told_to_resend(self, fence: int) -> None:
+        """The ledger lost data."""
+        if self.life.paused_at is not None:
+            self.life.after(0.0, self.told_to_resend, fence)
+        elif self.life.alive and self._core.hears(fence):
+            self._core.resend()
+            self._store_soon()
 
     def _grant(self, lease: GrantLease) -> Grant:
         size = self.world.scenario.group_size
@@ -169,9 +155,9 @@ class WorkerRole:
         for action in actions:
             match action:
                 case Start(group, index, attempt):
-                    self._life.start(self._episode(group, index, attempt))
+                    self.life.start(self._episode(group, index, attempt))
                 case StartEvaluation(grant):
-                    self._life.start(self._evaluate(grant))
+                    self.life.start(self._evaluate(grant))
                 case Stop(group):
                     self._tokens.pop(group, None)
 
@@ -186,7 +172,7 @@ class WorkerRole:
         eta = self._core.groups[group].grant.max_staleness
         versions: list[int] = []
         first_token_s = 0.0
-        for _ in range(TOKENS):
+        for _ in range(self._tokens_of(group, index)):
             yield scheduler.between(0.1, 1.0) * scenario.sample_s
             while True:
                 if not self._mine(group, index, attempt):
@@ -209,9 +195,16 @@ class WorkerRole:
         self._store_soon()
         self._news()
 
+    def _tokens_of(self, group: int, index: int) -> int:
+        """Most samples are short; some don't end before their group's deadline, half of those soon after it."""
+        scenario = self.world.scenario
+        chance = random.Random(f"{scenario.seed} endless {group} {index}").random() / (scenario.endless_share or 1e-9)
+        late = round(scenario.deadline_s / (0.55 * scenario.sample_s)) + 5
+        return TOKENS if chance >= 1.0 else late if chance < 0.5 else _ENDLESS_TOKENS
+
     def _made(self, group: int, index: int, attempt: int, sample: TrueSample, chance: random.Random) -> None:
         # Each try has its own luck: a group that is made again may be filtered where it was complete before.
-        luck = f"{self.world.scenario.seed} {group} {attempt} {self.name} {self.incarnation}"
+        luck = f"{self.world.scenario.seed} {group} {attempt} {self.name} {self._incarnation}"
         filtered = random.Random(luck).random()
         reward = 1.0 if filtered < self.world.scenario.filter_share else chance.random()
         meta = SampleMeta(
@@ -245,18 +238,22 @@ class WorkerRole:
     def _store_soon(self) -> None:
         if self._core.storing and not self._storing:
             self._storing = True
-            self._life.after(self.world.scheduler.between(0.001, 0.02), self._store)
+            self.life.after(self.world.scheduler.between(0.001, 0.02), self._store)
 
     def _store(self) -> None:
         samples = self._core.take_to_store(64)
         if not self.world.store.up:
             self._core.not_stored(samples)
-            self._life.after(0.1, self._store)
+            self.life.after(0.1, self._store)
             return
         self._storing = False
-        ledger = self.world.store.ledger()
+        ledger, repeats = self.world.store.ledger(), self.world.scenario.repeat_share
         results = [ledger.add_sample(s.group, s.index, s.payload, s.meta) for s in samples]
-        self._life.after(0.001, self._stored, samples, results)
+        if repeats and self.world.scheduler.random.random() < repeats:  # the answer is lost
+            self._core.not_stored(samples)
+            self.life.after(0.1, self._store_soon)
+        else:
+            self.life.after(0.001, self._stored, samples, results)
         for _ in samples:
             self.world.on_point(Point.STORED)
 
@@ -267,8 +264,18 @@ class WorkerRole:
         self._news()
 
 
-def _sample_report(done: Done) -> SampleReport:
-    meta = done.meta
-    return SampleReport(
-        done.group, done.index, meta.reward, meta.oldest_version, meta.newest_version, meta.max_staleness, meta.tokens
-    )
+class WorkerRole:
+    """The name of worker `index`."""
+
+    def __init__(self, world: World, index: int, controller: ControllerRole, servers: list[ServerRole]) -> None:
+        self.name = f"worker-{index}"
+        self.current: WorkerProcess | None = None
+        self._world = world
+        self._controller = controller
+        self._servers = servers
+        self._incarnations = 0
+
+    def start(self) -> None:
+        """Another process begins."""
+        self._incarnations += 1
+        self.current = WorkerProcess(self._world, self.name, self._incarnations, self._controller, self._servers)

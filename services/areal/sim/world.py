@@ -1,19 +1,20 @@
-"""What all simulated roles share: the ledger's store, the volume, and the truth that the checks compare with.
+"""Shared world of the simulated roles: the ledger's store, the volume, and the record that the checks read.
 
-Owns what outlives a process (the store with its lost tails, the journal, checkpoints, fences) and the records that no
-role sees: which versions really made a token, under which η, what was really trained.
+Owns what outlives a process (the store with its lost tails, the journal's file, kept values, checkpoints, fences) and
+the records that no role sees: which versions really made a token, under which η, what was really trained.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from areal.errors import InfraError
 from areal.ledger.consumer import TrainerState
-from areal.ledger.journal import JournalState
+from areal.ledger.journal import JournalState, apply
+from areal.ledger.lines import Line, Record
 from areal.ledger.state import LedgerModel
-from areal.rollout.controller.reports import Weights
+from areal.rollout.controller.kept import Kept
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Scheduler
 
@@ -27,6 +28,7 @@ class Store:
         self.model = LedgerModel()
         self.up = True
         self.run_id = 0
+        self.users: dict[str, int] = {}  # newest fence of each role that the ledger heard of, and didn't lose
         self._scheduler = scheduler
         self._snapshots: list[tuple[float, LedgerModel]] = [(0.0, self.model.fork())]
 
@@ -46,6 +48,7 @@ class Store:
         """Redis dies and will have lost the writes of the last `lost_s` seconds."""
         self.up = False
         if lost_s > 0:
+            self.users.clear()
             limit = self._scheduler.now - lost_s
             older = [model for at_s, model in self._snapshots if at_s <= limit]
             self.model = older[-1].fork() if older else LedgerModel()
@@ -57,6 +60,35 @@ class Store:
         self._snapshots = [(self._scheduler.now, self.model.fork())]
 
 
+class JournalFile:
+    """The journal's lines on the volume. Those that were not synced are lost when their machine loses power."""
+
+    def __init__(self) -> None:
+        self.on_disk = JournalState()
+        self._records: list[Record] = []
+        self._synced = 0
+
+    def read(self) -> Sequence[Line]:
+        """See `areal.ledger.journal.Lines`."""
+        return [Line(number, record) for number, record in enumerate(self._records, 1)]
+
+    def append(self, records: Sequence[Record], *, sync: bool) -> None:
+        """See `areal.ledger.journal.Lines`."""
+        self._records += records
+        if not sync:
+            return
+        for record in self._records[self._synced :]:
+            apply(self.on_disk, record)
+        self._synced = len(self._records)
+
+    def close(self) -> None:
+        """See `areal.ledger.journal.Lines`."""
+
+    def lose_power(self) -> None:
+        """What was not synced is gone."""
+        del self._records[self._synced :]
+
+
 @dataclass(frozen=True, slots=True)
 class TrueSample:
     """What a payload really holds: the version of each of its tokens, when the first was made, under which η."""
@@ -66,24 +98,38 @@ class TrueSample:
     eta: int
 
 
-@dataclass(slots=True)
-class Kept:
-    """What the controller keeps beside its journal."""
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A saved trainer, under its fence."""
 
-    served: Weights | None = None
-    max_steps: int | None = None
-    max_staleness: int | None = None
+    fence: int
+    state: TrainerState
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A step as it really happened."""
+
+    step: int
+    fence: int  # of its trainer
+    groups: tuple[int, ...]
+    payloads: tuple[tuple[bytes, ...], ...]
+    at_s: float
 
 
 @dataclass(slots=True)
 class Truth:
-    """Evidence of a run. `trained` are (step, trainer fence, groups, their payloads)."""
+    """Evidence of a run."""
 
-    trained: list[tuple[int, int, tuple[int, ...], tuple[tuple[bytes, ...], ...]]] = field(default_factory=list)
-    starts: list[tuple[int, int]] = field(default_factory=list)  # (fence, from_step)
+    trained: list[Trained] = field(default_factory=list)
+    starts: list[tuple[int, int]] = field(default_factory=list)  # (trainer fence, from_step)
     samples: list[TrueSample] = field(default_factory=list)  # a payload is an index into these
     newest_loaded: int = -1  # newest version that any server ever held
     problems: list[str] = field(default_factory=list)
+    broken_at_s: float = 0.0  # when a fault struck or healed last
+    longest_idle_s: float = 0.0  # between two steps, with nothing broken
+    closed: dict[int, set[tuple[bytes, ...]]] = field(default_factory=dict)  # what groups were closed complete with
+    kept: Kept = field(default_factory=Kept)  # what a controller last said to be on disk
     finished: bool = False
 
     def payload(self, sample: TrueSample) -> bytes:
@@ -99,21 +145,63 @@ class World:
         self.scenario = scenario
         self.scheduler = Scheduler(scenario.seed * 2 + 1)
         self.store = Store(self.scheduler)
-        self.journal = JournalState()
-        self.kept = Kept()
-        self.checkpoints: list[TrainerState] = [TrainerState()]
+        self.journal = JournalFile()
+        self.kept: dict[int, Kept] = {}  # by controller fence
+        self.checkpoints: list[Checkpoint] = []
         self.evaluated: list[str] = []
         self.truth = Truth()
         self.trace: list[str] | None = [] if trace else None
         self.on_point: Callable[[Point], None] = lambda point: None  # a moment that faults can be aimed at
-        self._fences = {"trainer": 0, "controller": 0}
+        self.fences = {"trainer": 0, "controller": 0}  # newest
 
     def fence(self, role: str) -> int:
         """The next fence of a role."""
-        self._fences[role] += 1
-        return self._fences[role]
+        self.fences[role] += 1
+        return self.fences[role]
 
     def log(self, words: Callable[[], str]) -> None:
         """A line of the event trace; `words` is only asked when somebody reads it."""
         if self.trace is not None:
             self.trace.append(f"{self.scheduler.now:8.3f} s  {words()}")
+
+    def obeyed(self, what: str, fence: int, newest: int) -> int:
+        """Something did as this fence said: a problem when it knew a newer one. Returns the newest."""
+        if fence < newest:
+            self.truth.problems.append(f"promise 5: {what} obeyed fence {fence} after {newest}")
+        return max(fence, newest)
+
+    def used_ledger(self, role: str, fence: int) -> None:
+        """The ledger did what a process asked for."""
+        users = self.store.users
+        users[role] = self.obeyed(f"the ledger's {role} side", fence, users.get(role, 0))
+
+    def broken(self) -> None:
+        """A fault strikes, or heals."""
+        self.truth.broken_at_s = self.scheduler.now
+
+    def trained(self, trained: Trained) -> None:
+        """A batch went into the model."""
+        truth = self.truth
+        since = max(truth.broken_at_s, truth.trained[-1].at_s if truth.trained else 0.0)
+        truth.longest_idle_s = max(truth.longest_idle_s, trained.at_s - since)
+        truth.trained.append(trained)
+
+    # ---- checkpoints
+
+    def save(self, fence: int, state: TrainerState) -> None:
+        """A checkpoint is on the volume."""
+        self.checkpoints.append(Checkpoint(fence, state))
+
+    def newest_checkpoint(self) -> TrainerState:
+        """Of the newest lineage that survives: one above the start of a later trainer belongs to an abandoned one."""
+        surviving = [
+            (saved.fence, saved.state.step, saved.state)
+            for saved in self.checkpoints
+            if not any(fence > saved.fence and begun < saved.state.step for fence, begun in self.truth.starts)
+        ]
+        return max(surviving, key=lambda saved: saved[:2])[2] if surviving else TrainerState()
+
+    def lose_newest_checkpoint(self) -> None:
+        """The newest checkpoint turns out to be bad."""
+        newest = self.newest_checkpoint()
+        self.checkpoints = [saved for saved in self.checkpoints if saved.state != newest]

@@ -1,4 +1,7 @@
-"""What is optimised and how. A union on `name`: each algorithm has its own fields."""
+"""The `algorithm` block: what is optimised and how.
+
+A union on `name`: each algorithm has its own fields.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,15 @@ class Grpo(Block):
         le=1 << 12,
     )
     batch_size: int = knob(what="Groups a step.", unit="groups", ge=1, le=1 << 16)
-    max_steps: int = knob(what="Steps of the run.", unit="steps", change=Change.LIVE, ge=1, le=10**9)
+    max_steps: int = knob(
+        what="Steps of the run.", unit="steps", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=10**9
+    )
     max_staleness: int = knob(
         2,
         what="η: no trained token is older than this many versions; 0 is the synchronous loop.",
         unit="versions",
-        change=Change.LIVE,
+        change=Change.RESUME,
+        cluster=Change.LIVE,
         ge=0,
         le=1000,
     )
@@ -44,7 +50,7 @@ class Grpo(Block):
         "linear", what="How the learning rate falls after warm-up."
     )
     min_lr_ratio: float = knob(0.1, what="The schedule's end, as a fraction of the peak.", ge=0, le=1)
-    betas: tuple[float, float] = knob((0.9, 0.99), what="AdamW's β₁ and β₂.")
+    betas: tuple[float, float] = knob((0.9, 0.99), what="AdamW's β₁ and β₂.", strict=False)
     weight_decay: float = knob(0.0, what="AdamW's weight decay.", ge=0)
     eps: float = knob(1e-8, what="AdamW's ε.", gt=0)
     grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
@@ -59,8 +65,10 @@ class Grpo(Block):
         "group", what="Whose deviation the advantage is divided by."
     )
     leave_one_out: bool = knob(False, what="A sample's own reward is left out of its group's mean.")
-    zero_variance: Literal["mask", "filter"] = knob(
-        "mask", what="A group whose rewards are all the same: masked from the loss, or replaced by another group."
+    zero_variance: Literal["keep", "mask", "filter"] | None = knob(
+        None,
+        what="A group whose rewards are all the same: trained like any other (keep), masked from the loss, or "
+        "replaced by another group (filter). mask unless given where the group's mean is subtracted, else keep.",
     )
     decoupled: bool = knob(True, what="Correct for stale tokens: clip around π_prox, weight by π_prox/π_behav.")
     rejection: Rejection | None = knob(Rejection, what="Leave out tokens too far off; null trains all.")
@@ -70,6 +78,13 @@ class Grpo(Block):
     @property
     def samples_a_step(self) -> int:
         return self.batch_size * self.group_size
+
+    @property
+    def masks_zero_variance(self) -> bool:
+        """Whether groups whose rewards are all the same are left out of the loss."""
+        if self.zero_variance is None:
+            return self.advantage_mean == "group" or self.leave_one_out
+        return self.zero_variance != "keep"
 
     @property
     def upper_clip(self) -> float:

@@ -1,4 +1,4 @@
-"""What every block of a job file has in common: camelCase names, no unknown fields, described fields.
+"""Base class of the blocks of a job file: camelCase names, no unknown fields, described fields.
 
 Owns `knob`, by which a field declares its default, its unit, its limits and when it may change; the documentation and
 the errors are made from that.
@@ -6,11 +6,12 @@ the errors are made from that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticUndefined
 
@@ -31,28 +32,13 @@ class Block(BaseModel):
         populate_by_name=True,
         extra="forbid",
         frozen=True,
+        strict=True,  # as an API server: 160 is a number, "160" is text
         allow_inf_nan=False,
         serialize_by_alias=True,
         defer_build=True,  # validators are made at first use: importing the job file stays cheap
     )
 
     union_key: ClassVar[str] = ""  # the field that tells the members of a union apart
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_the_api_server_reads(cls, data: Any) -> Any:
-        """Null for a field that can't be null is as if the field weren't there; true and false are no numbers."""
-        if not isinstance(data, dict):
-            return data
-        fields = {**fields_of(cls), **cls.model_fields}
-        kept = {}
-        for key, value in data.items():
-            members = members_of(fields[key].annotation) if key in fields else [Any]
-            if isinstance(value, bool) and bool not in members and Any not in members:
-                value = str(value).lower()  # which no number is made of
-            if value is not None or Any in members or NoneType in members:
-                kept[key] = value
-        return kept
 
 
 def knob(
@@ -112,10 +98,48 @@ def block_for(annotation: Any, given: Any) -> type[Block] | None:
     return next((block for block in blocks if wanted in tags_of(block)), blocks[0])
 
 
+def without_nulls(block: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A block's values without nulls that say no more than a missing field does, as an API server stores them."""
+    return _pruned([block], block, values)
+
+
+def _pruned(members: Sequence[type[BaseModel]], block: type[BaseModel], values: Mapping[str, Any]) -> dict[str, Any]:
+    """`block` is the one of a union's members that the values mean."""
+    fields = {**{name: field for each in members for name, field in fields_of(each).items()}, **fields_of(block)}
+    kept = {}
+    for name, value in values.items():
+        field = fields.get(name)
+        if field is None:
+            kept[name] = value
+        elif value is not None:
+            kept[name] = _inner_pruned(field.annotation, value)
+        elif may_be_null(field.annotation) and field.default is not None:
+            kept[name] = None
+    return kept
+
+
+def _inner_pruned(annotation: Any, value: Any) -> Any:
+    if isinstance(value, dict):
+        if block := block_for(annotation, value):
+            return _pruned(blocks_in(annotation), block, value)
+        values = [get_args(member)[1] for member in members_of(annotation) if get_origin(member) is dict]
+        if values and not may_be_null(values[0]):
+            return {name: inner for name, inner in value.items() if inner is not None}
+    if isinstance(value, list) and (item := item_block(annotation)):
+        return [without_nulls(item, each) if isinstance(each, dict) else each for each in value]
+    return value
+
+
 def tags_of(block: type[BaseModel]) -> tuple[str, ...]:
     """The values of its key by which a union's member is known; none for a block outside unions."""
     key = getattr(block, "union_key", "")
     return get_args(fields_of(block)[key].annotation) if key else ()
+
+
+def may_be_null(annotation: Any) -> bool:
+    """Whether null is a value of a field, and not its absence."""
+    members = members_of(annotation)
+    return Any in members or NoneType in members
 
 
 def members_of(annotation: Any) -> list[Any]:

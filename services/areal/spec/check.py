@@ -8,7 +8,7 @@ from pathlib import Path
 from areal.errors import ConfigError
 from areal.spec import rules_asynchrony, rules_cluster, rules_code, rules_learning, rules_sources
 from areal.spec.job import RLJob
-from areal.spec.locality import Locality, locality_of, named_files
+from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from
 from areal.spec.locate import candidates, locate
 from areal.spec.rules import Facts, Finding, Rule, Severity
 
@@ -61,7 +61,7 @@ def _missing_files(job: RLJob, base_dir: Path) -> list[Finding]:
         tried = " and ".join(str(place) for place in candidates(path, base_dir))
         fix = f"Correct {field.removeprefix('spec.')}."
         if field == "spec.model.path":
-            fix = f"Correct model.path, or make a small model there: `areal init-model --out {path}`."
+            fix = where_models_come_from(path)
         message = f"{path!r} is not there: tried {tried}"
         findings.append(Finding("file-missing", Severity.ERROR, field, message, fix, job.where(field)))
     return findings

@@ -1,4 +1,4 @@
-"""What a job says to a cluster: runtime, volume, scheduling, deadlines, failures, pods.
+"""Cluster-only blocks of a job: runtime, volume, scheduling, deadlines, failures, pods.
 
 Owns the blocks that `areal run` ignores and the operator obeys. All have defaults: a job file without any of them runs
 on both.
@@ -90,11 +90,22 @@ class RunPolicy(Block):
         le=_YEAR_S,
     )
     startup_deadline_seconds: int = hot(
-        3600, what="The run fails when so long after its start no step was trained.", unit="seconds", ge=1, le=_YEAR_S
+        3600,
+        what="The run fails when no step was trained within so long, while every pod had a node.",
+        unit="seconds",
+        ge=1,
+        le=_YEAR_S,
+    )
+    queue_deadline_seconds: int | None = hot(
+        None,
+        what="The run fails when its pods waited so long for nodes, since its start or last step; never unless given.",
+        unit="seconds",
+        ge=1,
+        le=_YEAR_S,
     )
     stall_timeout_seconds: int = hot(
         1800,
-        what="Without a step for so long, the run is stalled and the failure policy decides.",
+        what="Without a step for so long, though nodes and servers are there, the failure policy decides.",
         unit="seconds",
         ge=1,
         le=_YEAR_S,
@@ -145,7 +156,17 @@ class FailurePolicy(Block):
     """What a failure leads to. The first rule that matches decides; else a trainer's failure restarts the trainers from
     the last checkpoint, any other role's only its pod."""
 
-    max_restarts: int = hot(10, what="The run fails at the next counted restart.", ge=0, le=10000)
+    max_restarts: int = hot(
+        10,
+        what="The run fails at the next counted restart. A new checkpoint starts the count anew; unless a rule says "
+        "so, pods that are evicted, preempted, deleted or lost with their node don't count.",
+        ge=0,
+        le=10000,
+    )
+    restart_window_seconds: int = hot(
+        86400, what="So long after the first restart that counts, the count starts anew.", unit="seconds",
+        ge=60, le=_YEAR_S,
+    )  # fmt: skip
     rules: list[FailureRule] = hot(list, what="Rules, in order.", max_length=32)
 
 

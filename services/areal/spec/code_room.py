@@ -1,4 +1,4 @@
-"""How many programs a reward pod judges at once: by its processors and by its memory.
+"""Capacity of a reward pod: programs judged at once, by its processors and by its memory.
 
 Owns the arithmetic, and what a pod for programs has unless somebody says otherwise. The reward service finds its slots
 by the same numbers, from the limits of the container that it runs in.

@@ -1,4 +1,4 @@
-"""What a program needs of its sandbox's tier: by its language, and by what else it must be able to do.
+"""Tier requirements of a program: by its language, and by what else it must be able to do.
 
 The one place below the reward service that knows it, so that a job is refused before anything starts. A tier that a job
 names is the least that it accepts; T0 is accepted for whatever the machine then can.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-TierName = Literal["T0", "T1", "T2", "T3", "T4"]
+TierName = Literal["T0", "T2", "T3", "T4"]
 Language = Literal["python", "c", "cpp", "javascript", "bash", "java", "go", "rust"]
 SuiteFormat = Literal[
     "auto", "native", "humaneval", "mbpp", "evalplus", "apps", "taco", "codecontests", "livecodebench", "sandboxfusion",
@@ -17,8 +17,8 @@ SuiteFormat = Literal[
 ]  # fmt: skip
 Need = Literal["fork", "scratch", "compiler"]
 
-PYTHON = "T1"
-"""Pure Python runs even in WebAssembly."""
+PYTHON = "T2"
+"""Pure Python needs no more than the weakest sandbox."""
 PROCESSES = "T3"
 """Whatever is compiled, forks or writes: the filters of T2 allow none of it."""
 

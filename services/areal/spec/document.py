@@ -1,22 +1,30 @@
 """A YAML file as plain values, with the line of every field.
 
-Owns reading: one document, no field twice, the line where each was written. Knows nothing about jobs.
+Owns reading: one document, no field twice, the line where each was written. Reads events one by one with bounds on
+depth and on the number of values, aliases counted as often as they are used, so that no file costs more than a second.
+Knows nothing about jobs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
+from yaml import events
+from yaml.error import MarkedYAMLError, YAMLError
+from yaml.parser import Parser
+from yaml.reader import Reader, ReaderError
+from yaml.scanner import Scanner
 
 from areal.errors import ConfigError
+from areal.spec import scalars
 
-_MAX_BYTES = 1 << 20  # the API server's limit for an object is about as large
+_MAX_BYTES = 256 << 10  # a job file has a few kilobytes
 _MAX_DEPTH = 32
-_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_MAX_VALUES = 10_000
+_PLAIN_TAGS = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_SHOWN = 80  # characters of a wrong value
 
 
 @dataclass(frozen=True)
@@ -32,42 +40,45 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read a YAML (or JSON) file that holds one mapping; raises ConfigError naming the file and the line."""
     try:
-        size = path.stat().st_size
         if path.is_dir():
             raise ConfigError(f"{path} is a directory, not a job file", fix="Name the job's YAML file.")
-        if size > _MAX_BYTES:
-            raise ConfigError(f"{path} has {size} bytes: no job file is that large", fix="Name the job's YAML file.")
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise ConfigError(
+                f"{path} has more than {_MAX_BYTES >> 10} KiB: no job file is that large",
+                fix="Name the job's YAML file.",
+            )
+        text = data.decode()
     except FileNotFoundError:
         raise ConfigError(
             f"there is no file {path} (looked in {Path.cwd()})", fix="Check the path of the job file."
         ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path} is no UTF-8 text: {error}", fix="Save the file as UTF-8.") from None
-    except OSError as error:
-        raise ConfigError(f"{path} can't be read: {error.strerror}", fix="Check the file's permissions.") from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ConfigError(f"{path}:{line}: this is no UTF-8 text: {error}", fix="Save the file as UTF-8.") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{path} can't be read: {reason}", fix="Check the path and the file's permissions.") from None
     return parse_document(text, path)
 
 
 def parse_document(text: str, path: Path) -> Document:
     """The same for text; `path` is only named in errors."""
-    loader = yaml.SafeLoader(text)
+    document = Document(path, {})
     try:
-        if not loader.check_node():
-            raise ConfigError(f"{path} is empty", fix="Start from an example in docs/rljob.md.")
-        root = loader.get_node()
-        if loader.check_node():
-            second = loader.get_mark().line + 1
-            raise ConfigError(
-                f"{path}:{second}: a second YAML document starts here",
-                fix="Keep one job in a file, without another ---.",
-            )
-        document = Document(path, {})
-        values = _value(loader, root, "", document, 0)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}{_place(error)}: this is no valid YAML: {_reason(error)}", fix=_hint(text)) from None
-    finally:
-        loader.dispose()
+        values = _Composer(text, document).value()
+    except _AnotherDocumentError as second:
+        raise ConfigError(
+            f"{path}:{second.line}: a second YAML document starts here",
+            fix="Keep one job in a file, without another ---.",
+        ) from None
+    except _NothingError:
+        raise ConfigError(f"{path} is empty", fix="Start from an example in docs/rljob.md.") from None
+    except YAMLError as error:
+        raise ConfigError(
+            f"{path}{_place(error, text)}: this is no valid YAML: {_reason(error)}", fix=_hint(text, error)
+        ) from None
     if not isinstance(values, dict):
         raise ConfigError(f"{path} holds no mapping", fix="Start the file with apiVersion: areal.dev/v1alpha1.")
     document.values.update(values)
@@ -77,55 +88,193 @@ def parse_document(text: str, path: Path) -> Document:
 def parse_value(text: str) -> Any:
     """One YAML value, as an override gives it; raises ConfigError."""
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{text!r} is no YAML value: {_reason(error)}") from None
+        return _Composer(text, Document(Path(), {})).value()
+    except _NothingError:
+        return None
+    except (YAMLError, _AnotherDocumentError) as error:
+        shown = text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
+        raise ConfigError(f"{shown!r} is no YAML value: {_reason(error)}") from None
 
 
-def _value(loader: yaml.SafeLoader, node: Any, path: str, document: Document, depth: int) -> Any:
-    if depth > _MAX_DEPTH:
-        raise yaml.MarkedYAMLError(problem="nested too deep, or an alias of itself", problem_mark=node.start_mark)
-    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
-        raise yaml.MarkedYAMLError(problem=f"the tag {node.tag} is not for job files", problem_mark=node.start_mark)
-    if isinstance(node, yaml.MappingNode):
-        own_keys = {id(key) for key, _ in node.value}
-        loader.flatten_mapping(node)  # `<<`: merged fields come first, so that own fields win
-        seen: set[str] = set()
-        values: dict[str, Any] = {}
-        for key_node, value_node in node.value:
-            key = loader.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable) or key is None:
-                raise yaml.MarkedYAMLError(problem="a field needs a name", problem_mark=key_node.start_mark)
-            name = str(key).lower() if isinstance(key, bool) else str(key)
+class _NothingError(Exception):
+    """There is no document."""
+
+
+class _AnotherDocumentError(Exception):
+    """There is a second document."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__("a second YAML document starts in it")
+        self.line = line
+
+
+class _Events(Reader, Scanner, Parser):
+    """PyYAML's parser without its composer."""
+
+    def __init__(self, text: str) -> None:
+        Reader.__init__(self, text)
+        Scanner.__init__(self)
+        Parser.__init__(self)
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A value, with the number of values in it and how deep they are nested."""
+
+    value: Any
+    count: int = 1
+    depth: int = 0
+
+
+class _Composer:
+    """Builds the one value of a text from its events."""
+
+    def __init__(self, text: str, document: Document) -> None:
+        self._text = text
+        self._document = document
+        self._anchors: dict[str, _Made] = {}
+        self._count = 0
+        self._events: Any = None  # what PyYAML parses has no types
+
+    def value(self) -> Any:
+        self._events = _Events(self._text)
+        self._take()  # the stream's start
+        if self._events.check_event(events.StreamEndEvent):
+            raise _NothingError
+        self._take()  # the document's start
+        made = self._node("", 0)
+        self._take()
+        if not self._events.check_event(events.StreamEndEvent):
+            raise _AnotherDocumentError(self._events.peek_event().start_mark.line + 1)
+        return made.value
+
+    def _take(self) -> Any:
+        return self._events.get_event()
+
+    def _node(self, path: str, depth: int) -> _Made:
+        event = self._take()
+        if depth > _MAX_DEPTH:
+            raise _wrong(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
+        if isinstance(event, events.AliasEvent):
+            return self._alias(event, depth)
+        self._counted(1, event.start_mark)
+        if isinstance(event, events.ScalarEvent):
+            made = _Made(_scalar(event))
+        else:
+            if event.tag not in _PLAIN_TAGS:
+                raise _wrong(f"the tag {event.tag} is not for job files", event.start_mark)
+            composed = self._mapping if isinstance(event, events.MappingStartEvent) else self._sequence
+            made = composed(path, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = made
+        return made
+
+    def _alias(self, event: Any, depth: int) -> _Made:
+        made = self._anchors.get(event.anchor)
+        if made is None:
+            raise _wrong(f"found undefined alias {event.anchor!r}, or one of what it is in", event.start_mark)
+        if depth + made.depth > _MAX_DEPTH:
+            raise _wrong(f"nested more than {_MAX_DEPTH} levels deep", event.start_mark)
+        self._counted(made.count, event.start_mark)
+        return _Made(_copy(made.value), made.count, made.depth)
+
+    def _counted(self, more: int, mark: Any) -> None:
+        self._count += more
+        if self._count > _MAX_VALUES:
+            raise _wrong(f"more than {_MAX_VALUES} values, each use of an alias counted", mark)
+
+    def _mapping(self, path: str, depth: int) -> _Made:
+        merged: dict[str, Any] = {}
+        own: dict[str, Any] = {}
+        count, deepest = 1, 0
+        while not self._events.check_event(events.MappingEndEvent):
+            event = self._events.peek_event()
+            line = event.start_mark.line + 1
+            if not isinstance(event, events.ScalarEvent):
+                raise _wrong("a field needs a name", event.start_mark)
+            self._take()
+            if event.value == "<<" and event.style is None:
+                merged = _merge(self._node(path, depth + 1).value, event.start_mark) | merged
+                continue
+            try:
+                name = scalars.key(_scalar(event))
+            except ValueError as error:
+                raise _wrong(str(error), event.start_mark) from None
             child = f"{path}.{name}" if path else name
-            line = key_node.start_mark.line + 1
-            if id(key_node) in own_keys:
-                if name in seen:
-                    document.duplicates.append((child, document.lines[child], line))
-                seen.add(name)
-            document.lines[child] = line
-            values[name] = _value(loader, value_node, child, document, depth + 1)
-        return values
-    if isinstance(node, yaml.SequenceNode):
-        items = []
-        for index, item in enumerate(node.value):
-            document.lines[f"{path}.{index}"] = item.start_mark.line + 1
-            items.append(_value(loader, item, f"{path}.{index}", document, depth + 1))
-        return items
-    return loader.construct_object(node, deep=True)
+            if name in own:
+                self._document.duplicates.append((child, self._document.lines[child], line))
+            self._document.lines[child] = line
+            made = self._node(child, depth + 1)
+            own[name] = made.value
+            count, deepest = count + made.count, max(deepest, made.depth + 1)
+        self._take()
+        return _Made(merged | own, count, deepest)
+
+    def _sequence(self, path: str, depth: int) -> _Made:
+        items: list[Any] = []
+        count, deepest = 1, 0
+        while not self._events.check_event(events.SequenceEndEvent):
+            child = f"{path}.{len(items)}"
+            self._document.lines[child] = self._events.peek_event().start_mark.line + 1
+            made = self._node(child, depth + 1)
+            items.append(made.value)
+            count, deepest = count + made.count, max(deepest, made.depth + 1)
+        self._take()
+        return _Made(items, count, deepest)
 
 
-def _place(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+def _scalar(event: Any) -> scalars.Scalar:
+    text: str = event.value
+    try:
+        text.encode()
+        if event.tag is not None and event.tag != "!":
+            return scalars.tagged(event.tag, text)
+        return scalars.plain(text) if event.implicit[0] and event.tag is None else text
+    except UnicodeEncodeError:
+        raise _wrong("half of a surrogate pair is no character", event.start_mark) from None
+    except ValueError as error:
+        raise _wrong(str(error), event.start_mark) from None
+
+
+def _merge(value: Any, mark: Any) -> dict[str, Any]:
+    """The fields that `<<` brings: of one mapping, or of several, the first of which wins."""
+    found: dict[str, Any] = {}
+    for each in value if isinstance(value, list) else [value]:
+        if not isinstance(each, dict):
+            raise _wrong("<< needs a mapping, or a list of mappings", mark)
+        found = each | found
+    return found
+
+
+def _copy(value: Any) -> Any:
+    """A value of its own for each use of an alias: overrides change values in place."""
+    if isinstance(value, dict):
+        return {name: _copy(inner) for name, inner in value.items()}
+    return [_copy(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _wrong(problem: str, mark: Any) -> MarkedYAMLError:
+    return MarkedYAMLError(problem=problem, problem_mark=mark)
+
+
+def _place(error: YAMLError, text: str) -> str:
+    if isinstance(error, ReaderError):
+        line = text.count("\n", 0, error.position) + 1
+        return f":{line}:{error.position - text.rfind(chr(10), 0, error.position)}"
+    mark = (error.problem_mark or error.context_mark) if isinstance(error, MarkedYAMLError) else None
     return f":{mark.line + 1}:{mark.column + 1}" if mark else ""
 
 
-def _reason(error: yaml.YAMLError) -> str:
-    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
-    return " ".join(str(reason).split())
+def _reason(error: Exception) -> str:
+    if isinstance(error, ReaderError):
+        return f"the character U+{int(error.character):04X} is not allowed in YAML"
+    reason = (error.problem if isinstance(error, MarkedYAMLError) else None) or str(error)
+    return " ".join(reason.split())
 
 
-def _hint(text: str) -> str:
+def _hint(text: str, error: YAMLError) -> str:
+    if isinstance(error, ReaderError):
+        return "Remove the character, or write it as an escape in double quotes."
     if "\t" in text:
         return "YAML is indented with spaces: replace the tabs."
     return "Check indentation, colons and quotes on and above that line."

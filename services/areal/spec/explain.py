@@ -1,4 +1,4 @@
-"""What a job will do, in numbers and sentences."""
+"""Plain-language explanation of a job, in numbers and sentences."""
 
 from __future__ import annotations
 

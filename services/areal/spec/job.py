@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -10,12 +11,11 @@ from typing import Any, Literal
 from pydantic import PrivateAttr
 
 from areal.spec.algorithm import Algorithm
-from areal.spec.block import Block, Change, block_for, fields_of, knob
+from areal.spec.block import Block, Change, block_for, fields_of, knob, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
-from areal.spec.text import LabelKey
 from areal.spec.training import Checkpoint, Replay, Trainer, WeightSync
 
 
@@ -24,8 +24,10 @@ class Metadata(Block):
 
     name: str = knob(what="The run's name: letters, digits and '-', at most 40 characters.", max_length=253)
     namespace: str | None = knob(None, what="Kubernetes namespace.", change=Change.RESUME, max_length=63)
-    labels: dict[LabelKey, str] = knob(dict, what="Kubernetes labels.", change=Change.RESUME, max_length=256)
-    annotations: dict[LabelKey, str] = knob(dict, what="Kubernetes annotations.", change=Change.RESUME, max_length=256)
+    labels: dict[str, str] = knob(dict, what="Kubernetes labels; an API server checks them.", change=Change.RESUME)
+    annotations: dict[str, str] = knob(
+        dict, what="Kubernetes annotations; an API server checks them.", change=Change.RESUME
+    )
 
 
 class JobSpec(Block):
@@ -76,6 +78,7 @@ class RLJob(Block):
     spec: JobSpec = knob(what="The job.")
 
     _places: Mapping[str, str] = PrivateAttr(default_factory=dict)
+    _given: Mapping[str, Any] = PrivateAttr(default_factory=dict)
 
     def where(self, field: str) -> str:
         """Where a dotted field was given: `file:line` or the override, of the field or of the closest block above it.
@@ -91,6 +94,17 @@ class RLJob(Block):
         job = self.model_copy()
         job._places = places
         return job
+
+    def written(self, values: Mapping[str, Any]) -> RLJob:
+        """The same job, which knows how its author wrote it."""
+        job = self.model_copy()
+        job._given = values
+        return job
+
+    @property
+    def as_written(self) -> dict[str, Any]:
+        """The values as the author wrote them (2Gi stays 2Gi), nulls that say nothing left out."""
+        return without_nulls(type(self), copy.deepcopy(dict(self._given or self.model_dump(exclude_unset=True))))
 
     def __eq__(self, other: object) -> bool:
         """Jobs are equal when their fields are, wherever they were given."""

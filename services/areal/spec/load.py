@@ -12,8 +12,10 @@ from areal.spec.overrides import apply_overrides
 from areal.spec.problems import Problem, refuse_invalid
 
 _FIX = "Correct the fields above; docs/rljob.md lists all fields with their units and defaults."
-_AUTHORS_METADATA = ("name", "namespace", "labels", "annotations")
-_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"  # the whole object once more
+_SERVERS_METADATA = (
+    "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation",
+    "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
+)  # fmt: skip
 
 
 def load_job(path: Path, overrides: Sequence[str] = ()) -> RLJob:
@@ -26,8 +28,8 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> RLJob:
 
 
 def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
-    """The same for a document that was read before."""
-    values = document.values
+    """The same for a document that was read before. One that a cluster gave is read like its author's."""
+    values = _without_servers(document.values)
     origins, problems = apply_overrides(values, overrides)
     problems += [
         Problem(field, f"written twice, first on line {first}", f"{document.path}:{second}")
@@ -36,7 +38,8 @@ def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
     places = (
         {path: f"{document.path}:{line}" for path, line in document.lines.items()} | origins | {"": str(document.path)}
     )
-    return refuse_invalid(RLJob, values, places, str(document.path), fix=_FIX, problems=problems).placed(places)
+    job = refuse_invalid(RLJob, values, places, str(document.path), fix=_FIX, problems=problems)
+    return job.placed(places).written(values)
 
 
 def job_from_object(values: Mapping[str, Any]) -> RLJob:
@@ -52,12 +55,18 @@ def job_from_object(values: Mapping[str, Any]) -> RLJob:
 
 
 def without_server_fields(values: Mapping[str, Any]) -> dict[str, Any]:
-    """An object as its author wrote it: without status, and with the name, namespace, labels and annotations only."""
+    """An object without its status, and of its metadata name and namespace only: the rest is others' to judge."""
     kept = {key: value for key, value in values.items() if key != "status"}
     metadata = values.get("metadata")
     if isinstance(metadata, Mapping):
-        kept["metadata"] = {key: value for key, value in metadata.items() if key in _AUTHORS_METADATA}
-        annotations = metadata.get("annotations")
-        if isinstance(annotations, Mapping):
-            kept["metadata"]["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
+        kept["metadata"] = {key: value for key, value in metadata.items() if key in ("name", "namespace")}
+    return kept
+
+
+def _without_servers(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's values without what an API server adds, for `kubectl get -o yaml`."""
+    kept = {key: value for key, value in values.items() if key != "status"}
+    metadata = values.get("metadata")
+    if isinstance(metadata, Mapping):
+        kept["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVERS_METADATA}
     return kept

@@ -1,15 +1,20 @@
-"""Where a job's sources are: on its author's machine, in an image, on a cluster's volume, on a hub.
+"""Locality of a job's sources: its author's machine, an image, a cluster's volume, a hub.
 
 Owns the list of fields that name files, and what a run on one machine refuses because only a cluster has it.
 """
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
+from pathlib import Path
 
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Finding, Severity
 from areal.spec.sources import on_volume
+
+_FOLDERS = ("models", "model", "checkpoints", "weights", "runs", "data")  # of people's machines; no owners on the hub
+_HUB_NAME = re.compile(r"[A-Za-z0-9][-\w.]*/[A-Za-z0-9][-\w.]*")
 
 
 class Locality(StrEnum):
@@ -53,6 +58,36 @@ def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
         for split, source in sources.items()
         if source is not None and source.hugging_face is not None
     }
+
+
+def for_nowhere(job: RLJob) -> list[Finding]:
+    """What neither a run on one machine nor one on a cluster can do."""
+    uri = job.spec.model.uri
+    if uri is None or locality_of(uri) is not Locality.HUB:
+        return []
+    name = uri.removeprefix("hf://")
+    fix = f"Download it, {download(name)}: a cluster gets it by `areal submit`."
+    message = f"{uri!r}: no model is downloaded by a run"
+    return [Finding("model-hub", Severity.ERROR, "spec.model.uri", message, fix, job.where("spec.model.uri"))]
+
+
+def is_hub_name(path: str) -> bool:
+    """Whether a path that isn't there looks like a name on the Hugging Face hub: owner/name."""
+    owner = path.partition("/")[0]
+    return bool(_HUB_NAME.fullmatch(path)) and owner not in _FOLDERS and not Path(owner).exists()
+
+
+def download(name: str) -> str:
+    """How to get a model of the hub, in words."""
+    place = f"models/{name.rpartition('/')[2]}"
+    return f"`hf download {name} --local-dir {place}`, and set model.path: {place}"
+
+
+def where_models_come_from(path: str) -> str:
+    """The fix for a model directory that isn't there."""
+    if is_hub_name(path):
+        return f"Models aren't downloaded by a run: {download(path)}."
+    return f"Correct model.path, or make a small model there: `areal init-model --out {path}`."
 
 
 def for_clusters_only(job: RLJob) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Where a path in a job file points to.
+"""Path lookup for a job file's paths.
 
 A relative path is looked for below the current directory first, then below the job file's directory, so that a job runs
 from a checkout's root and from beside its file alike.

@@ -14,7 +14,7 @@ from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of
 from areal.spec.document import parse_value
 from areal.spec.job import JobSpec, RLJob
-from areal.spec.problems import Problem, unknown_field
+from areal.spec.problems import Problem, shortened, unknown_field
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
@@ -22,7 +22,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
     origins: dict[str, str] = {}
     problems: list[Problem] = []
     for text in overrides:
-        where = f"override {text}"
+        where = f"override {shortened(text)}"
         path, equals, raw = text.partition("=")
         if not equals or not path.strip():
             problems.append(Problem("", "an override is written field=value, for example algorithm.maxSteps=20", where))

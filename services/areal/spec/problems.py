@@ -1,4 +1,4 @@
-"""What is wrong with a job file, in words and with the line.
+"""Validation errors in words, with the line.
 
 Owns the translation of pydantic's errors into sentences that name the field as the file writes it, the nearest allowed
 name, and what is allowed instead.
@@ -15,13 +15,17 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from areal.errors import ConfigError
-from areal.spec.block import block_for, fields_of, item_block, tags_of
+from areal.spec import scalars
+from areal.spec.block import block_for, fields_of, item_block, tags_of, without_nulls
 from areal.spec.text import MEANING
 
 _EXPECTED = {
     "int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",
     "tuple": "a list", "dict": "a mapping", "model": "a mapping", "model_attributes": "a mapping",
 }  # fmt: skip
+
+
+_LONGEST = 200  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,7 @@ def refuse_invalid(
     """
     found = list(problems)
     made = None
+    values = without_nulls(model, values)
     try:
         made = model.model_validate(values, by_alias=True, by_name=False)
     except ValidationError as error:
@@ -126,6 +131,8 @@ def place(error: ErrorDetails, root: type[BaseModel], values: Any) -> tuple[str,
         values = _child(values, element)
         annotation = fields[element].annotation if element in fields else None
         block, item = block_for(annotation, values), item_block(annotation)
+    if path and path[-1] == "[key]":  # pydantic's word for a key that is wrong itself: the mapping has it
+        del path[-2:]
     if error["type"] == "union_tag_invalid" and block is not None:
         path.append(getattr(block, "union_key", ""))
     return ".".join(path), holder
@@ -145,16 +152,32 @@ def describe(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
             given = context["tag"]
         choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
         meant = nearest(str(given), choices)
-        return f"{given!r} is unknown; {f'did you mean {meant}? ' if meant else ''}Allowed: {', '.join(choices)}."
+        return f"{_show(given)} is unknown; {f'did you mean {meant}? ' if meant else ''}Allowed: {', '.join(choices)}."
     for limit, words in _LIMITS.items():
         if limit in context:
-            return f"{given!r} is refused: it must be {words} {context[limit]}"
+            return f"{_show(given)} is refused: it must be {words} {context[limit]}"
     if kind == "string_pattern_mismatch" and context["pattern"] in MEANING:
-        return f"{given!r} is not {MEANING[context['pattern']]}"
+        return f"{_show(given)} is not {MEANING[context['pattern']]}"
     base = kind.removesuffix("_parsing").removesuffix("_type")
+    if base == "int_from_float":
+        base = "int"
     if base in _EXPECTED:
-        return f"expected {_EXPECTED[base]}, got {_show(given)}"
-    return error["msg"].removeprefix("Value error, ")
+        return f"expected {_EXPECTED[base]}, got {_show(given)}{_quotes(base, given)}"
+    return shortened(error["msg"].removeprefix("Value error, "))
+
+
+def _quotes(wanted: str, given: Any) -> str:
+    """What to do about text for another value, and the reverse."""
+    if wanted == "string" and isinstance(given, bool):
+        return "; unquoted yes, no, on, off, y and n mean true and false: put it in quotes where text is meant"
+    if wanted == "string" and isinstance(given, int | float):
+        return "; put it in quotes where text is meant"
+    if wanted in ("int", "float", "bool") and isinstance(given, str):
+        value = scalars.plain(given) if given.isascii() and not given.startswith("0") else given
+        fitting = bool if wanted == "bool" else (int, float)
+        if isinstance(value, fitting) and isinstance(value, bool) == (wanted == "bool"):
+            return "; write it without quotes"
+    return ""
 
 
 _LIMITS = {
@@ -168,7 +191,14 @@ def _show(given: Any) -> str:
         return "a mapping"
     if isinstance(given, list):
         return "a list"
-    return "nothing" if given is None else repr(given)
+    if isinstance(given, bool):
+        return str(given).lower()
+    return "nothing" if given is None else shortened(repr(given))
+
+
+def shortened(text: str) -> str:
+    """A text for a message; of a long one the beginning."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text)} characters)"
 
 
 def _child(values: Any, element: int | str) -> Any:

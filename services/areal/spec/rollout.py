@@ -1,4 +1,4 @@
-"""How answers are made: workflow, workers, limits, sampling."""
+"""The `rollout` block: workflow, workers, limits, sampling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Rollout(Block):
         256,
         what="Groups being generated at once; complete ones don't count.",
         unit="groups",
-        change=Change.LIVE,
+        change=Change.RESUME,
+        cluster=Change.LIVE,
         ge=1,
         le=1 << 20,
     )
@@ -51,7 +52,7 @@ class Rollout(Block):
     max_turns: int = knob(4, what="Turns of the multi-turn workflow.", unit="turns", ge=1, le=10**6)
     max_filtered_per_step: int = knob(
         4096,
-        what="So many groups filtered in a row without one to train, and the run is reported as stalled.",
+        what="So many groups in a row end without training, and the run counts as stalled. 64 that fail are enough.",
         unit="groups",
         change=Change.RESUME,
         ge=1,

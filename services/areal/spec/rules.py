@@ -28,6 +28,8 @@ class Facts:
     train_columns: frozenset[str] | None = None
     evaluation_rows: int | None = None
     longest_prompt_tokens: int | None = None
+    longest_prompt_place: str = ""  # file and line
+    prompts_too_long: int = 0  # how many leave no room for an answer
     tokenizer_vocabulary: int | None = None  # largest token id + 1
     model_vocabulary: int | None = None
     model_context_tokens: int | None = None

@@ -159,7 +159,7 @@ def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
     "Filtering may replace at least one whole batch before the run counts as stalled.",
     fix="Raise rollout.maxFilteredPerStep to at least algorithm.batchSize.",
     cel=(
-        "self.spec.algorithm.zeroVariance != 'filter' || "
+        "!has(self.spec.algorithm.zeroVariance) || self.spec.algorithm.zeroVariance != 'filter' || "
         "self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
     ),
     severity=Severity.WARNING,

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from areal.spec.cluster import PodPatch
+from areal.spec.cluster import PodPatch, PodTemplate
 from areal.spec.job import RLJob
 from areal.spec.locality import hugging_face_paths, named_files
 from areal.spec.rules import Facts, Rule, rule
@@ -14,7 +14,7 @@ from areal.spec.sources import on_volume
 
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
 _HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+$"
-_ROLES = ("trainer", "generation", "reward", "rewardCustom", "controller", "worker", "redis", "tools")
+_ROLES = tuple(field.alias or name for name, field in PodTemplate.model_fields.items())
 
 
 RESERVED_ENV = (

@@ -12,6 +12,7 @@ from areal.spec.rules import Facts, Severity, rule
 from areal.spec.serving import CodeReward
 
 _CODE = "self.spec.reward.code"
+_TOTAL_S = CodeReward().total_seconds
 
 
 def _code_of(job: RLJob) -> CodeReward | None:
@@ -106,7 +107,10 @@ def code_tier(job: RLJob, facts: Facts) -> str | None:
     "spec.reward.code.totalSeconds",
     "A group has time to judge at least one program: groupDeadlineSeconds > reward.code.totalSeconds.",
     fix="Raise rollout.groupDeadlineSeconds or lower reward.code.totalSeconds.",
-    cel=f"!has({_CODE}) || self.spec.rollout.groupDeadlineSeconds > {_CODE}.totalSeconds",
+    cel=(
+        "!has(self.spec.reward.verifier) || self.spec.reward.verifier != 'code' || "
+        f"self.spec.rollout.groupDeadlineSeconds > (has({_CODE}) ? {_CODE}.totalSeconds : {_TOTAL_S:.1f})"
+    ),
 )
 def code_deadline(job: RLJob, facts: Facts) -> str | None:
     code, group = _code_of(job), job.spec.rollout.group_deadline_seconds

@@ -311,7 +311,7 @@ def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
     "prompt-too-long",
     "spec.rollout.maxSampleTokens",
     "The longest prompt leaves room for an answer.",
-    fix="Raise rollout.maxSampleTokens, or lower rollout.sampling.maxNewTokens.",
+    fix="Raise rollout.maxSampleTokens, lower rollout.sampling.maxNewTokens, or drop the row.",
     cel=None,
 )
 def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
@@ -319,9 +319,11 @@ def prompt_too_long(job: RLJob, facts: Facts) -> str | None:
     if longest is None or longest + rollout.sampling.max_new_tokens <= rollout.max_sample_tokens:
         return None
     needed = longest + rollout.sampling.max_new_tokens
+    place = f", {facts.longest_prompt_place}," if facts.longest_prompt_place else ""
+    more = f"; {facts.prompts_too_long} rows are too long" if facts.prompts_too_long > 1 else ""
     return (
-        f"the longest prompt has {longest} tokens, with an answer of {rollout.sampling.max_new_tokens} that makes "
-        f"{needed}, more than maxSampleTokens {rollout.max_sample_tokens}"
+        f"the longest prompt{place} has {longest} tokens, with an answer of {rollout.sampling.max_new_tokens} that "
+        f"makes {needed}, more than maxSampleTokens {rollout.max_sample_tokens}{more}"
     )
 
 

@@ -1,10 +1,10 @@
-"""Who makes tokens and who scores them: generation servers and reward services."""
+"""The `generation` and `reward` blocks: generation servers and reward services."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Tag, field_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
@@ -43,8 +43,10 @@ class SglangEngine(Block):
 
 
 def _engine_type(value: Any) -> str:
-    kind = value.get("type", "embedded") if isinstance(value, dict) else getattr(value, "type", "embedded")
-    return str(kind)
+    if isinstance(value, EmbeddedEngine | SglangEngine):
+        return value.type
+    named = value.get("type") if isinstance(value, dict) else None
+    return "embedded" if named is None else str(named)
 
 
 Engine = Annotated[
@@ -88,6 +90,14 @@ class CodeReward(Block):
         list, what="What the answers must be able to do: fork, scratch (write files), compiler.",
         change=Change.RESUME, max_length=3,
     )  # fmt: skip
+
+    @field_validator("min_tier", mode="before")
+    @classmethod
+    def _known_tier(cls, value: Any) -> Any:
+        """The number between T0 and T2 names no sandbox."""
+        if value == "T1":
+            raise ValueError("there is no tier T1: use T2, the weakest sandbox")
+        return value
 
 
 class Reward(Block):

@@ -1,4 +1,4 @@
-"""What a run starts from: the model, the recipe, the datasets.
+"""The source blocks: model, recipe, datasets.
 
 Files are named by a path on the machine that runs the job, or by `pvc://claim/path` on a cluster's volume.
 """

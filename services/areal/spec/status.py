@@ -1,4 +1,4 @@
-"""What the operator says about a job: conditions with their reasons, and the figures beside them.
+"""The job's status: conditions with their reasons, and the figures beside them.
 
 Owns the words of the status. Conditions are the truth; `summary` is made from them, for people and for kubectl. Each
 reason carries its sentence: docs/conditions.md is made from them.
@@ -113,6 +113,13 @@ class ScheduledReason(Reason):
     ALL_PODS_BOUND = "AllPodsBound", "True", "Every pod has a node."
     NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
     PODS_MISSING = "PodsMissing", "False", "Pods are being created."
+    PODS_REFUSED = (
+        "PodsRefused",
+        "False",
+        "The API server refuses pods of a role (quota, Pod Security); the message is the server's.",
+    )
+    NODE_SILENT = "NodeSilent", "False", "A machine with a pod of the job does not answer; no deadline runs meanwhile."
+    GATED = "Gated", "False", "A pod has scheduling gates that another controller must remove."
     UNSCHEDULABLE = "Unschedulable", "False", "The scheduler finds no node for a pod; the message is the scheduler's."
     SUSPENDED = "Suspended", "False", "The job rests and wants no pods."
     FINISHED = "Finished", "False", "The run has ended and its pods are, or will be, cleaned up."
@@ -151,6 +158,12 @@ class ProgressingReason(Reason):
     AWAITING_FIRST_STEP = "AwaitingFirstStep", "False", "All is starting, no step was trained yet."
     NOT_STARTED = "NotStarted", "False", "No pods are wanted yet."
     STALLED = "Stalled", "False", "No step was trained for runPolicy.stallTimeoutSeconds, whatever the pods look like."
+    WAITING = (
+        "Waiting",
+        "False",
+        "No step for runPolicy.stallTimeoutSeconds, but for want of what the trainers can't bring about.",
+    )
+    BACKING_OFF = "BackingOff", "False", "Epochs end without a step: the next one starts after a pause."
     RECOVERING = "Recovering", "False", "The trainers start again; the next step will be reported."
     SUSPENDED = "Suspended", "False", "The job rests."
     FINISHED = "Finished", "False", "The run has ended."
@@ -180,7 +193,12 @@ class FailedReason(Reason):
     STARTUP_DEADLINE_EXCEEDED = (
         "StartupDeadlineExceeded",
         "True",
-        "runPolicy.startupDeadlineSeconds passed without a trained step.",
+        "runPolicy.startupDeadlineSeconds passed without a trained step, while every pod had a node.",
+    )
+    QUEUE_DEADLINE_EXCEEDED = (
+        "QueueDeadlineExceeded",
+        "True",
+        "runPolicy.queueDeadlineSeconds passed while pods waited for nodes.",
     )
     ACTIVE_DEADLINE_EXCEEDED = "ActiveDeadlineExceeded", "True", "runPolicy.activeDeadlineSeconds passed."
     STALLED = "Stalled", "True", "No step was trained for runPolicy.stallTimeoutSeconds, and restarts didn't help."
@@ -215,6 +233,7 @@ class Summary(StrEnum):
     STARTING = "Starting", "Pods are starting; no step was trained yet."
     RUNNING = "Running", "Steps are being trained."
     STALLED = "Stalled", "No step for runPolicy.stallTimeoutSeconds."
+    WAITING = "Waiting", "No step is trained, for want of nodes or servers; the condition Progressing says which."
     SUSPENDING = "Suspending", "A checkpoint is saved and pods are ending."
     SUSPENDED = "Suspended", "The job rests."
     COMPLETING = "Completing", "The last step is trained; audit and report are being made."
@@ -236,7 +255,7 @@ seen = partial(knob, change=Change.LIVE)  # the operator writes it whenever it c
 class StatusBlock(Block):
     """A part of the status. Fields that a newer operator wrote are left out when it is read."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", strict=False)
 
 
 class Condition(StatusBlock):
@@ -305,7 +324,12 @@ class Attempts(StatusBlock):
 
     epoch: int = seen(0, what="Number of the trainers' gang that runs now.", ge=0)
     restarts: int = seen(0, what="Restarts of the trainers.", ge=0)
-    restarts_count_towards_max: int = seen(0, what="Those that count towards failurePolicy.maxRestarts.", ge=0)
+    restarts_count_towards_max: int = seen(
+        0, what="Those that count towards maxRestarts, since the last checkpoint.", ge=0
+    )
+    counted_since: Time | None = seen(None, what="The first of those that count: a window begins there.")
+    fruitless: int = seen(0, what="Gangs that ended without a step, one after the other.", ge=0)
+    next_epoch_time: Time | None = seen(None, what="The next gang doesn't start before then.")
     members: list[Argument] = seen(list, what="The uids of its pods; none while it forms.", max_length=1024)
 
 
@@ -321,6 +345,15 @@ class Failure(StatusBlock):
     action: str = seen("", what="What was done.", max_length=63)
     step: int | None = seen(None, what="The last step trained before it.", ge=0)
     epoch: int | None = seen(None, what="The trainers' gang at that time.", ge=0)
+    owner: str = seen("", what="Whose it is: job, role, node, platform or queue.", max_length=63)
+    counted: bool = seen(False, what="Whether it counts towards failurePolicy.maxRestarts.")
+
+
+class Waiting(StatusBlock):
+    """How long the pods have waited for nodes: time in which no deadline but queueDeadlineSeconds runs."""
+
+    seconds: int = seen(0, what="Until the wait before this one ended.", unit="seconds", ge=0)
+    since: Time | None = seen(None, what="The wait that goes on.")
 
 
 class AuditStatus(StatusBlock):
@@ -347,6 +380,7 @@ class JobStatus(StatusBlock):
     progress: Progress | None = seen(None, what="How far it is.")
     checkpoint: CheckpointStatus | None = seen(None, what="The last checkpoint.")
     attempts: Attempts | None = seen(None, what="How often the trainers were started.")
+    waiting: Waiting | None = seen(None, what="How long pods waited for nodes.")
     failures: list[Failure] = seen(list, what="The last failures, newest last.", max_length=FAILURES_KEPT)
     audit: AuditStatus | None = seen(None, what="The audit at the end.")
 

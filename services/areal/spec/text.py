@@ -47,6 +47,12 @@ Argument = Annotated[str, StringConstraints(min_length=1, max_length=1024)]
 """One word of a command line."""
 
 
+_NOT_NEGATIVE = {  # a pattern is for text only
+    "rule": "!string(self).startsWith('-')",
+    "message": "An amount isn't negative. Write a number from 0 on, or one with a unit: 500m, 16Gi.",
+}
+
+
 def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -55,7 +61,7 @@ Amount = Annotated[
     str,
     BeforeValidator(_as_text),
     StringConstraints(min_length=1, max_length=32, pattern=_AMOUNT),
-    Wire(quantity_schema(_AMOUNT)),
+    Wire(quantity_schema(_AMOUNT) | {"x-kubernetes-validations": [_NOT_NEGATIVE]}),
 ]
 """An amount of a resource as Kubernetes writes it: 2, 500m, 16Gi."""
 

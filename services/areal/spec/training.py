@@ -1,4 +1,4 @@
-"""Who trains and what it leaves behind: trainer, replay, weights, checkpoints."""
+"""The `trainer`, `replay`, `weightSync` and `checkpoint` blocks."""
 
 from __future__ import annotations
 

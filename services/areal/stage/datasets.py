@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from areal.data import Snapshot, prepare, source_from_spec
+from areal.data.rows import Column, Key
+from areal.data.source import Source
 from areal.plan import ResolvedJob
 from areal.spec import RLJob
 from areal.spec.locate import locate
@@ -33,21 +35,27 @@ def prepare_split(
     split: str,
     base_dir: Path,
     recipe: Path | None,
-    required: Sequence[str | tuple[str, ...]],
+    required: Sequence[Column],
     progress: Callable[[int], None] | None = None,
 ) -> Snapshot:
-    """One dataset as a snapshot; relative paths as everywhere in a job: below the current directory, or the job's."""
+    """One dataset as a snapshot."""
+    return prepare(located(source, base_dir, recipe, split), target, required=required, progress=progress)
+
+
+def located(source: DatasetSource, base_dir: Path, recipe: Path | None, split: str) -> Source:
+    """The source that a job names; relative paths as everywhere in a job: below the current directory, or the job's."""
     if source.jsonl is not None and (found := locate(source.jsonl, base_dir)):
         source = source.model_copy(update={"jsonl": str(found)})
-    made = source_from_spec(source, base_dir=base_dir, recipe=recipe, split=split)
-    return prepare(made, target, required=required, progress=progress)
+    return source_from_spec(source, base_dir=base_dir, recipe=recipe, split=split)
 
 
-def required_columns(job: RLJob, verifier: str | None) -> list[str | tuple[str, ...]]:
-    """Columns that every row must have, as far as the job tells."""
-    columns: list[str | tuple[str, ...]] = []
+def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = ()) -> list[Column]:
+    """Columns that every row must have, as far as the job tells. `needed`: by the recipe's `reward`, by name."""
+    columns: list[Column] = []
     if job.spec.rollout.workflow in _READS_PROMPT:
         columns.append(COLUMNS)
     if verifier in ("exact", "math"):
         columns.append(job.spec.reward.answer_field)
+    if verifier == "custom":
+        columns += [Key(name, "the recipe's reward") for name in sorted(needed)]
     return columns

@@ -1,26 +1,20 @@
-"""What is known beside the job file, for the rules that need it: recipe, dataset, tokenizer, model.
+"""Facts beside the job file that rules need: recipe, dataset, tokenizer, model.
 
-Reads files and imports the recipe elsewhere (`recipe_probe`). What can't be known cheaply stays unknown; a file that is
-missing is another rule's business. Prompts are measured on the first rows only, which finds the usual mistake.
+Owns where a job's files are, and the figures of model, tokenizer and prepared datasets.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal.errors import ArealError
+from areal.errors import DataError
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.locate import locate
-from areal.stage.recipe_probe import probe
-
-_SAMPLE_ROWS = 256  # prompts to tokenize: a few milliseconds
-_COUNT_LIMIT = 1 << 30  # bytes of a file whose lines are still counted
+from areal.stage.prompts import Prompts
 
 
 @dataclass(frozen=True)
@@ -67,116 +61,53 @@ def sources_in_pods(resolved: ResolvedJob) -> Sources:
     )
 
 
-def gather(job: RLJob, sources: Sources) -> Facts:
-    """All that is known before anything is prepared. Raises DataError for a recipe that doesn't import."""
-    facts = Facts()
-    if sources.recipe is not None:
-        parts = probe(sources.recipe)
-        facts = replace(facts, recipe_defines_reward=parts.reward, recipe_workflows=parts.workflows)
-    vocabulary, context = _of_model(sources.model)
-    facts = replace(
-        facts,
-        model_vocabulary=vocabulary,
-        model_context_tokens=context,
-        tokenizer_vocabulary=_of_tokenizer(sources.tokenizer),
-    )
-    if sources.train is not None:
-        rows = _head(sources.train)
-        facts = replace(
-            facts,
-            train_rows=_count(sources.train),
-            train_columns=_columns(rows),
-            longest_prompt_tokens=_longest_prompt(job, rows, sources.tokenizer, sources.model),
-        )
-    if sources.evaluation is not None:
-        facts = replace(facts, evaluation_rows=_count(sources.evaluation))
-    return facts
-
-
 def with_snapshots(resolved: ResolvedJob) -> Facts:
-    """What the prepared datasets tell, whatever they were made of."""
+    """What the prepared datasets tell, whatever they were made of: every prompt is measured."""
     from areal.data import Snapshot
 
     layout = resolved.layout
     train = Snapshot(layout.dataset / "train")
-    rows = [train.row(index) for index in range(min(len(train), _SAMPLE_ROWS))]
+    prompts = Prompts(resolved.job, resolved.tokenizer_path, resolved.model_path)
+    for index in range(len(train)):
+        prompts.measure(f"{train.meta.source}, row {index + 1}", train.row(index))
     held_out = layout.dataset / "evaluation"
     return Facts(
         train_rows=len(train),
         train_columns=frozenset(train.columns),
         evaluation_rows=len(Snapshot(held_out)) if held_out.exists() else None,
-        longest_prompt_tokens=_longest_prompt(resolved.job, rows, resolved.tokenizer_path, resolved.model_path),
+        longest_prompt_tokens=prompts.longest,
+        longest_prompt_place=prompts.place,
+        prompts_too_long=prompts.too_long,
     )
 
 
-def _of_model(model: Path | None) -> tuple[int | None, int | None]:
+def model_facts(model: Path) -> tuple[int | None, int | None]:
     """Vocabulary and context length."""
-    config = _json(model / "config.json") if model is not None else {}
+    config = config_of(model)
     known = [config.get(key) for key in ("vocab_size", "max_position_embeddings")]
     vocabulary, context = (value if isinstance(value, int) else None for value in known)
     return vocabulary, context
 
 
-def _of_tokenizer(tokenizer: Path | None) -> int | None:
-    """Largest token id + 1."""
-    if tokenizer is None or not (tokenizer / "tokenizer.json").is_file():
-        return None
+def tokenizer_facts(tokenizer: Path) -> int | None:
+    """Largest token id + 1; raises DataError for a file that is none."""
     import tokenizers
 
     try:
         fast = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    except Exception:  # the library raises bare Exception; the roles name the file when they read it
-        return None
+    except Exception as error:  # the library raises bare Exception
+        file = tokenizer / "tokenizer.json"
+        raise DataError(f"{file} is no tokenizer: {error}", fix="save the tokenizer again") from error
     return max(fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def _longest_prompt(
-    job: RLJob, rows: Iterable[Mapping[str, Any]], tokenizer_dir: Path | None, model_dir: Path | None
-) -> int | None:
-    """Tokens of the longest prompt among `rows`, for the built-in workflows; None when that can't be told."""
-    if tokenizer_dir is None or job.spec.rollout.workflow not in ("rlvr", "multi-turn"):
-        return None
-    from areal.workflow.prompt import prompt_of
-    from areal.workflow.tokenizer import Tokenizer
-
+def config_of(model: Path) -> dict[str, Any]:
+    """The model's config.json; raises DataError when it can't be read."""
+    file = model / "config.json"
     try:
-        tokenizer = Tokenizer.from_dir(tokenizer_dir, model_dir=model_dir)
-        template = job.spec.rollout.chat_template
-        return max((len(prompt_of(row, tokenizer, chat_template=template).ids) for row in rows), default=None)
-    except ArealError:
-        return None  # a row or tokenizer that is wrong is found, with its place, when the dataset is prepared
-
-
-def _head(path: Path) -> list[dict[str, Any]]:
-    rows = []
-    try:
-        with path.open("rb") as file:
-            for line in itertools.islice(file, _SAMPLE_ROWS):
-                row = json.loads(line) if line.strip() else None
-                if isinstance(row, dict):
-                    rows.append(row)
-    except (OSError, ValueError):
-        return rows  # preparing the dataset names the line
-    return rows
-
-
-def _columns(rows: list[dict[str, Any]]) -> frozenset[str] | None:
-    return frozenset(rows[0]) if rows else None
-
-
-def _count(path: Path) -> int | None:
-    try:
-        if path.stat().st_size > _COUNT_LIMIT:
-            return None
-        with path.open("rb") as file:
-            return sum(1 for line in file if line.strip())
-    except OSError:
-        return None
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return loaded if isinstance(loaded, dict) else {}
+        loaded = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file} can't be read: {error}", fix="save the model again") from None
+    if not isinstance(loaded, dict):
+        raise DataError(f"{file} holds no JSON object", fix="save the model again")
+    return loaded

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from areal.stage.records import Records
-from areal.stage.report import smooth
+from areal.stage.report import COLOURS, smooth
 
 _LIMIT_S = 60.0  # the first import builds a font cache
 
@@ -42,14 +42,14 @@ def main() -> None:
     figure, axes = pyplot.subplots(figsize=(9, 4.5), dpi=120)
     rewards = [reward for _, reward in made]
     versions = [version for version, _ in made]
-    axes.plot(versions, rewards, color="#2f6fde", alpha=0.3, label="reward of a batch")
-    axes.plot(versions, smooth(rewards, max(1, len(made) // 40)), color="#2f6fde", label="reward, smoothed")
+    axes.plot(versions, rewards, color=COLOURS[0], alpha=0.3, label="reward of a batch")
+    axes.plot(versions, smooth(rewards, max(1, len(made) // 40)), color=COLOURS[1], label="reward, smoothed")
     held_out = records.held_out
     axes.plot(
         [one.version for one in held_out],
         [one.mean for one in held_out],
         "o-",
-        color="#2a9d6f",
+        color=COLOURS[2],
         label="held-out accuracy",
     )
     axes.set_xlabel("policy version")

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from areal.errors import ConfigError, InfraError
+from areal.files import write_atomically
 from areal.plan import ResolvedJob
 from areal.plan.resolve import check_model, check_tokenizer
-from areal.plan.write import copy_whole, make_directories
+from areal.plan.write import make_directories
 from areal.spec import check, refuse
 from areal.stage.datasets import Say, prepare_datasets
-from areal.stage.facts import gather, sources_in_pods, with_snapshots
+from areal.stage.facts import sources_in_pods, with_snapshots
+from areal.stage.look import look as look_at_files
 
 log = logging.getLogger("areal.prepare")
 
@@ -38,12 +40,15 @@ def run(resolved: ResolvedJob, look: Look | None = None) -> str:
         _check_same(ResolvedJob.load(marker), resolved)
         return f"{resolved.run_dir} is prepared already"
     _check_sources(resolved)
-    refuse(check(resolved.job, gather(resolved.job, sources_in_pods(resolved))), resolved.name)
+    looked = look_at_files(resolved.job, sources_in_pods(resolved), Path("/"))
+    for _, error in looked.faults:
+        raise error
+    refuse(check(resolved.job, looked.facts), resolved.name)
     said: list[str] = []
     try:
         make_directories(resolved.layout)
         if resolved.recipe_source is not None and resolved.recipe_path is not None:
-            copy_whole(resolved.recipe_source, resolved.recipe_path)
+            write_atomically(resolved.recipe_path, resolved.recipe_source.read_bytes())
         prepare_datasets(resolved, Path("/"), resolved.recipe_path, said.append)
         refuse(check(resolved.job, with_snapshots(resolved)), resolved.name)
         if look is not None:

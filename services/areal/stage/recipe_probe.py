@@ -6,14 +6,19 @@
 from __future__ import annotations
 
 import json
+import resource
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from areal.errors import ArealError, DataError, Kind, by_kind
 
-_LIMIT_S = 60.0  # a recipe that imports slower than this would time workers out, too
+_CPU_LIMIT_S = 60  # a recipe that needs more would time workers out, too; waiting for a busy machine doesn't count
+_LIMIT_S = 600.0  # for one that sleeps, or waits for a network
+SLOW_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,8 @@ class RecipeParts:
 
     reward: bool
     workflows: frozenset[str]
+    needs: frozenset[str] = frozenset()  # columns that `reward` can't do without
+    seconds: float = 0.0  # of processor time to import it
 
 
 def probe(recipe: Path) -> RecipeParts:
@@ -33,6 +40,11 @@ def probe(recipe: Path) -> RecipeParts:
         raise DataError(
             f"{recipe} takes longer than {_LIMIT_S:g} s to import", fix="do slow work inside functions, not at import"
         ) from None
+    if done.returncode == -signal.SIGXCPU:
+        raise DataError(
+            f"{recipe} takes more than {_CPU_LIMIT_S} s of processor time to import",
+            fix="do slow work inside functions, not at import",
+        )
     try:
         answer = json.loads(done.stdout.splitlines()[-1])
         kind = answer["kind"]
@@ -44,16 +56,26 @@ def probe(recipe: Path) -> RecipeParts:
         ) from None
     if kind:
         raise by_kind(Kind(kind), answer["message"], fix=answer["fix"])
-    return RecipeParts(answer["reward"], frozenset(answer["workflows"]))
+    return RecipeParts(
+        answer["reward"], frozenset(answer["workflows"]), frozenset(answer["needs"]), float(answer["seconds"])
+    )
 
 
 def main() -> None:
     """In the probing process."""
-    from areal.workflow.recipe import load_recipe
+    from areal.workflow.recipe import load_recipe, needed_columns
 
+    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_LIMIT_S, _CPU_LIMIT_S + 5))
+    began = time.process_time()
     try:
         recipe = load_recipe(Path(sys.argv[1]))
-        answer = {"kind": "", "reward": recipe.reward is not None, "workflows": sorted(recipe.workflows)}
+        answer = {
+            "kind": "",
+            "reward": recipe.reward is not None,
+            "workflows": sorted(recipe.workflows),
+            "needs": sorted(needed_columns(recipe.reward)),
+            "seconds": time.process_time() - began,
+        }
     except ArealError as error:
         answer = {"kind": error.kind.value, "message": error.message, "fix": error.fix}
     print(f"\n{json.dumps(answer)}", flush=True)

@@ -1,4 +1,4 @@
-"""What a run has written so far: the trainer's steps and the controller's evaluations, read while they grow.
+"""Reader of a run's records: the trainer's steps and the controller's evaluations, while they grow.
 
 Owns the reading of `metrics.jsonl` and `evaluations.jsonl` as values. A line without its end is still being written and
 is left for the next reading; of a step trained again after a restart the newest line counts.
@@ -25,6 +25,15 @@ class Step:
     seconds: float = 0.0  # of the whole step, waiting included
     phases: Mapping[str, float] = field(default_factory=dict)  # seconds by phase
     at: float = 0.0  # unix seconds
+    trained_tokens: int = 0  # of them, those in the loss
+    updates: int | None = None  # of the optimizer; None where nobody wrote it
+    groups: int = 0
+    same_reward_groups: int = 0  # groups whose samples all earned the same: they teach nothing
+
+    @property
+    def same_share(self) -> float:
+        """Which part of the groups taught nothing."""
+        return self.same_reward_groups / self.groups if self.groups else 0.0
 
     @property
     def wait_seconds(self) -> float:
@@ -124,6 +133,10 @@ def step_of(entry: Mapping[str, Any]) -> Step | None:
         staleness_mean=float(entry.get("staleness_mean") or 0.0),
         staleness_max=int(entry.get("staleness_max") or 0),
         tokens=int(entry.get("tokens") or 0),
+        trained_tokens=int(entry.get("trained_tokens", entry.get("tokens")) or 0),
+        updates=None if entry.get("updates") is None else int(entry["updates"]),
+        groups=int(entry.get("groups") or 0),
+        same_reward_groups=int(entry.get("zero_variance_groups") or 0),
         seconds=float(entry.get("wall_s") or 0.0),
         phases={str(name): float(seconds) for name, seconds in (entry.get("seconds") or {}).items()},
         at=float(entry.get("at") or 0.0),

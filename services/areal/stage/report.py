@@ -6,6 +6,7 @@ Charts are inline SVG in the colours of the reader's theme; every figure on the 
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,13 @@ from areal.stage.wording import duration, rate
 
 _WIDTH, _HEIGHT = 860, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 30
-_COLOURS = ("#2f6fde", "#d9822b", "#2a9d6f", "#a24bbd", "#c0392b", "#6b7a8f", "#8a6d3b", "#17a2b8")
+COLOURS = ("#2f6fde", "#d9822b", "#2a9d6f", "#a24bbd", "#c0392b", "#6b7a8f", "#8a6d3b", "#17a2b8")
+
+
+_PHASES = {
+    "wait": "waiting for samples", "take": "taking the batch", "prox": "log-probabilities before the update",
+    "train": "update", "publish": "publishing weights", "checkpoint": "checkpoint",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,7 @@ def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_low = min(y for _, y in points) if low is None else low
     y_high = max(y for _, y in points)
-    y_high = y_high + 0.05 * (y_high - y_low) if y_high > y_low else y_low + 1.0
+    y_high = nice_ticks(y_low, y_high)[-1] if y_high > y_low else y_low + 1.0
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = (x - x_low) / (x_high - x_low) if x_high > x_low else 0.5
@@ -94,7 +101,7 @@ def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None
 
     parts = [_frame(x_low, x_high, y_low, y_high, x_name)]
     for at, series in enumerate(lines):
-        colour = _COLOURS[at % len(_COLOURS)]
+        colour = COLOURS[at % len(COLOURS)]
         placed = [place(x, y) for x, y in series.points]
         path = " ".join(f"{x},{y}" for x, y in placed)
         opacity = ' opacity="0.35"' if series.faint else ""
@@ -103,7 +110,7 @@ def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None
             for (x, y), (version, value) in zip(placed, series.points, strict=True):
                 title = f"<title>v{version:g}: {value:.4f}</title>"
                 parts.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}">{title}</circle>')
-    legend = [(series.name, _COLOURS[at % len(_COLOURS)]) for at, series in enumerate(lines)]
+    legend = [(series.name, COLOURS[at % len(COLOURS)]) for at, series in enumerate(lines)]
     return _svg("".join(parts), legend, unit)
 
 
@@ -129,20 +136,32 @@ def phase_chart(steps: Sequence[Step]) -> str:
             top -= height
             parts.append(
                 f'<rect x="{_LEFT + at * across:.1f}" y="{top:.1f}" width="{max(0.5, across * 0.9):.1f}" '
-                f'height="{height:.1f}" fill="{_COLOURS[index % len(_COLOURS)]}"/>'
+                f'height="{height:.1f}" fill="{COLOURS[index % len(COLOURS)]}"/>'
             )
-    legend = [(name, _COLOURS[index % len(_COLOURS)]) for index, name in enumerate(names)]
+    legend = [(_PHASES.get(name, name), COLOURS[index % len(COLOURS)]) for index, name in enumerate(names)]
     return _svg("".join(parts), legend, "seconds")
+
+
+def nice_ticks(low: float, high: float, *, most: int = 6) -> list[float]:
+    """Round numbers from `low` to the first one at or above `high`: 0, 0.5, 1 or 0, 20, 40."""
+    span = high - low if high > low else 1.0
+    rough = span / (most - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
+    first = math.floor(low / step)
+    count = math.ceil((low + span) / step - 1e-9) - first
+    return [round((first + number) * step, 12) for number in range(count + 1)]
 
 
 def _frame(x_low: float, x_high: float, y_low: float, y_high: float, x_name: str) -> str:
     bottom = _HEIGHT - _BOTTOM
     parts = []
-    for part in range(5):
-        y = bottom - part / 4 * (bottom - _TOP)
-        value = y_low + part / 4 * (y_high - y_low)
+    for value in nice_ticks(y_low, y_high):
+        if not y_low <= value <= y_high * (1 + 1e-9):
+            continue
+        y = bottom - (value - y_low) / (y_high - y_low) * (bottom - _TOP)
         parts.append(f'<line x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" class="grid"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>')
+        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{value:g}</text>')
     parts.append(f'<text x="{_LEFT}" y="{bottom + 18}">{x_low:g}</text>')
     parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{bottom + 18}" text-anchor="end">{x_high:g}</text>')
     parts.append(f'<text x="{_WIDTH / 2:g}" y="{bottom + 18}" text-anchor="middle">{html.escape(x_name)}</text>')
@@ -167,14 +186,22 @@ def _figures(summary: Mapping[str, Any]) -> str:
         ("staleness mean / max", f"{summary['staleness']['mean']} / {summary['staleness']['max']}"),
         ("generation", rate(summary["tokensPerSecond"]["generation"])),
         ("training", rate(summary["tokensPerSecond"]["training"])),
+        ("groups that earned the same", _share(summary.get("sameRewardShare"))),
+        ("updates", "—" if summary.get("updates") is None else summary["updates"]),
     ]
     cards = "".join(f"<div><b>{html.escape(str(value))}</b><span>{name}</span></div>" for name, value in figures)
     return f"<div class=cards>{cards}</div>"
 
 
+def _share(value: float | None) -> str:
+    return "—" if value is None else f"{value:.0%}"
+
+
 def _table(summary: Mapping[str, Any], prefix: str = "") -> str:
     rows = []
     for name, value in _flat(summary):
+        if name.startswith("restarts.") and not value:
+            continue  # a line of zeros a role tells nothing
         rows.append(f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>")
     return f"<table>{''.join(rows)}</table>"
 

@@ -7,12 +7,12 @@ trainer's steps and whoever supervised it. A resumed run adds to the wall time a
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal.files import write_atomically
 from areal.ledger.audit import AuditReport
 from areal.stage.records import Records
 
@@ -21,7 +21,7 @@ from areal.stage.records import Records
 class Ending:
     """What only those know who watched the run."""
 
-    status: str  # Complete | Failed | Stopped
+    status: str  # Complete | Failed | Stopped; a complete run without an update is NothingLearned
     wall_s: float
     restarts: Mapping[str, int]
     generation_tps: float  # tokens per second
@@ -39,10 +39,13 @@ def make(
     for name, count in ending.restarts.items():
         restarts[name] = restarts.get(name, 0) + count
     training_s = sum(step.seconds - step.wait_seconds for step in steps)
-    trained_tokens = sum(step.tokens for step in steps)
+    trained_tokens = sum(step.trained_tokens for step in steps)
+    updates = [step.updates for step in steps if step.updates is not None]
+    groups = sum(step.groups for step in steps)
+    same = sum(step.same_reward_groups for step in steps)
     ages = [step.staleness_mean for step in steps]
     summary: dict[str, Any] = {
-        "status": ending.status,
+        "status": "NothingLearned" if ending.status == "Complete" and updates and not any(updates) else ending.status,
         "steps": records.trained,
         "wallSeconds": round(wall, 1),
         "heldOut": {
@@ -56,6 +59,8 @@ def make(
             "lost": len(audit.lost),
             "duplicated": len(audit.duplicated),
         },
+        "updates": sum(updates) if updates else None,
+        "sameRewardShare": round(same / groups, 3) if groups else None,
         "restarts": restarts,
         "staleness": {
             "mean": round(sum(ages) / len(ages), 3) if ages else 0,
@@ -75,9 +80,7 @@ def make(
 
 def write(path: Path, summary: Mapping[str, Any]) -> None:
     """Replace the file as a whole."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(summary, indent=2) + "\n")
-    os.replace(temporary, path)
+    write_atomically(path, f"{json.dumps(summary, indent=2)}\n".encode(), durable=False)
 
 
 def read(path: Path) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
-"""The cluster as `areal submit` uses it: get, apply, delete, watch one object; run a program in a pod.
+"""Blocking client of a cluster: get, apply, delete, watch one object; run a program in a pod.
 
-Owns the connection. Objects are plain dicts; what the server refuses is explained by `answers`.
+Owns the connection. Objects are plain dicts; what the server refuses is explained by `kube.words`.
 """
 
 from __future__ import annotations
@@ -8,25 +8,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from areal.errors import ArealError, ConfigError
-from areal.submit.answers import explained
+from areal.distribution import install
+from areal.errors import ArealError, ConfigError, InfraError
+from areal.kube import words
+from areal.kube.apply import APPLY, Conflict, apply_body, apply_query, conflicts
+from areal.kube.errors import ApiError, error_of
+from areal.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, PODS, PVCS, RLJOBS, RUNTIMES
 from areal.submit.channel import PodChannel
 from areal.submit.manifests import MANAGER, RECEIVE, Json
 
 _CONNECT_S, _READ_S = 5.0, 60.0
 _WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
-_KINDS = {  # kind → path of its group and version, plural, whether it is in a namespace
-    "ConfigMap": ("/api/v1", "configmaps", True),
-    "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims", True),
-    "Pod": ("/api/v1", "pods", True),
-    "RLJob": ("/apis/areal.dev/v1alpha1", "rljobs", True),
-    "RLRuntime": ("/apis/areal.dev/v1alpha1", "rlruntimes", True),
-    "ClusterRLRuntime": ("/apis/areal.dev/v1alpha1", "clusterrlruntimes", False),
-}
+_KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
 Found = TypeVar("Found")
 
 
@@ -47,11 +44,13 @@ class Cluster:
         found = self._call("GET", kind, namespace, "")
         return list(found["items"]) if found else []
 
-    def apply(self, obj: Json, *, dry_run: bool = False) -> Json:
-        """Server-side apply; raises ConfigError with the server's words when it refuses the object."""
+    def apply(self, obj: Json, *, force: bool = True, dry_run: bool = False) -> Json:
+        """Server-side apply; raises ConfigError with the server's words when it refuses the object.
+
+        Without `force`, fields that others set to other values are a TakenError.
+        """
         metadata = obj["metadata"]
-        query = [("fieldManager", MANAGER), ("force", "true"), ("fieldValidation", "Strict")]
-        query += [("dryRun", "All")] if dry_run else []
+        query = list(apply_query(MANAGER, force=force, dry_run=dry_run).items())
         made = self._call("PATCH", obj["kind"], metadata["namespace"], metadata["name"], query=query, body=obj)
         assert made is not None
         return made
@@ -134,7 +133,7 @@ class Cluster:
     ) -> Json | None:
         what = f"{_VERBS[method]} {kind} {name}".rstrip()
         with self._explained(what, kind, namespace, absent_ok=absent_ok):
-            kind_of_body = "application/apply-patch+yaml" if method == "PATCH" else "application/json"
+            kind_of_body = APPLY if method == "PATCH" else "application/json"
             answer = self._request(method, kind, namespace, name, query or [], body, kind_of_body)
             return dict(json.loads(answer.data))
         return None
@@ -161,16 +160,14 @@ class Cluster:
         content_type: str,
         stream: bool = False,
     ) -> Any:
-        group, plural, namespaced = _KINDS[kind]
-        path = "/".join([group, *(["namespaces", namespace] if namespaced and namespace else []), plural])
         headers = {"Accept": "application/json", "Content-Type": content_type}
         answer = self._api.call_api(
             *self._api.param_serialize(
                 method=method,
-                resource_path=f"{path}/{name}" if name else path,
+                resource_path=_KINDS[kind].path(namespace, name),
                 query_params=query,
                 header_params=headers,
-                body=json.dumps(body) if method == "PATCH" else body,
+                body=apply_body(body) if method == "PATCH" and body is not None else body,
                 auth_settings=["BearerToken"],
             ),
             _request_timeout=(_CONNECT_S, _READ_S),
@@ -184,10 +181,60 @@ class Cluster:
             answer.read()
         return answer
 
-    def _explained(
-        self, what: str, kind: str, namespace: str, *, absent_ok: bool = False
-    ) -> AbstractContextManager[None]:
-        return explained(self._api.configuration.host, what, kind, namespace, absent_ok=absent_ok)
+    @contextmanager
+    def _explained(self, what: str, kind: str, namespace: str, *, absent_ok: bool = False) -> Iterator[None]:
+        """Turn what the client library raises into our errors. `absent_ok`: nothing is raised where no object is."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except ApiException as refusal:
+            # A websocket that isn't opened has a reason only.
+            error = api_error(refusal.status or 0, refusal.body or refusal.reason)
+            if found := conflicts(error):
+                raise TakenError(what, found) from None
+            if (shown := words.explanation(error, what, kind, namespace, absent_ok=absent_ok)) is not None:
+                raise shown from None
+        except (HTTPError, OSError) as error:
+            raise InfraError(
+                f"can't {what}: no API server answers at {self._api.configuration.host} ({_root(error)})",
+                fix="Check that the cluster runs, and kubeconfig and context: `kubectl cluster-info`.",
+            ) from error
+
+
+class TakenError(ConfigError):
+    """An apply without force would take fields over from other field managers."""
+
+    def __init__(self, what: str, taken: tuple[Conflict, ...]) -> None:
+        fields = "; ".join(f"{one.field} is set by {one.manager}" for one in taken)
+        super().__init__(
+            f"can't {what}: {fields}",
+            fix="Change it there, or submit with --take-over to own these fields from now on.",
+        )
+        self.taken = taken
+
+
+def api_error(status: int, body: Any) -> ApiError:
+    """The typed error of an answer of 400 or more, whose body may be a Status or any text."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = {}
+    found = parsed if isinstance(parsed, dict) else {}
+    error = error_of(status, {**found, "message": found.get("message") or text.strip()}, what="")
+    error.message = error.message.removeprefix(": ")
+    return error
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None or getattr(error, "reason", None) is not None:
+        inner = getattr(error, "reason", None) or error.__cause__
+        if not isinstance(inner, BaseException):
+            break
+        error = inner
+    return str(error)
 
 
 _VERBS = {"GET": "read", "PATCH": "apply", "POST": "create", "DELETE": "delete"}
@@ -200,7 +247,7 @@ def connect(kubeconfig: Path | None, context: str | None) -> Cluster:
         from kubernetes import config as untyped
     except ImportError:
         raise ConfigError(
-            "the Kubernetes client is not installed", fix="Install it: `pip install 'areal[operator]'`."
+            "the Kubernetes client is not installed", fix=f"Install it: `{install('operator')}`."
         ) from None
     config: Any = untyped
     configuration = client.Configuration()

@@ -41,7 +41,7 @@ def line(status: JobStatus) -> str:
         parts.append(f"generation {status.generation.ready_replicas}/{status.generation.replicas}")
     if status.attempts is not None and status.attempts.restarts:
         parts.append(f"restarts {status.attempts.restarts}")
-    if status.summary in ("Pending", "Preparing", "Starting", "Stalled", "Suspending"):
+    if status.summary in ("Pending", "Preparing", "Starting", "Stalled", "Waiting", "Suspending"):
         holding = next((each for each in reversed(status.conditions) if each.status == "False" and each.message), None)
         parts += [holding.message] if holding else []
     return "  ".join(parts)

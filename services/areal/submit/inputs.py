@@ -1,4 +1,4 @@
-"""Which files of this machine a job needs, what they are called on its volume, and the job that names them there.
+"""Input files of a job: which files of this machine it needs, and their names on its volume.
 
 Owns the naming: each source gets a directory named by what is in it, so that the same files are never sent twice and
 other files never stand under a name that a running job reads. Reads files to digest them; sends nothing.
@@ -15,7 +15,6 @@ from typing import Any
 
 from areal.errors import ConfigError, DataError
 from areal.spec import RLJob
-from areal.spec.block import Block, fields_of
 from areal.spec.locality import Locality, hugging_face_paths, locality_of, named_files
 from areal.spec.locate import locate, must_locate
 
@@ -114,8 +113,7 @@ def on_cluster(
         recipe: ConfigMap and key of the recipe, when it was on this machine.
         verifier: to be set when the job names none.
     """
-    dumped: dict[str, Any] = job.model_dump(mode="json", exclude_unset=True)
-    values: dict[str, Any] = _without_absent(job, dumped)
+    values = job.as_written
     values["metadata"]["namespace"] = namespace
     spec: dict[str, Any] = values["spec"]
     for tree in trees:
@@ -177,16 +175,3 @@ def _digest(path: Path, read: Read) -> str:
     except OSError as error:
         raise DataError(f"{path} can't be read: {error.strerror}", fix="Check the file's permissions.") from error
     return sha256.hexdigest()
-
-
-def _without_absent(block: Block, dumped: dict[str, Any]) -> dict[str, Any]:
-    """Without nulls that say no more than nothing does."""
-    names = {field.alias or name: name for name, field in type(block).model_fields.items()}
-    kept = {}
-    for alias, value in dumped.items():
-        inner = getattr(block, names[alias])
-        if isinstance(inner, Block):
-            kept[alias] = _without_absent(inner, value)
-        elif value is not None or fields_of(type(block))[alias].default is not None:
-            kept[alias] = value
-    return kept

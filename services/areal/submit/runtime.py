@@ -1,4 +1,4 @@
-"""Which runtime a job runs with, as far as its author can see: the volume and the upload's image follow from it."""
+"""Runtime of a job that is to be submitted: volume and image of the upload follow from it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from areal.spec.locate import must_locate
 from areal.spec.quantity import show_bytes
 from areal.spec.runtime import RuntimeSpec, volume_of
 from areal.submit import inputs, manifests, send
-from areal.submit.cluster import Cluster
+from areal.submit.cluster import Cluster, TakenError
 from areal.submit.inputs import INPUTS, Tree
 from areal.submit.manifests import Json
 from areal.submit.runtime import runtime_of
@@ -42,6 +42,7 @@ class Request:
     base_dir: Path
     namespace: str
     verifier: str | None = None
+    take_over: bool = False  # fields that other tools set to other values
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def submit(
     runtime = runtime_of(request.job, request.namespace, cluster)
     made = objects(request, runtime, progress)
     _refuse_another_recipe(made, cluster)
-    cluster.apply(made.job, dry_run=True)
+    wanted = _apply_job(made.job, cluster, request.take_over, say)
     if made.recipe is not None:
         cluster.apply(made.recipe)
         say(f"recipe: ConfigMap {made.recipe['metadata']['name']}")
@@ -122,10 +123,32 @@ def submit(
     if made.trees:
         pod = manifests.upload_pod(request.job, request.namespace, _claim_name(request.job), runtime)
         _upload(made.trees, pod, cluster, progress, say, receivers or cluster.receiver)
-    job = cluster.apply(made.job)
+    job = cluster.apply(wanted, force=request.take_over)
     for child in (made.recipe, made.claim):
         if child is not None:
             cluster.apply(manifests.owned(child, job))
+    return job
+
+
+_SCALED = "spec.generation.replicas"
+
+
+def _apply_job(job: Json, cluster: Cluster, take_over: bool, say: Callable[[str], None]) -> Json:
+    """The job to apply, tried as a dry run: without the fleet's size where somebody else, an autoscaler say, sets it.
+
+    Raises TakenError for any other field that somebody else set, unless they are to be taken over.
+    """
+    try:
+        cluster.apply(job, force=take_over, dry_run=True)
+    except TakenError as error:
+        owners = sorted({one.manager for one in error.taken if one.field == _SCALED})
+        if not owners:
+            raise
+        spec = job["spec"]
+        generation = {name: value for name, value in spec["generation"].items() if name != "replicas"}
+        job = {**job, "spec": {**spec, "generation": generation}}
+        cluster.apply(job, dry_run=True, force=False)
+        say(f"{_SCALED} stays as {owners[0]} set it")
     return job
 
 

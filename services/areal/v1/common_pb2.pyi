@@ -345,7 +345,6 @@ class Sample(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     VERDICT_FIELD_NUMBER: _builtins.int
-    TRACEPARENT_FIELD_NUMBER: _builtins.int
     DIGESTS_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     WORKER_ID_FIELD_NUMBER: _builtins.int
@@ -353,7 +352,6 @@ class Sample(_message.Message):
     """the group's η"""
     oldest_version: _builtins.int
     """of any sampled token"""
-    traceparent: _builtins.str
     adapter: _builtins.str
     worker_id: _builtins.str
     @_builtins.property
@@ -372,14 +370,13 @@ class Sample(_message.Message):
         max_staleness: _builtins.int = ...,
         oldest_version: _builtins.int = ...,
         verdict: Global___Verdict | None = ...,
-        traceparent: _builtins.str = ...,
         digests: Global___Digests | None = ...,
         adapter: _builtins.str = ...,
         worker_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "key", b"key", "verdict", b"verdict"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "digests", b"digests", "key", b"key", "max_staleness", b"max_staleness", "oldest_version", b"oldest_version", "sequences", b"sequences", "traceparent", b"traceparent", "verdict", b"verdict", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "digests", b"digests", "key", b"key", "max_staleness", b"max_staleness", "oldest_version", b"oldest_version", "sequences", b"sequences", "verdict", b"verdict", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -458,13 +455,11 @@ class Beat(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     FENCE_FIELD_NUMBER: _builtins.int
-    SEQ_FIELD_NUMBER: _builtins.int
     MONOTONIC_S_FIELD_NUMBER: _builtins.int
     PROGRESS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     incarnation: _builtins.str
     fence: _builtins.int
-    seq: _builtins.int
     monotonic_s: _builtins.float
     progress: _builtins.int
     def __init__(
@@ -473,13 +468,12 @@ class Beat(_message.Message):
         node: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         fence: _builtins.int = ...,
-        seq: _builtins.int = ...,
         monotonic_s: _builtins.float = ...,
         progress: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation", b"incarnation", "monotonic_s", b"monotonic_s", "node", b"node", "progress", b"progress", "seq", b"seq"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "incarnation", b"incarnation", "monotonic_s", b"monotonic_s", "node", b"node", "progress", b"progress"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

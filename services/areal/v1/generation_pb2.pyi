@@ -97,10 +97,6 @@ class GenerateStart(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     FLOOR_FIELD_NUMBER: _builtins.int
-    MAX_STALENESS_FIELD_NUMBER: _builtins.int
-    KEY_FIELD_NUMBER: _builtins.int
-    AFFINITY_FIELD_NUMBER: _builtins.int
-    TRACEPARENT_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
@@ -109,15 +105,9 @@ class GenerateStart(_message.Message):
     """int32: prompt and tokens so far"""
     floor: _builtins.int
     """oldest policy version that may make a token"""
-    max_staleness: _builtins.int
-    affinity: _builtins.str
-    """group name, for the prefix cache"""
-    traceparent: _builtins.str
     adapter: _builtins.str
     @_builtins.property
     def sampling(self) -> _common_pb2.Sampling: ...
-    @_builtins.property
-    def key(self) -> _common_pb2.SampleKey: ...
     @_builtins.property
     def attachments(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Attachment]: ...
     def __init__(
@@ -127,16 +117,12 @@ class GenerateStart(_message.Message):
         token_ids: _builtins.bytes = ...,
         sampling: _common_pb2.Sampling | None = ...,
         floor: _builtins.int = ...,
-        max_staleness: _builtins.int = ...,
-        key: _common_pb2.SampleKey | None = ...,
-        affinity: _builtins.str = ...,
-        traceparent: _builtins.str = ...,
         adapter: _builtins.str = ...,
         attachments: _abc.Iterable[_common_pb2.Attachment] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "affinity", b"affinity", "attachments", b"attachments", "floor", b"floor", "key", b"key", "max_staleness", b"max_staleness", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids", "traceparent", b"traceparent"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attachments", b"attachments", "floor", b"floor", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -389,8 +375,9 @@ class ServerState(_message.Message):
     version: _builtins.int
     """-1 before the first load"""
     live: _builtins.bool
+    """its engine is up and its heartbeats have not stopped: what runs there goes on"""
     ready: _builtins.bool
-    """the canary passed for the version it holds"""
+    """it may take new requests: the canary passed for the version it holds, heartbeats are fresh"""
     draining: _builtins.bool
     running: _builtins.int
     waiting: _builtins.int

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from areal.v1 import common_pb2 as areal_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61real/v1/reward.proto\x12\x08\x61real.v1\x1a\x15\x61real/v1/common.proto\"2\n\x0cScoreRequest\x12\"\n\x05items\x18\x01 \x03(\x0b\x32\x13.areal.v1.ScoreItem\"\xf5\x01\n\tScoreItem\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12 \n\x03key\x18\x02 \x01(\x0b\x32\x13.areal.v1.SampleKey\x12\x0e\n\x06prompt\x18\x03 \x01(\t\x12\x12\n\ncompletion\x18\x04 \x01(\t\x12\x12\n\nprompt_ids\x18\x05 \x01(\x0c\x12\x16\n\x0e\x63ompletion_ids\x18\x06 \x01(\x0c\x12\x10\n\x08row_json\x18\x07 \x01(\x0c\x12\x12\n\ndeadline_s\x18\x08 \x01(\x01\x12\x13\n\x0btraceparent\x18\t \x01(\t\x12)\n\x0b\x61ttachments\x18\n \x03(\x0b\x32\x14.areal.v1.Attachment\"7\n\rScoreResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.areal.v1.ScoreResult\"\x81\x01\n\x0bScoreResult\x12\x0f\n\x05score\x18\x01 \x01(\x01H\x00\x12$\n\x07verdict\x18\x02 \x01(\x0b\x32\x11.areal.v1.VerdictH\x00\x12 \n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x0f.areal.v1.FaultH\x00\x12\x0e\n\x06wall_s\x18\x04 \x01(\x01\x42\t\n\x07outcome\"\x1e\n\x1cGetRewardCapabilitiesRequest\"O\n\x1dGetRewardCapabilitiesResponse\x12\x11\n\tverifiers\x18\x01 \x03(\t\x12\r\n\x05slots\x18\x02 \x01(\r\x12\x0c\n\x04tier\x18\x03 \x01(\t2\xac\x01\n\x06Reward\x12\x38\n\x05Score\x12\x16.areal.v1.ScoreRequest\x1a\x17.areal.v1.ScoreResponse\x12h\n\x15GetRewardCapabilities\x12&.areal.v1.GetRewardCapabilitiesRequest\x1a\'.areal.v1.GetRewardCapabilitiesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15\x61real/v1/reward.proto\x12\x08\x61real.v1\x1a\x15\x61real/v1/common.proto\"2\n\x0cScoreRequest\x12\"\n\x05items\x18\x01 \x03(\x0b\x32\x13.areal.v1.ScoreItem\"\xe6\x01\n\tScoreItem\x12\x10\n\x08verifier\x18\x01 \x01(\t\x12 \n\x03key\x18\x02 \x01(\x0b\x32\x13.areal.v1.SampleKey\x12\x0e\n\x06prompt\x18\x03 \x01(\t\x12\x12\n\ncompletion\x18\x04 \x01(\t\x12\x12\n\nprompt_ids\x18\x05 \x01(\x0c\x12\x16\n\x0e\x63ompletion_ids\x18\x06 \x01(\x0c\x12\x10\n\x08row_json\x18\x07 \x01(\x0c\x12\x12\n\ndeadline_s\x18\x08 \x01(\x01\x12)\n\x0b\x61ttachments\x18\n \x03(\x0b\x32\x14.areal.v1.AttachmentJ\x04\x08\t\x10\n\"7\n\rScoreResponse\x12&\n\x07results\x18\x01 \x03(\x0b\x32\x15.areal.v1.ScoreResult\"\x81\x01\n\x0bScoreResult\x12\x0f\n\x05score\x18\x01 \x01(\x01H\x00\x12$\n\x07verdict\x18\x02 \x01(\x0b\x32\x11.areal.v1.VerdictH\x00\x12 \n\x05\x66\x61ult\x18\x03 \x01(\x0b\x32\x0f.areal.v1.FaultH\x00\x12\x0e\n\x06wall_s\x18\x04 \x01(\x01\x42\t\n\x07outcome2B\n\x06Reward\x12\x38\n\x05Score\x12\x16.areal.v1.ScoreRequest\x1a\x17.areal.v1.ScoreResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,15 +35,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCOREREQUEST']._serialized_start=58
   _globals['_SCOREREQUEST']._serialized_end=108
   _globals['_SCOREITEM']._serialized_start=111
-  _globals['_SCOREITEM']._serialized_end=356
-  _globals['_SCORERESPONSE']._serialized_start=358
-  _globals['_SCORERESPONSE']._serialized_end=413
-  _globals['_SCORERESULT']._serialized_start=416
-  _globals['_SCORERESULT']._serialized_end=545
-  _globals['_GETREWARDCAPABILITIESREQUEST']._serialized_start=547
-  _globals['_GETREWARDCAPABILITIESREQUEST']._serialized_end=577
-  _globals['_GETREWARDCAPABILITIESRESPONSE']._serialized_start=579
-  _globals['_GETREWARDCAPABILITIESRESPONSE']._serialized_end=658
-  _globals['_REWARD']._serialized_start=661
-  _globals['_REWARD']._serialized_end=833
+  _globals['_SCOREITEM']._serialized_end=341
+  _globals['_SCORERESPONSE']._serialized_start=343
+  _globals['_SCORERESPONSE']._serialized_end=398
+  _globals['_SCORERESULT']._serialized_start=401
+  _globals['_SCORERESULT']._serialized_end=530
+  _globals['_REWARD']._serialized_start=532
+  _globals['_REWARD']._serialized_end=598
 # @@protoc_insertion_point(module_scope)

@@ -51,7 +51,6 @@ class ScoreItem(_message.Message):
     COMPLETION_IDS_FIELD_NUMBER: _builtins.int
     ROW_JSON_FIELD_NUMBER: _builtins.int
     DEADLINE_S_FIELD_NUMBER: _builtins.int
-    TRACEPARENT_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
     """exact | math | code | custom"""
@@ -65,7 +64,6 @@ class ScoreItem(_message.Message):
     """the dataset row"""
     deadline_s: _builtins.float
     """for this item; 0 takes the service's"""
-    traceparent: _builtins.str
     @_builtins.property
     def key(self) -> _common_pb2.SampleKey: ...
     @_builtins.property
@@ -81,12 +79,11 @@ class ScoreItem(_message.Message):
         completion_ids: _builtins.bytes = ...,
         row_json: _builtins.bytes = ...,
         deadline_s: _builtins.float = ...,
-        traceparent: _builtins.str = ...,
         attachments: _abc.Iterable[_common_pb2.Attachment] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachments", b"attachments", "completion", b"completion", "completion_ids", b"completion_ids", "deadline_s", b"deadline_s", "key", b"key", "prompt", b"prompt", "prompt_ids", b"prompt_ids", "row_json", b"row_json", "traceparent", b"traceparent", "verifier", b"verifier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachments", b"attachments", "completion", b"completion", "completion_ids", b"completion_ids", "deadline_s", b"deadline_s", "key", b"key", "prompt", b"prompt", "prompt_ids", b"prompt_ids", "row_json", b"row_json", "verifier", b"verifier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -143,44 +140,3 @@ class ScoreResult(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_outcome) -> _WhichOneofReturnType_outcome | None: ...
 
 Global___ScoreResult: _TypeAlias = ScoreResult  # noqa: Y015
-
-@_typing.final
-class GetRewardCapabilitiesRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetRewardCapabilitiesRequest: _TypeAlias = GetRewardCapabilitiesRequest  # noqa: Y015
-
-@_typing.final
-class GetRewardCapabilitiesResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VERIFIERS_FIELD_NUMBER: _builtins.int
-    SLOTS_FIELD_NUMBER: _builtins.int
-    TIER_FIELD_NUMBER: _builtins.int
-    slots: _builtins.int
-    tier: _builtins.str
-    @_builtins.property
-    def verifiers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
-    def __init__(
-        self,
-        *,
-        verifiers: _abc.Iterable[_builtins.str] | None = ...,
-        slots: _builtins.int = ...,
-        tier: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["slots", b"slots", "tier", b"tier", "verifiers", b"verifiers"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetRewardCapabilitiesResponse: _TypeAlias = GetRewardCapabilitiesResponse  # noqa: Y015

@@ -39,11 +39,6 @@ class RewardStub:
                 request_serializer=areal_dot_v1_dot_reward__pb2.ScoreRequest.SerializeToString,
                 response_deserializer=areal_dot_v1_dot_reward__pb2.ScoreResponse.FromString,
                 _registered_method=True)
-        self.GetRewardCapabilities = channel.unary_unary(
-                '/areal.v1.Reward/GetRewardCapabilities',
-                request_serializer=areal_dot_v1_dot_reward__pb2.GetRewardCapabilitiesRequest.SerializeToString,
-                response_deserializer=areal_dot_v1_dot_reward__pb2.GetRewardCapabilitiesResponse.FromString,
-                _registered_method=True)
 
 
 class RewardServicer:
@@ -56,12 +51,6 @@ class RewardServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetRewardCapabilities(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_RewardServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -69,11 +58,6 @@ def add_RewardServicer_to_server(servicer, server):
                     servicer.Score,
                     request_deserializer=areal_dot_v1_dot_reward__pb2.ScoreRequest.FromString,
                     response_serializer=areal_dot_v1_dot_reward__pb2.ScoreResponse.SerializeToString,
-            ),
-            'GetRewardCapabilities': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetRewardCapabilities,
-                    request_deserializer=areal_dot_v1_dot_reward__pb2.GetRewardCapabilitiesRequest.FromString,
-                    response_serializer=areal_dot_v1_dot_reward__pb2.GetRewardCapabilitiesResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -103,33 +87,6 @@ class Reward:
             '/areal.v1.Reward/Score',
             areal_dot_v1_dot_reward__pb2.ScoreRequest.SerializeToString,
             areal_dot_v1_dot_reward__pb2.ScoreResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetRewardCapabilities(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/areal.v1.Reward/GetRewardCapabilities',
-            areal_dot_v1_dot_reward__pb2.GetRewardCapabilitiesRequest.SerializeToString,
-            areal_dot_v1_dot_reward__pb2.GetRewardCapabilitiesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -33,14 +33,12 @@ class RewardStub:
     def __new__(cls, channel: _aio.Channel) -> RewardAsyncStub: ...
     Score: _grpc.UnaryUnaryMultiCallable[_reward_pb2.ScoreRequest, _reward_pb2.ScoreResponse]
     """Results come in the order of the items; each item fails alone."""
-    GetRewardCapabilities: _grpc.UnaryUnaryMultiCallable[_reward_pb2.GetRewardCapabilitiesRequest, _reward_pb2.GetRewardCapabilitiesResponse]
 
 @_typing.type_check_only
 class RewardAsyncStub(RewardStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Score: _aio.UnaryUnaryMultiCallable[_reward_pb2.ScoreRequest, _reward_pb2.ScoreResponse]  # type: ignore[assignment]
     """Results come in the order of the items; each item fails alone."""
-    GetRewardCapabilities: _aio.UnaryUnaryMultiCallable[_reward_pb2.GetRewardCapabilitiesRequest, _reward_pb2.GetRewardCapabilitiesResponse]  # type: ignore[assignment]
 
 class RewardServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -50,12 +48,5 @@ class RewardServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_reward_pb2.ScoreResponse, _abc.Awaitable[_reward_pb2.ScoreResponse]]:
         """Results come in the order of the items; each item fails alone."""
-
-    @_abc_1.abstractmethod
-    def GetRewardCapabilities(
-        self,
-        request: _reward_pb2.GetRewardCapabilitiesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_reward_pb2.GetRewardCapabilitiesResponse, _abc.Awaitable[_reward_pb2.GetRewardCapabilitiesResponse]]: ...
 
 def add_RewardServicer_to_server(servicer: RewardServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

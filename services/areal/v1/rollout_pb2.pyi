@@ -228,12 +228,15 @@ class EvalDone(_message.Message):
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     """PolicyId of the evaluation"""
     row: _builtins.int
     score: _builtins.float
     oldest_version: _builtins.int
     newest_version: _builtins.int
+    kind: Global___FailureKind.ValueType
+    """unspecified: there is a score"""
     @_builtins.property
     def fault(self) -> _common_pb2.Fault: ...
     def __init__(
@@ -245,10 +248,11 @@ class EvalDone(_message.Message):
         oldest_version: _builtins.int = ...,
         newest_version: _builtins.int = ...,
         fault: _common_pb2.Fault | None = ...,
+        kind: Global___FailureKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "row", b"row", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "kind", b"kind", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "row", b"row", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -511,6 +515,7 @@ class TrainerOrders(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     SERVED_POLICY_ID_FIELD_NUMBER: _builtins.int
     EVALUATION_DONE_FIELD_NUMBER: _builtins.int
+    EVALUATED_ROWS_FIELD_NUMBER: _builtins.int
     checkpoint_now: _builtins.bool
     """the byte budget is 80 % full"""
     max_steps: _builtins.int
@@ -518,6 +523,8 @@ class TrainerOrders(_message.Message):
     served_policy_id: _builtins.str
     evaluation_done: _builtins.bool
     """of the final version"""
+    evaluated_rows: _builtins.int
+    """rows that ended since the controller started; each change is progress"""
     def __init__(
         self,
         *,
@@ -526,10 +533,11 @@ class TrainerOrders(_message.Message):
         max_staleness: _builtins.int = ...,
         served_policy_id: _builtins.str = ...,
         evaluation_done: _builtins.bool = ...,
+        evaluated_rows: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_now", b"checkpoint_now", "evaluation_done", b"evaluation_done", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "served_policy_id", b"served_policy_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checkpoint_now", b"checkpoint_now", "evaluated_rows", b"evaluated_rows", "evaluation_done", b"evaluation_done", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "served_policy_id", b"served_policy_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -787,7 +795,6 @@ class GetRolloutStatusResponse(_message.Message):
     NEXT_ADMISSION_FIELD_NUMBER: _builtins.int
     LEASED_FIELD_NUMBER: _builtins.int
     COMPLETE_WAITING_FIELD_NUMBER: _builtins.int
-    TRAINER_CURSOR_FIELD_NUMBER: _builtins.int
     COMMITTED_GROUP_FIELD_NUMBER: _builtins.int
     TOMBSTONES_FIELD_NUMBER: _builtins.int
     REWARD_MEAN_FIELD_NUMBER: _builtins.int
@@ -814,7 +821,6 @@ class GetRolloutStatusResponse(_message.Message):
     leased: _builtins.int
     complete_waiting: _builtins.int
     """complete, not yet taken"""
-    trainer_cursor: _builtins.int
     committed_group: _builtins.int
     reward_mean: _builtins.float
     """of the newest complete groups"""
@@ -851,7 +857,6 @@ class GetRolloutStatusResponse(_message.Message):
         next_admission: _builtins.int = ...,
         leased: _builtins.int = ...,
         complete_waiting: _builtins.int = ...,
-        trainer_cursor: _builtins.int = ...,
         committed_group: _builtins.int = ...,
         tombstones: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         reward_mean: _builtins.float = ...,
@@ -872,7 +877,7 @@ class GetRolloutStatusResponse(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_cursor", b"trainer_cursor", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -885,23 +890,20 @@ class WorkerState(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     HEALTH_FIELD_NUMBER: _builtins.int
     GROUPS_FIELD_NUMBER: _builtins.int
-    BEAT_AGE_S_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     health: _builtins.str
     """live | suspect | dead"""
     groups: _builtins.int
-    beat_age_s: _builtins.float
     def __init__(
         self,
         *,
         worker_id: _builtins.str = ...,
         health: _builtins.str = ...,
         groups: _builtins.int = ...,
-        beat_age_s: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat_age_s", b"beat_age_s", "groups", b"groups", "health", b"health", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "health", b"health", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -913,13 +915,11 @@ class Evaluation(_message.Message):
 
     POLICY_ID_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
-    SCORED_FIELD_NUMBER: _builtins.int
     MEAN_FIELD_NUMBER: _builtins.int
     OLDEST_VERSION_FIELD_NUMBER: _builtins.int
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
     policy_id: _builtins.str
     rows: _builtins.int
-    scored: _builtins.int
     mean: _builtins.float
     oldest_version: _builtins.int
     newest_version: _builtins.int
@@ -928,14 +928,13 @@ class Evaluation(_message.Message):
         *,
         policy_id: _builtins.str = ...,
         rows: _builtins.int = ...,
-        scored: _builtins.int = ...,
         mean: _builtins.float = ...,
         oldest_version: _builtins.int = ...,
         newest_version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mean", b"mean", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "policy_id", b"policy_id", "rows", b"rows", "scored", b"scored"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mean", b"mean", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "policy_id", b"policy_id", "rows", b"rows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -139,7 +139,7 @@ class SandboxServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Cancel(self, request, context):
-        """Ends a request of the same tenant: its caller gets CANCELLED, and its run is killed unless others wait for it.
+        """Ends a request of the same tenant: its caller gets CANCELLED, and its run is killed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

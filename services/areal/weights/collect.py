@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Set
 from pathlib import Path
 
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 from areal.weights.publish import TMP_PREFIX
 
 _TRASH_PREFIX = ".trash-"

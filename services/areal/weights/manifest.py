@@ -1,4 +1,4 @@
-"""What a published version consists of: every tensor with its place and checksum, every file, the canary.
+"""Manifest of a published version: every tensor with its place and checksum, every file, the canary.
 
 Owns the JSON form and its digest, by which readers recognise a version. Never touches the tensors themselves.
 """
@@ -13,7 +13,7 @@ from typing import Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from areal.errors import DataError
-from areal.weights.policy import PolicyId
+from areal.values.policy import PolicyId
 
 MANIFEST_NAME = "manifest.json"
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 import time
 import uuid
@@ -23,9 +22,10 @@ import xxhash
 from typing_extensions import Buffer
 
 from areal.errors import BugError, InfraError
+from areal.files import sync_directory, sync_file
 from areal.v1 import common_pb2 as common
+from areal.values.policy import PolicyId
 from areal.weights.manifest import MANIFEST_NAME, Canary, Manifest, TensorEntry
-from areal.weights.policy import PolicyId
 from areal.weights.safetensors_format import DTYPE_BYTES, TensorHeader, byte_size, encode_header
 
 TMP_PREFIX = ".tmp-"
@@ -79,8 +79,7 @@ class _Shard:
                     shape=shape,
                     xxh3=xxhash.xxh3_128_hexdigest(data),
                 )
-            file.flush()
-            os.fsync(file.fileno())
+        sync_file(path)
         return entries
 
 
@@ -120,9 +119,9 @@ def publish(
             canary=canary,
         )
         _write(staging / MANIFEST_NAME, manifest.to_bytes())
-        _fsync_directory(staging)
+        sync_directory(staging)
         if _rename_new(staging, target):
-            _fsync_directory(root)
+            sync_directory(root)
             return WeightsRef(policy, target, manifest.digest())
         return _already_there(target, policy, manifest)
     except OSError as error:
@@ -199,10 +198,8 @@ def _bytes_of(name: str, buffer: Buffer) -> memoryview:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    path.write_bytes(content)
+    sync_file(path)
 
 
 def _rename_new(staging: Path, target: Path) -> bool:
@@ -214,11 +211,3 @@ def _rename_new(staging: Path, target: Path) -> bool:
             return False
         raise
     return True
-
-
-def _fsync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -1,4 +1,7 @@
-"""What a recipe imports: workflows, episodes, generation requests. Imports quickly, and never torch."""
+"""The recipe API: workflows, episodes, generation requests. Imports quickly, and never torch.
+
+Imports quickly, and never torch.
+"""
 
 from areal.workflow.base import Engine, Prompt, RolloutWorkflow
 from areal.workflow.episode import Episode, Sequence, Transcript

@@ -1,4 +1,4 @@
-"""What one episode returns: token sequences with their rewards.
+"""Result of one episode: token sequences with their rewards.
 
 Owns the rule of token truth on the workflow's side: a trained token (mask 1) has the log-probability and the policy
 that an engine reported for it, and nothing else is trained.
@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from areal.errors import DataError
-from areal.workflow.generation import GenerationResult, Ids, Logprobs, Mask, TokenSpan, as_ids, version_of
+from areal.values.policy import version_of
+from areal.workflow.generation import GenerationResult, Ids, Logprobs, Mask, TokenSpan, as_ids
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,14 @@ class Episode:
         return any(sequence.finish_reason != "stop" for sequence in self.sequences)
 
 
-def check_episode(episode: Episode, *, vocab_size: int, policies: frozenset[tuple[str, str]] | None = None) -> None:
-    """Refuse with DataError an episode that could not be trained as it was sampled.
+class RejectedError(DataError):
+    """The sample is rejected, as if the workflow had returned None: nothing is wrong but this row."""
 
-    `policies` are the (PolicyId, server) pairs that engines reported to this episode: no other may be claimed.
+
+def check_episode(episode: Episode, *, vocab_size: int) -> None:
+    """Refuse with DataError an episode that could not be trained; without any sampled token it is rejected.
+
+    Whether its tokens are those that were sampled is `streamed.check_streamed`'s question.
     """
     if not isinstance(episode, Episode):
         raise DataError(
@@ -135,10 +140,12 @@ def check_episode(episode: Episode, *, vocab_size: int, policies: frozenset[tupl
     if not episode.sequences:
         raise DataError("a workflow returned an Episode without sequences", fix="return None to reject a sample")
     for number, sequence in enumerate(episode.sequences):
-        _check(sequence, f"sequence {number}", vocab_size, policies)
+        _check(sequence, f"sequence {number}", vocab_size)
+    if not any(sequence.spans for sequence in episode.sequences):
+        raise RejectedError("no token of the episode was sampled", fix="leave room for an answer in maxSampleTokens")
 
 
-def _check(sequence: Sequence, what: str, vocab_size: int, policies: frozenset[tuple[str, str]] | None) -> None:
+def _check(sequence: Sequence, what: str, vocab_size: int) -> None:
     tokens = len(sequence.input_ids)
     if not tokens or len(sequence.logprobs) != tokens or len(sequence.loss_mask) != tokens:
         lengths = f"{tokens} ids, {len(sequence.logprobs)} log-probabilities, {len(sequence.loss_mask)} mask entries"
@@ -151,8 +158,8 @@ def _check(sequence: Sequence, what: str, vocab_size: int, policies: frozenset[t
     for span in sequence.spans:
         if not 0 <= span.start < span.end <= tokens:
             raise DataError(f"{what} has a span [{span.start}, {span.end}) outside its {tokens} tokens")
-        if policies is not None and (span.policy_id, span.server_id) not in policies:
-            raise DataError(f"{what} claims policy {span.policy_id}, which made no token of it", fix="keep the spans")
+        if covered[span.start : span.end].any():
+            raise DataError(f"{what} has two spans over token {span.start}", fix="keep the spans as they were answered")
         covered[span.start : span.end] = True
     trained = sequence.loss_mask.astype(bool)
     if (trained & ~covered).any():

@@ -1,4 +1,7 @@
-"""What a workflow asks an engine for, and what it gets back. Values only."""
+"""Generation requests and results of a workflow. Values only.
+
+Values only.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from areal.values.policy import version_of
+
 Ids: TypeAlias = "npt.NDArray[np.int32]"
 Logprobs: TypeAlias = "npt.NDArray[np.float32]"
 Mask: TypeAlias = "npt.NDArray[np.uint8]"
-
-
-def version_of(policy_id: str) -> int:
-    """The version in a PolicyId such as `43.f7`."""
-    return int(policy_id.partition(".")[0])
 
 
 def as_ids(ids: Sequence[int] | Ids) -> Ids:
@@ -81,6 +81,10 @@ class GenerationResult:
     def truncated(self) -> bool:
         """Whether the budget ended it, not the model."""
         return self.finish_reason != "stop"
+
+    def copied(self) -> GenerationResult:
+        """The same with arrays of its own, which nobody else can change."""
+        return replace(self, output_ids=self.output_ids.copy(), logprobs=self.logprobs.copy())
 
     @property
     def versions(self) -> Ids:

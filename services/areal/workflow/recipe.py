@@ -132,6 +132,19 @@ def _check_reward(reward: Callable[..., Any], file: Path) -> None:
         raise DataError(f"{place}: {shown} has the wrong arguments", fix=f"define `{_REWARD_SHAPE}`")
 
 
+def needed_columns(reward: Callable[..., Any] | None) -> frozenset[str]:
+    """Columns that every row must have, because the reward takes them by name and has no default for them."""
+    if reward is None:
+        return frozenset()
+    return frozenset(
+        name
+        for name, parameter in inspect.signature(reward).parameters.items()
+        if name not in REWARD_ARGUMENTS
+        and parameter.default is parameter.empty
+        and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    )
+
+
 def _workflows(module: ModuleType, file: Path) -> dict[str, type[RolloutWorkflow]]:
     found: dict[str, type[RolloutWorkflow]] = {}
     for value in vars(module).values():

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import CloseStatus, SampleMeta
+from areal.rollout.contract.values import Done, Report, WorkerReport
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     AdvanceLedger,
@@ -20,12 +21,20 @@ from areal.rollout.controller.decisions import (
     ReopenGroup,
     ScanLedger,
 )
-from areal.rollout.controller.reports import (
-    SampleReport,
-    ServerReport,
-    Weights,
-    WorkerReport,
+from areal.rollout.controller.inputs import (
+    AdvanceCursor,
+    AttachTrainer,
+    Call,
+    CursorJournalled,
+    GroupClosed,
+    Input,
+    Journalled,
+    LedgerScanned,
+    PublishWeights,
+    ServerBeat,
+    WorkerBeat,
 )
+from areal.rollout.controller.reports import ServerReport, Weights
 from areal.rollout.controller.settings import Settings
 
 B, N = 2, 2
@@ -81,9 +90,9 @@ class Bench:
             case CloseGroup(epoch, group, outcome, indices, short):
                 answer = self.ledger.close(1, group, outcome, N, len(indices) if short else None)
                 missing = answer.missing if answer.status is CloseStatus.MISSING else ()
-                self.core.closed(self.now, epoch, group, answer.outcome or outcome, missing)
+                self.core.take(GroupClosed(epoch, group, answer.outcome or outcome, missing), self.now)
             case ScanLedger(ticket, epoch):
-                self.core.scanned(self.now, ticket, epoch, self.ledger.scan())
+                self.core.take(LedgerScanned(ticket, epoch, self.ledger.scan()), self.now)
             case AdvanceLedger(cursor, fence):
                 self.ledger.advance(1, cursor, fence or None)
             case ReopenGroup(group):
@@ -94,9 +103,9 @@ class Bench:
         entries, self.unwritten = self.unwritten, []
         for entry in entries:
             if isinstance(entry, JournalTombstone):
-                self.core.journalled(entry.group, entry.reason)
+                self.core.take(Journalled(entry.group, entry.reason), self.now)
             else:
-                self.core.cursor_journalled(entry.ticket)
+                self.core.take(CursorJournalled(entry.ticket), self.now)
 
     def all(self, kind: type[D]) -> list[D]:
         return [decision for decision in self.seen if isinstance(decision, kind)]
@@ -106,26 +115,29 @@ class Bench:
     def worker(
         self, name: str = "w", *, capacity: int = 100, incarnation: str = "1", **report: object
     ) -> list[Decision]:
-        self.core.worker(self.now, WorkerReport(name, incarnation, capacity, **report))  # type: ignore[arg-type]
-        return self.run()
+        return self.take(WorkerBeat(WorkerReport(name, incarnation, capacity, Report(**report))))  # type: ignore[arg-type]
 
     def server(self, version: int, name: str = "s", **report: object) -> list[Decision]:
         values = {"ready": version >= 0, **report}
-        self.core.server(ServerReport(name, "1", "a:1", f"{version}.f1", version, **values))  # type: ignore[arg-type]
-        return self.run()
+        beat = ServerBeat(ServerReport(name, "1", "a:1", f"{version}.f1", version, **values))  # type: ignore[arg-type]
+        return self.take(beat)
 
     def done(self, group: int, rewards: Iterable[float] = (0.0, 1.0), *, version: int = 0, eta: int = 1) -> None:
         reports = []
         for index, reward in enumerate(rewards):
             meta = SampleMeta(1, reward, version, version, eta, 1, False, 0)
             self.ledger.add_sample(group, index, b"x", meta)
-            reports.append(SampleReport(group, index, reward, version, version, eta))
+            reports.append(Done(group, index, reward, version, version, eta))
         self.worker(done=tuple(reports))
 
-    def ask(self, call: str, *arguments: object, **named: object) -> Answer | None:
+    def take(self, item: Input) -> list[Decision]:
+        """One input, and everything that follows from it."""
+        self.core.take(item, self.now)
+        return self.run()
+
+    def ask(self, call: Call) -> Answer | None:
         self.tickets += 1
-        getattr(self.core, call)(self.tickets, *arguments, **named)
-        self.run()
+        self.take(replace(call, ticket=self.tickets))
         return next((a for a in self.all(Answer) if a.ticket == self.tickets), None)
 
     def later(self, seconds: float) -> list[Decision]:
@@ -135,29 +147,31 @@ class Bench:
         while self.now < until:
             self.now = min(until, self.now + 0.25)
             for worker in list(self.core.crew.workers.values()):
-                self.core.worker(self.now, WorkerReport(worker.worker_id, worker.incarnation, worker.capacity))
+                beat = WorkerReport(worker.worker_id, worker.incarnation, worker.capacity)
+                self.core.take(WorkerBeat(beat), self.now)
             for server in list(self.core.fleet.servers.values()):
                 progress = server.report.progress + 1
-                self.core.server(replace(server.report, progress=progress, tokens_total=progress))
+                report = replace(server.report, progress=progress, tokens_total=progress)
+                self.core.take(ServerBeat(report), self.now)
             self.core.tick(self.now)
             passed += self.run()
         return passed
 
     def trained(self, steps: int) -> None:
         """A trainer attaches and takes this many batches of two complete groups, in order."""
-        self.ask("attach", 1, 0, 0)
+        self.ask(AttachTrainer(1, 0, 0))
         for step in range(steps):
             for group in (2 * step, 2 * step + 1):
                 self.done(group, version=step)
-            assert self.ask("advance", 1, 2 * step + 2, step) == Answer(self.tickets)
-            self.ask("publish", 1, weights(step + 1))
+            assert self.ask(AdvanceCursor(1, 2 * step + 2, step)) == Answer(self.tickets)
+            self.ask(PublishWeights(1, weights(step + 1)))
             self.server(step + 1)
 
 
 def started(settings: Settings = SETTINGS, **bench: object) -> Bench:
     """A bench with version 0 on a server and one worker."""
     made = Bench(settings, **bench)  # type: ignore[arg-type]
-    made.ask("publish", 1, weights(0))
+    made.ask(PublishWeights(1, weights(0)))
     made.server(0)
     made.worker()
     return made

@@ -22,7 +22,7 @@ async def main(given: dict[str, Any]) -> None:
     root = Path(given["root"])
     evaluation = root / "evaluation"
     rows = Rows(root / "train", evaluation if evaluation.exists() else None, seed=7)
-    paths = Paths(root / "fences", root / "journal.jsonl", root / "kept.json", root / "evaluations.jsonl")
+    paths = Paths(root / "fences", root / "journal.jsonl", root, root / "evaluations.jsonl")
     async with AsyncLedger(given["redis"], given["job"], retry_for_s=0.5) as ledger:
         parts = Parts(
             job=given["job"],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from areal.errors import ConfigError
 from areal.ledger.values import SampleMeta
+from areal.rollout.contract.values import Done, Failure, FailureKind
 from areal.rollout.controller.decisions import (
     CloseGroup,
     FloorChanged,
@@ -14,12 +15,8 @@ from areal.rollout.controller.decisions import (
     KeepHot,
     Revoke,
 )
-from areal.rollout.controller.reports import (
-    FailureKind,
-    FailureReport,
-    SampleReport,
-    TrainerReport,
-)
+from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
+from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.status import idle_reason
 from areal.rollout.controller.summary import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
@@ -30,7 +27,7 @@ from controller_bench import SETTINGS, Bench, N, leased, started, weights
 def test_admission_is_dense_and_bounded_by_the_version_that_servers_hold() -> None:
     bench = started()
     assert leased(bench) == [0, 1, 2, 3]
-    bench.ask("publish", 1, weights(1))
+    bench.ask(PublishWeights(1, weights(1)))
     assert leased(bench) == [0, 1, 2, 3]
     bench.server(1)
     assert leased(bench) == [0, 1, 2, 3, 4, 5]
@@ -46,7 +43,7 @@ def test_concurrency_bounds_what_is_in_work_not_what_is_complete() -> None:
 def test_nothing_is_admitted_without_a_ready_server_or_a_worker() -> None:
     bench = Bench()
     assert "no weights are published" in idle_reason(bench.core)
-    bench.ask("publish", 1, weights(0))
+    bench.ask(PublishWeights(1, weights(0)))
     bench.worker()
     assert not leased(bench)
     assert "no generation server is ready" in idle_reason(bench.core)
@@ -61,12 +58,12 @@ def test_the_byte_budget_closes_the_gate_and_asks_for_a_checkpoint() -> None:
     assert leased(bench) == [0, 1, 2, 3]
     assert "byte budget is 100% full" in idle_reason(bench.core)
     assert not bench.core.desk.checkpoint_now
-    bench.ask("attach", 1, 0, 0)
+    bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)
     bench.done(1)
-    bench.ask("advance", 1, 2, 0)
+    bench.ask(AdvanceCursor(1, 2, 0))
     assert bench.core.desk.checkpoint_now
-    bench.core.trainer(TrainerReport(1, 1, 2, 2))
+    bench.core.take(TrainerBeat(TrainerReport(1, 1, 2, 2)), bench.now)
     bench.run()
     assert not bench.core.desk.checkpoint_now
     assert leased(bench) == [0, 1, 2, 3, 4, 5]
@@ -102,7 +99,7 @@ def test_equal_rewards_are_kept_when_the_job_masks() -> None:
 
 def test_a_users_failure_ends_the_group_with_its_traceback() -> None:
     bench = started()
-    bench.worker(failures=(FailureReport(1, 0, 1, FailureKind.EXCEPTION, "KeyError: 'x'"),))
+    bench.worker(failures=(Failure(1, 0, 1, FailureKind.EXCEPTION, "KeyError: 'x'"),))
     (tombstone,) = bench.all(JournalTombstone)
     assert (tombstone.group, tombstone.reason) == (1, "rejected")
     assert "KeyError" in tombstone.detail
@@ -111,7 +108,7 @@ def test_a_users_failure_ends_the_group_with_its_traceback() -> None:
 
 def test_an_infrastructure_failure_is_tried_again_with_the_next_attempt() -> None:
     bench = started()
-    bench.worker(failures=(FailureReport(0, 1, 1, FailureKind.INFRA, "connection refused"),))
+    bench.worker(failures=(Failure(0, 1, 1, FailureKind.INFRA, "connection refused"),))
     assert leased(bench) == [0, 1, 2, 3]
     bench.later(0.5)
     again = bench.all(GrantLease)[-1]
@@ -122,7 +119,7 @@ def test_an_infrastructure_failure_is_tried_again_with_the_next_attempt() -> Non
 def test_only_patience_and_many_tries_together_end_a_group_for_infrastructure() -> None:
     bench = started(replace(SETTINGS, infra_tries=3, infra_patience_s=30.0, group_deadline_s=1e6))
     for attempt in range(1, 9):
-        bench.worker(failures=(FailureReport(0, 1, attempt, FailureKind.INFRA, "gone"),))
+        bench.worker(failures=(Failure(0, 1, attempt, FailureKind.INFRA, "gone"),))
         bench.later(8.0)
         if bench.now < 30.0:
             assert not bench.all(JournalTombstone)
@@ -131,7 +128,7 @@ def test_only_patience_and_many_tries_together_end_a_group_for_infrastructure() 
 
 def test_a_sample_that_the_ledger_lost_is_made_again() -> None:
     bench = started()
-    report = [SampleReport(0, i, float(i), 0, 0, 1) for i in range(N)]
+    report = [Done(0, i, float(i), 0, 0, 1) for i in range(N)]
     bench.ledger.add_sample(0, 0, b"x", SampleMeta(1, 0.0, 0, 0, 1, 1, False, 0))
     bench.worker(done=tuple(report))
     bench.later(3.0)
@@ -143,7 +140,7 @@ def test_a_deadline_runs_only_while_a_server_makes_tokens_and_keeps_whole_sample
     bench = started(settings)
     for index in range(2):
         bench.ledger.add_sample(0, index, b"x", SampleMeta(1, float(index), 0, 0, 1, 1, False, 0))
-    bench.worker(done=tuple(SampleReport(0, i, float(i), 0, 0, 1) for i in range(2)))
+    bench.worker(done=tuple(Done(0, i, float(i), 0, 0, 1) for i in range(2)))
     for _ in range(100):
         bench.now += 0.25
         bench.worker()
@@ -161,7 +158,7 @@ def test_nothing_but_filtered_groups_is_a_named_stall_until_one_is_complete() ->
     bench = started(replace(SETTINGS, max_filtered_per_step=3))
     for group in range(3):
         bench.done(group, (0.0, 0.0))
-    assert bench.core.stalled.startswith("Filtered: 3 groups")
+    assert bench.core.stalled == "3 groups in a row were filtered: all samples earned the same reward"
     admitted = bench.core.book.next_admission
     bench.run()
     assert bench.core.book.next_admission == admitted
@@ -182,8 +179,8 @@ def test_a_floor_loosens_when_a_lower_group_is_tombstoned() -> None:
 def test_a_group_keeps_the_eta_of_its_first_surviving_token() -> None:
     bench = started()
     bench.ledger.add_sample(3, 0, b"x", SampleMeta(1, 0.0, 0, 0, 1, 1, False, 0))
-    bench.worker(done=(SampleReport(3, 0, 0.0, 0, 0, 1),))
-    bench.ask("set_hot", max_staleness=4)
+    bench.worker(done=(Done(3, 0, 0.0, 0, 0, 1),))
+    bench.ask(SetHotFields(max_staleness=4))
     bench.worker(incarnation="2", held=())
     again = {grant.group: grant for grant in bench.all(GrantLease) if grant.attempt == 2}
     assert (again[3].max_staleness, again[3].floor) == (1, 0)
@@ -196,10 +193,10 @@ def test_groups_that_wait_for_a_version_hold_no_slot_and_give_up_their_place() -
     bench.worker(capacity=2)
     assert bench.core.found.in_work == 2
     bench.ledger.commit(1, 4)
-    bench.core.trainer(TrainerReport(1, 2, 4, 4))
+    bench.core.take(TrainerBeat(TrainerReport(1, 2, 4, 4)), bench.now)
     bench.ledger.recover(2, 0)
-    bench.ask("attach", 2, 0, 0)
-    bench.ask("publish", 2, weights(0, 2, rollback=True))
+    bench.ask(AttachTrainer(2, 0, 0))
+    bench.ask(PublishWeights(2, weights(0, 2, rollback=True)))
     bench.server(0)
     bench.worker(capacity=2)
     assert bench.core.found.waiting_for_version >= 2
@@ -209,7 +206,7 @@ def test_groups_that_wait_for_a_version_hold_no_slot_and_give_up_their_place() -
 
 def test_a_hot_eta_that_can_never_be_met_is_refused() -> None:
     bench = started(replace(SETTINGS, max_staleness=2, publish_interval=3))
-    answer = bench.ask("set_hot", max_staleness=1)
+    answer = bench.ask(SetHotFields(max_staleness=1))
     assert answer is not None
     assert isinstance(answer.error, ConfigError)
     assert bench.core.settings.max_staleness == 2
@@ -217,26 +214,36 @@ def test_a_hot_eta_that_can_never_be_met_is_refused() -> None:
 
 def test_hot_fields_that_hold_already_are_no_change_even_when_the_run_is_over() -> None:
     bench = started()
-    bench.ask("set_hot", max_staleness=2, max_concurrent=5)
+    bench.ask(SetHotFields(max_staleness=2, max_concurrent=5))
     kept = len(bench.all(KeepHot))
-    answer = bench.ask("set_hot", max_staleness=2, max_concurrent=5, max_steps=SETTINGS.max_steps)
+    answer = bench.ask(SetHotFields(max_staleness=2, max_concurrent=5, max_steps=SETTINGS.max_steps))
     assert answer is not None
     assert answer.error is None
     assert len(bench.all(KeepHot)) == kept
     status = rollout_status("job", bench.core, [])
     assert (status.max_staleness, status.max_concurrent_rollouts) == (2, 5)
     bench.core.desk.finished = True
-    again = bench.ask("set_hot", max_concurrent=5)
+    again = bench.ask(SetHotFields(max_concurrent=5))
     assert again is not None
     assert again.error is None
-    changed = bench.ask("set_hot", max_concurrent=6)
+    changed = bench.ask(SetHotFields(max_concurrent=6))
     assert changed is not None
     assert isinstance(changed.error, ConfigError)
 
 
 def test_lowering_max_steps_ends_what_lies_beyond() -> None:
     bench = started()
-    bench.ask("set_hot", max_steps=1)
+    bench.ask(SetHotFields(max_steps=1))
     assert [(t.group, t.reason) for t in bench.all(JournalTombstone)] == [(2, "ended"), (3, "ended")]
-    bench.ask("set_hot", max_steps=2)
+    bench.ask(SetHotFields(max_steps=2))
     assert leased(bench)[-2:] == [4, 5]
+
+
+def test_how_long_complete_groups_waited_for_the_trainer_is_measured() -> None:
+    bench = started()
+    bench.ask(AttachTrainer(1, 0, 0))
+    bench.done(0, version=0)
+    bench.now += 5.0
+    bench.done(1, version=0)
+    bench.ask(AdvanceCursor(1, 2, 0))
+    assert [round(wait_s) for wait_s in bench.core.book.tally.waits_s] == [5, 0]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from areal.errors import BugError, FencedError, InfraError
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import SampleMeta
+from areal.rollout.contract.values import Evaluated, FailureKind, Held, WorkerReport
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import (
     Answer,
@@ -20,13 +21,16 @@ from areal.rollout.controller.decisions import (
     ScanLedger,
     StopWorkers,
 )
-from areal.rollout.controller.reports import (
-    EvaluationReport,
-    HeldReport,
-    RefusalReport,
-    TrainerReport,
-    WorkerReport,
+from areal.rollout.controller.inputs import (
+    AdvanceCursor,
+    AttachTrainer,
+    LedgerRestarted,
+    ProposeTombstone,
+    PublishWeights,
+    TrainerBeat,
+    WorkerBeat,
 )
+from areal.rollout.controller.reports import RefusalReport, TrainerReport
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +46,7 @@ def test_a_dead_workers_groups_are_leased_to_another_after_a_scan() -> None:
     bench.core.crew.workers["w"] = dead
     for _ in range(6):
         bench.now += 0.5
-        bench.core.worker(bench.now, WorkerReport("v", "1", 100))
+        bench.core.take(WorkerBeat(WorkerReport("v", "1", 100)), bench.now)
         bench.server(0)
         bench.core.tick(bench.now)
         bench.run()
@@ -64,7 +68,7 @@ def test_our_own_lateness_kills_nobody() -> None:
 
 def test_a_worker_that_comes_back_keeps_what_it_holds() -> None:
     bench = started()
-    held = tuple(HeldReport(group, 1, (0, 1), 1, True) for group in (0, 1, 2))
+    held = tuple(Held(group, 1, (0, 1), 1, True) for group in (0, 1, 2))
     bench.worker(held=held)
     again = [grant.group for grant in bench.all(GrantLease) if grant.attempt > 1]
     assert again == [3]
@@ -73,7 +77,7 @@ def test_a_worker_that_comes_back_keeps_what_it_holds() -> None:
 def test_a_restarted_controller_adopts_what_workers_hold_and_waits_for_the_rest() -> None:
     bench = Bench(rebuilt=Rebuilt(view=LedgerModel().scan(), served=weights(0)))
     bench.server(0)
-    bench.worker(held=(HeldReport(2, 3, (1,), 1, True), HeldReport(0, 1, (0, 1), 1, True)))
+    bench.worker(held=(Held(2, 3, (1,), 1, True), Held(0, 1, (0, 1), 1, True)))
     assert 1 not in leased(bench)
     bench.later(3.0)
     assert 1 in leased(bench)
@@ -82,7 +86,7 @@ def test_a_restarted_controller_adopts_what_workers_hold_and_waits_for_the_rest(
 
 def test_weights_that_every_server_refused_three_times_are_a_named_stall() -> None:
     bench = started()
-    bench.ask("publish", 1, weights(1))
+    bench.ask(PublishWeights(1, weights(1)))
     bench.server(0, refused=RefusalReport("1.f1", 2, "tensor w: checksum"))
     assert not bench.core.stalled
     bench.server(0, refused=RefusalReport("1.f1", 3, "tensor w: checksum"))
@@ -97,37 +101,37 @@ def test_weights_that_every_server_refused_three_times_are_a_named_stall() -> No
 
 def test_a_cursor_is_acknowledged_only_when_it_is_in_the_journal() -> None:
     bench = started()
-    bench.ask("attach", 1, 0, 0)
+    bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)
     bench.done(1)
     bench.journalling = False
-    assert bench.ask("advance", 1, 2, 0) is None
+    assert bench.ask(AdvanceCursor(1, 2, 0)) is None
     bench.write()
     bench.run()
     assert bench.all(Answer)[-1] == Answer(bench.tickets)
-    assert bench.ask("advance", 1, 2, 0) == Answer(bench.tickets)
+    assert bench.ask(AdvanceCursor(1, 2, 0)) == Answer(bench.tickets)
 
 
 def test_a_batch_that_changed_while_it_was_taken_is_refused() -> None:
     bench = started()
-    bench.ask("attach", 1, 0, 0)
+    bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)
     bench.done(1, (1.0, 1.0))
-    answer = bench.ask("advance", 1, 2, 0)
+    answer = bench.ask(AdvanceCursor(1, 2, 0))
     assert answer is not None
     assert isinstance(answer.error, InfraError)
     bench.done(2)
-    assert bench.ask("advance", 1, 3, 0) == Answer(bench.tickets)
+    assert bench.ask(AdvanceCursor(1, 3, 0)) == Answer(bench.tickets)
 
 
 def test_an_old_trainer_is_fenced_and_a_broken_checkpoint_is_a_bug() -> None:
     bench = started()
-    bench.ask("attach", 2, 0, 0)
-    for call, arguments in (("attach", (1, 0, 0)), ("advance", (1, 2, 0)), ("publish", (1, weights(1)))):
-        answer = bench.ask(call, *arguments)
+    bench.ask(AttachTrainer(2, 0, 0))
+    for call in (AttachTrainer(1, 0, 0), AdvanceCursor(1, 2, 0), PublishWeights(1, weights(1))):
+        answer = bench.ask(call)
         assert answer is not None
         assert isinstance(answer.error, FencedError)
-    broken = bench.ask("attach", 3, 3, 1)
+    broken = bench.ask(AttachTrainer(3, 3, 1))
     assert broken is not None
     assert isinstance(broken.error, BugError)
 
@@ -137,31 +141,31 @@ def test_nothing_below_the_cursor_is_worked_on_and_a_fall_back_makes_it_again() 
     bench.trained(2)
     bench.ledger = LedgerModel()
     bench.ledger.recover(1, 0, 4)
-    bench.core.ledger_restarted()
+    bench.core.take(LedgerRestarted(), bench.now)
     bench.run()
     bench.later(5.0)
     assert Resend() in bench.seen
     assert all(grant.group >= 4 for grant in bench.all(GrantLease) if grant.attempt > 1)
     bench.ledger.recover(2, 0)
-    assert bench.ask("attach", 2, 0, 0) == Answer(bench.tickets)
+    assert bench.ask(AttachTrainer(2, 0, 0)) == Answer(bench.tickets)
     bench.later(5.0)
     assert {grant.group for grant in bench.all(GrantLease)[-8:]} >= {0, 1, 2, 3}
 
 
 def test_poison_is_the_one_tombstone_of_a_complete_group() -> None:
     bench = started()
-    bench.ask("attach", 1, 0, 0)
+    bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)
-    assert bench.ask("propose", 1, 0, "poison", "three crashes") == Answer(bench.tickets)
+    assert bench.ask(ProposeTombstone(1, 0, "poison", "three crashes")) == Answer(bench.tickets)
     assert bench.ledger.closed == {0: "poison"}
-    assert bench.ask("propose", 1, 0, "poison", "") == Answer(bench.tickets)
-    assert bench.ask("propose", 1, 1, "filtered", "") == Answer(bench.tickets, accepted=False)
+    assert bench.ask(ProposeTombstone(1, 0, "poison", "")) == Answer(bench.tickets)
+    assert bench.ask(ProposeTombstone(1, 1, "filtered", "")) == Answer(bench.tickets, accepted=False)
 
 
 def test_published_versions_only_go_on() -> None:
     bench = started()
     for policy, accepted in ((weights(2), True), (weights(1), False), (weights(2), True), (weights(1, 2), True)):
-        assert bench.ask("publish", policy.fence, policy) == Answer(bench.tickets, accepted=accepted)
+        assert bench.ask(PublishWeights(policy.fence, policy)) == Answer(bench.tickets, accepted=accepted)
     assert [kept.weights.policy_id for kept in bench.all(KeepServed)] == ["0.f1", "2.f1", "1.f2"]
 
 
@@ -171,9 +175,9 @@ def test_a_ledger_that_forgot_the_trainers_position_is_read_again() -> None:
     bench.ledger.commit(1, 4)
     before = bench.ledger.fork()
     bench.ledger.recover(2, 0)
-    bench.ask("attach", 2, 0, 0)
+    bench.ask(AttachTrainer(2, 0, 0))
     bench.ledger = before  # the tail with the trainer's recover is lost
-    bench.core.ledger_restarted()
+    bench.core.take(LedgerRestarted(), bench.now)
     bench.run()
     grants = len(bench.all(GrantLease))
     bench.later(1.0)
@@ -194,41 +198,41 @@ def test_evaluation_runs_beside_the_gate_and_survives_its_worker() -> None:
     bench.worker(incarnation="2", held=())
     assert len(bench.all(LeaseEvaluation)) == 4
     for row, score in ((0, 1.0), (1, 0.0), (2, 0.5)):
-        bench.worker(incarnation="2", evaluated=(EvaluationReport("0.f1", row, score, 0, row),))
+        bench.worker(incarnation="2", evaluated=(Evaluated("0.f1", row, score, 0, row),))
     (record,) = bench.all(RecordEvaluation)
     assert (record.mean, record.rows, record.oldest_version, record.newest_version) == (0.5, 3, 0, 2)
-    bench.ask("publish", 1, weights(1))
-    bench.ask("publish", 1, weights(2))
+    bench.ask(PublishWeights(1, weights(1)))
+    bench.ask(PublishWeights(1, weights(2)))
     bench.server(2)
     assert bench.all(LeaseEvaluation)[-1].evaluation_id == "2.f1"
 
 
 def test_a_row_without_a_score_is_tried_again_only_for_infrastructure() -> None:
     bench = started(replace(SETTINGS, evaluation_interval=2, evaluation_rows=2))
-    bench.worker(
-        evaluated=(EvaluationReport("0.f1", 0, 0.0, -1, -1, "infra"), EvaluationReport("0.f1", 1, 0, 0, 0, "user"))
-    )
+    infra = Evaluated("0.f1", 0, kind=FailureKind.INFRA)
+    bench.worker(evaluated=(infra, Evaluated("0.f1", 1, kind=FailureKind.EXCEPTION)))
     bench.later(1.0)
     assert [row.row for row in bench.all(LeaseEvaluation)] == [0, 1, 0]
-    bench.worker(evaluated=(EvaluationReport("0.f1", 0, 1.0, 0, 0),))
+    bench.worker(evaluated=(Evaluated("0.f1", 0, 1.0, 0, 0),))
     (record,) = bench.all(RecordEvaluation)
-    assert (record.rows, record.mean, record.failed_rows) == (1, 1.0, 1)
+    assert (record.rows, record.mean, record.failed_rows) == (1, 0.5, 1), "a row that failed counts as 0"
+    assert bench.core.evaluations.ended_rows == 2
 
 
 def test_the_run_ends_after_the_last_evaluation_with_nothing_left_open() -> None:
     settings = replace(SETTINGS, max_steps=1, evaluation_interval=5, evaluation_rows=1, evaluation_at_start=False)
     bench = started(settings)
-    bench.ask("attach", 1, 0, 0)
+    bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)
     bench.done(1)
-    bench.ask("advance", 1, 2, 0)
-    bench.ask("publish", 1, weights(1))
-    bench.core.trainer(TrainerReport(1, 1, 2, 2, finished=True))
+    bench.ask(AdvanceCursor(1, 2, 0))
+    bench.ask(PublishWeights(1, weights(1)))
+    bench.core.take(TrainerBeat(TrainerReport(1, 1, 2, 2, finished=True)), bench.now)
     bench.run()
     assert not bench.core.done
     bench.server(1)
     assert bench.all(LeaseEvaluation)[-1] == LeaseEvaluation("w", "1.f1", 0, 1)
-    bench.worker(evaluated=(EvaluationReport("1.f1", 0, 1.0, 1, 1),))
+    bench.worker(evaluated=(Evaluated("1.f1", 0, 1.0, 1, 1),))
     assert bench.core.done
     assert StopWorkers() in bench.seen
     ended = {t.group for t in bench.all(JournalTombstone) if t.reason == "ended"}
@@ -260,3 +264,12 @@ def test_a_rebuilt_core_agrees_with_the_ledger_and_the_journal(states: list[str]
         assert grants == {"partial": [(1,)], "unknown": [(0, 1)]}.get(state, [])
         if state == "filtered":
             assert ledger.closed[group] == "filtered"
+
+
+def test_a_process_that_takes_a_workers_name_keeps_what_it_holds() -> None:
+    bench = started()
+    bench.done(0)
+    held = Held(1, 1, (0, 1), 1, False)
+    orders = bench.worker(incarnation="2", held=(held,))
+    assert not [order for order in orders if isinstance(order, Revoke) and order.group == 1]
+    assert bench.core.book.groups[1].worker == "w"

@@ -86,7 +86,7 @@ class Stage:
     async def status(self) -> rollout.GetRolloutStatusResponse:
         async with connect(self.address, TOKEN) as channel:
             stub = rollout_grpc.RolloutStub(channel)
-            return await stub.GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=5, wait_for_ready=True)
+            return await stub.GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=20, wait_for_ready=True)
 
     async def status_where(
         self, holds: Callable[[rollout.GetRolloutStatusResponse], bool]

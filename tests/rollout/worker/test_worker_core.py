@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
+from areal.rollout.contract.values import Done, Evaluated, EvaluationGrant, Failure, FailureKind, Grant
 from areal.rollout.worker.core import EARLY_S, Expired, Start, StartEvaluation, Stop, WorkerCore
-from areal.rollout.worker.reports import Evaluated, EvaluationGrant, Failure, FailureKind, Grant
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -44,10 +44,10 @@ def test_a_sample_is_told_as_done_only_after_the_ledger_has_it():
     core.grant(grant(missing=(0,)))
     core.made(sample())
     assert core.storing
-    assert core.report().done == []
+    assert core.report().done == ()
     store(core)
     assert [(done.group, done.index) for done in core.report().done] == [(3, 0)]
-    assert core.report().done == []
+    assert core.report().done == ()
 
 
 def test_a_duplicate_is_told_with_the_figures_that_are_stored():
@@ -56,7 +56,7 @@ def test_a_duplicate_is_told_with_the_figures_that_are_stored():
     core.made(sample())
     earlier = SampleMeta(0, 0.25, 0, 1, 2, 9, True, 5, "other")
     store(core, AddOutcome.DUPLICATE, earlier)
-    assert core.report().done[0].meta == earlier
+    assert core.report().done[0] == Done.of(3, 0, earlier)
     assert core.duplicates_total == 1
 
 
@@ -65,8 +65,8 @@ def test_a_sample_of_a_finished_group_is_dropped():
     core.grant(grant(missing=(0,)))
     core.made(sample())
     store(core, AddOutcome.FINISHED)
-    assert core.report().done == []
-    assert core.hello(no_tokens).held == []
+    assert core.report().done == ()
+    assert core.hello(no_tokens).held == ()
     assert core.grant(grant(missing=(0,), attempt=2)) == [Start(3, 0, 2)]
 
 
@@ -75,11 +75,11 @@ def test_a_group_whose_sample_the_ledger_refused_is_given_back_when_it_is_idle()
     core.grant(grant(missing=(0, 1)))
     core.made(sample())
     store(core, AddOutcome.FINISHED)
-    assert core.report().released == []
+    assert core.report().released == ()
     core.made(sample(index=1))
     store(core)
     report = core.report()
-    assert (report.released, [done.index for done in report.done]) == ([3], [1])
+    assert (report.released, [done.index for done in report.done]) == ((3,), [1])
 
 
 def test_a_sample_that_is_missed_again_is_stored_again_not_made_again():
@@ -138,7 +138,7 @@ def test_a_new_stream_hears_everything_again():
     assert [(done.group, done.index) for done in hello.done] == [(3, 0)]
     assert [(held.group, held.indices, held.has_tokens) for held in hello.held] == [(3, (1, 2), True)]
     assert [item.group for item in hello.failures] == [4]
-    assert core.report().done == []
+    assert core.report().done == ()
 
 
 def test_a_failure_is_told_until_the_sample_is_asked_for_again_or_the_group_is_over():
@@ -148,10 +148,10 @@ def test_a_failure_is_told_until_the_sample_is_asked_for_again_or_the_group_is_o
     assert len(core.report().failures) == 1
     assert len(core.hello(no_tokens).failures) == 1
     core.grant(grant(missing=(0,), attempt=2))
-    assert core.hello(no_tokens).failures == []
+    assert core.hello(no_tokens).failures == ()
     core.failed(failure())
     core.revoke(3)
-    assert core.hello(no_tokens).failures == []
+    assert core.hello(no_tokens).failures == ()
 
 
 def test_what_the_ledger_could_not_take_waits():
@@ -199,8 +199,8 @@ def test_draining_gives_every_group_back():
     core.grant(grant(3))
     core.grant(grant(4))
     assert core.release() == [Stop(3), Stop(4)]
-    assert core.report().released == [3, 4]
-    assert core.report().released == []
+    assert core.report().released == (3, 4)
+    assert core.report().released == ()
 
 
 def test_an_evaluation_row_is_run_once_and_told_again():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from areal.errors import InfraError
+from areal.rollout.worker.worker import ACTIONS_AT_ONCE
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
@@ -104,6 +107,19 @@ async def test_a_revoked_group_is_cancelled_and_a_floor_is_forwarded(bench):
     assert sorted(await work.stored()) == [(2, 0)]
 
 
+async def test_many_leases_in_one_message_leave_beats_their_turn(bench):
+    work = await bench().start(ScriptedAgent("a", by_itself=False))
+    leases = [lease(group, list(range(8)), ROW) for group in range(1, 101)]
+    work.worker._ordered(rollout.WorkOrders(controller_fence=1, leases=leases))
+    running = [0]
+    async with asyncio.timeout(20):
+        while running[-1] < 800:
+            await asyncio.sleep(0)
+            running.append(work.worker._runner.running)
+    assert max(after - before for before, after in pairwise(running)) <= ACTIONS_AT_ONCE
+    await work.agents[0].until_running(800)
+
+
 class Wild(RLVRWorkflow):
     """Does to sample 0 of a group what the row asks for; the others are well."""
 
@@ -171,26 +187,49 @@ async def test_a_hang_ends_at_the_groups_deadline_with_its_place(bench):
 
 
 @pytest.mark.parametrize("do", ["block", "spin"])
-async def test_a_blocking_call_costs_its_group_and_heartbeats_go_on(bench, do):
+async def test_a_blocking_call_costs_its_group_alone_and_heartbeats_go_on(bench, do):
     work = await bench(workflow=Wild, stall_s=1.5).start(ScriptedAgent("a", by_itself=False))
     work.controller.send(leases=[lease(2, [1, 2], row("well"))])
     await work.agents[0].until_running(2)
     began = time.monotonic()
     work.controller.send(leases=[lease(1, [0], row(do))])
-    await work.controller.until(lambda: len(work.controller.failures) == 3)
-    kinds = {(f.group, f.index): f.kind for f in work.controller.failures}
-    assert kinds == {
-        (1, 0): rollout.FAILURE_KIND_HANG,
-        (2, 1): rollout.FAILURE_KIND_INFRA,
-        (2, 2): rollout.FAILURE_KIND_INFRA,
-    }
-    culprit = next(f for f in work.controller.failures if f.group == 1)
-    assert "arun_episode" in culprit.fault.traceback
-    beats = [message.beat.seq for message in work.controller.messages]
+    await work.controller.until(lambda: bool(work.controller.failures))
+    async with asyncio.timeout(10):
+        while len(work.agents[0].starts) < 4:  # the others began anew
+            work.agents[0].changed.clear()
+            await work.agents[0].changed.wait()
+    beats = [message.beat.monotonic_s for message in work.controller.messages]
     assert len(beats) >= 2 * (time.monotonic() - began) - 2
-    work.agents[0].by_itself = True
-    work.controller.send(leases=[lease(2, [1, 2], row("well"), attempt=2)])
+    work.agents[0].step(LIMIT)
     await work.controller.until(lambda: len(work.controller.done) == 2)
+    (culprit,) = work.controller.failures
+    assert (culprit.group, culprit.index, culprit.kind) == (1, 0, rollout.FAILURE_KIND_HANG)
+    assert "arun_episode" in culprit.fault.traceback
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [("token 4 \\(turn 0\\) is 5, the engine sampled", "alter"), ("with temperature 0.5", "cool"), ("no room", "long")],
+)
+async def test_an_episode_that_is_not_as_it_was_sampled_loses_its_group_in_words(bench, words, what):
+    class Untrue(RLVRWorkflow):
+        async def arun_episode(self, engine, row):
+            prompt = engine.prompt(row).ids if what != "long" else [4] * 100
+            sampling = replace(engine.sampling, temperature=0.5) if what == "cool" else None
+            result = await engine.agenerate(GenerationRequest(prompt, sampling))
+            made = Sequence.of(prompt, result, 1.0)
+            if what == "alter":
+                made.input_ids[len(prompt)] = 5 if made.input_ids[len(prompt)] != 5 else 6
+            return Episode([made])
+
+    work = await bench(workflow=Untrue).start()
+    work.controller.send(leases=[lease(1, [0], ROW)])
+    await work.controller.until(lambda: bool(work.controller.failures))
+    (failure,) = work.controller.failures
+    assert re.search(words, failure.fault.message)
+    rejected = what == "long"  # nothing is wrong but this row
+    assert failure.kind == (rollout.FAILURE_KIND_REJECTED if rejected else rollout.FAILURE_KIND_EXCEPTION)
+    assert not work.controller.done
 
 
 async def test_late_samples_end_as_they_are_masked(bench):

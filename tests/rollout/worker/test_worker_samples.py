@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from areal.errors import BugError
 from areal.ledger import payload
 from areal.rollout.worker.samples import Origin, build, versions_of
 from areal.rollout.worker.trajectories import TrajectoryLog
@@ -40,6 +41,11 @@ def transcript(parts, reward=0.5):
 @given(parts=st.lists(turns, min_size=1, max_size=3))
 def test_a_stored_sample_is_the_episode(parts):
     episode = Episode([transcript(part) for part in parts])
+    if not any(sequence.spans for sequence in episode.sequences):
+        assert versions_of(episode) is None
+        with pytest.raises(BugError, match="no sampled token"):
+            build(episode, ORIGIN)
+        return
     made = build(episode, ORIGIN)
     sample = payload.decode(made.payload)
     assert (sample.key.group, sample.key.index, sample.key.attempt) == (12, 3, 2)
@@ -52,7 +58,7 @@ def test_a_stored_sample_is_the_episode(parts):
         ]
     versions = [v for sequence in episode.sequences for v in sequence.versions.tolist() if v >= 0]
     assert (made.meta.oldest_version, made.meta.newest_version) == versions_of(episode)
-    assert versions_of(episode) == ((min(versions), max(versions)) if versions else (-1, -1))
+    assert versions_of(episode) == (min(versions), max(versions))
     assert (sample.oldest_version, made.meta.max_staleness) == (made.meta.oldest_version, 4)
     assert made.meta.tokens == sum(len(s.input_ids) for s in episode.sequences)
     assert made.meta.xxh3 == payload.digest(made.payload)

@@ -1,7 +1,8 @@
-"""Advantages from rewards, by explicit group.
+"""Group-relative advantages: rewards normalised by an explicit group.
 
 Owns reward normalisation. Works in float64 and by `group_ids`, never by a stride, so a group that lost a sample
-shifts nobody else's baseline. Never sees tokens: every token of a sequence gets its sequence's advantage.
+shifts no other group's baseline. Means are over samples: an episode of several sequences weighs as much as one of
+one sequence. Never sees tokens: every token of a sequence gets its sequence's advantage.
 """
 
 from __future__ import annotations
@@ -28,40 +29,43 @@ class AdvantageOptions:
 
 @dataclass(frozen=True)
 class Advantages:
-    """One entry a sequence. `trained` is False where a sequence carries no signal."""
+    """One entry a sequence. `counted` entered the means; `trained` is False where a sequence carries no signal."""
 
     values: NDArray[np.float64]
     trained: NDArray[np.bool_]
+    counted: NDArray[np.bool_]
     zero_variance_groups: int
 
 
 def group_advantages(
     rewards: NDArray[np.float64],
     group_ids: NDArray[np.int64],
+    sample_indices: NDArray[np.int64],
     counted: NDArray[np.bool_],
     options: AdvantageOptions,
 ) -> Advantages:
     """A = (r − μ) / (σ + ε), with μ and σ over the group or the batch (GRPO, arXiv 2402.03300, §4.1.2).
 
-    σ is the population deviation around its own level's mean, whatever μ is. With `leave_one_out`, μ of a sequence is
-    the mean of the *other* members of its group (RLOO, arXiv 2402.14740); alone in its group it has no baseline and
-    is not trained. A group whose rewards are all the same says nothing: it is masked when asked, and its advantage
-    is exactly 0 under a group mean either way.
+    Every sample has weight 1 in μ and σ, shared evenly by its counted sequences. σ is the population deviation around
+    its own level's mean, whatever μ is. With `leave_one_out`, μ of a sequence is the mean of the *other* samples of its
+    group (RLOO, arXiv 2402.14740); a sample alone in its group has no baseline and is not trained. A group whose
+    rewards are all the same has advantage exactly 0 under a group mean; with `mask_zero_variance` it is not trained.
 
     Args:
         rewards: [sequences]
         group_ids: [sequences], any integers
+        sample_indices: [sequences], the sample of the group that a sequence belongs to
         counted: [sequences]; False for a sequence that enters no mean (cut at a deadline: its reward means nothing)
     """
     rewards = np.asarray(rewards, dtype=np.float64)
     _, member = np.unique(group_ids, return_inverse=True)
     groups = int(member.max()) + 1 if member.size else 0
-    weight = counted.astype(np.float64)
-    size = np.bincount(member, weight, groups)
+    weight = _sample_weights(member, sample_indices, counted)
+    size = np.bincount(member, weight, groups)  # samples
     safe_size = np.maximum(size, 1.0)
     group_mean = np.bincount(member, weight * rewards, groups) / safe_size
     centred = np.where(counted, rewards - group_mean[member], 0.0)
-    group_std = np.sqrt(np.bincount(member, centred * centred, groups) / safe_size)
+    group_std = np.sqrt(np.bincount(member, weight * centred * centred, groups) / safe_size)
 
     low = np.full(groups, np.inf)
     high = np.full(groups, -np.inf)
@@ -69,14 +73,15 @@ def group_advantages(
     np.maximum.at(high, member[counted], rewards[counted])
     flat = ~(high > low)  # compares rewards, not a rounded deviation; an empty or single group is flat too
 
-    seen = rewards[counted]
-    batch_mean = float(seen.mean()) if seen.size else 0.0
-    batch_std = float(seen.std()) if seen.size else 0.0
+    samples = max(float(weight.sum()), 1.0)
+    batch_mean = float((weight * rewards).sum()) / samples
+    batch_std = float(np.sqrt((weight * (rewards - batch_mean) ** 2).sum() / samples))
 
     baseline: NDArray[np.float64]
     if options.leave_one_out:
         others = np.maximum(size[member] - 1.0, 1.0)
-        baseline = (group_mean[member] * size[member] - rewards) / others
+        own = _own_mean(member, sample_indices, weight, rewards)
+        baseline = (group_mean[member] * size[member] - own) / others
     elif options.mean == "group":
         baseline = group_mean[member]
     else:
@@ -95,4 +100,32 @@ def group_advantages(
         trained &= size[member] > 1.0
     exact_zero = flat[member] & (options.mean == "group")
     values = np.where(trained & ~exact_zero, (rewards - baseline) / scale, 0.0)
-    return Advantages(values, trained, int(flat.sum()))
+    return Advantages(values, trained, counted, int(flat.sum()))
+
+
+def _sample_of(member: NDArray[np.int64], sample_indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[sequences]: a dense number for each (group, sample)."""
+    pairs = np.stack([member, sample_indices], axis=1)
+    dense: NDArray[np.int64] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+    return dense
+
+
+def _sample_weights(
+    member: NDArray[np.int64], sample_indices: NDArray[np.int64], counted: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """[sequences]: 1 over the number of counted sequences of its sample; 0 where a sequence isn't counted."""
+    sample = _sample_of(member, sample_indices)
+    sequences = np.bincount(sample, counted.astype(np.float64), int(sample.max(initial=-1)) + 1)
+    return np.where(counted, 1.0 / np.maximum(sequences[sample], 1.0), 0.0)
+
+
+def _own_mean(
+    member: NDArray[np.int64],
+    sample_indices: NDArray[np.int64],
+    weight: NDArray[np.float64],
+    rewards: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """[sequences]: the mean reward of the sample that a sequence belongs to."""
+    sample = _sample_of(member, sample_indices)
+    means: NDArray[np.float64] = np.bincount(sample, weight * rewards).astype(np.float64)
+    return means[sample]

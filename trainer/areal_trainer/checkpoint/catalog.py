@@ -1,4 +1,4 @@
-"""Which checkpoints a run has, and which of them a restart may use.
+"""Checkpoint catalogue: the checkpoints of a run, and which of them a restart may use.
 
 Owns the directory's names (`step-000120.f7`), the record beside the tensors, and the rule of lineage. A checkpoint
 without a whole record, or with a file of another size or checksum, does not exist. Never needs torch.
@@ -7,7 +7,6 @@ without a whole record, or with a file of another size or checksum, does not exi
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
+from areal.files import sync_directory, sync_file
 
 RECORD = "trainer.json"
 PARTIAL = ".tmp"
@@ -122,19 +122,8 @@ def seal(partial: Path, record: Record) -> None:
     target = partial / RECORD
     target.write_text(json.dumps(asdict(record), indent=1))
     for file in [*record.files, RECORD]:
-        _sync(partial / file)
-    _sync(partial)
-
-
-def install(partial: Path, final: Path) -> None:
-    """Give a sealed directory its name, durably. An older one of the same name (a replayed step) is replaced."""
-    if final.exists():
-        aside = final.with_name(f"{final.name}.old{PARTIAL}")
-        shutil.rmtree(aside, ignore_errors=True)
-        final.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
-    partial.rename(final)
-    _sync(final.parent)
+        sync_file(partial / file)
+    sync_directory(partial)
 
 
 def collect(directory: Path, keep: int) -> list[Path]:
@@ -144,11 +133,3 @@ def collect(directory: Path, keep: int) -> list[Path]:
     for path in doomed:
         shutil.rmtree(path, ignore_errors=True)
     return doomed
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

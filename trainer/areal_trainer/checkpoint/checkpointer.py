@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from areal.errors import DataError
+from areal.files import install_directory
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
@@ -27,6 +28,17 @@ from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.model import config_json
 
 _log = logging.getLogger(__name__)
+_SHAPE_FIELDS = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "tie_word_embeddings",
+)
 _TORCH_LOGGER = "c10d-NullHandler-dcp_logger"
 
 
@@ -38,6 +50,20 @@ class Position:
     next_group: int
     tombstones_below: int
     fence: int
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint on disk, and how long it took to write."""
+
+    position: Position
+    path: Path
+    wall_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its files."""
+        return sum(file.stat().st_size for file in self.path.iterdir())
 
 
 class Checkpointer:
@@ -67,7 +93,8 @@ class Checkpointer:
                 storage_writer=FileSystemWriter(partial, sync_files=False),  # sealing syncs them
                 no_dist=ranks.world_size == 1,
             )
-        np.save(partial / _rng_name(ranks.rank), self._engine.rng_state())
+        for device, state in self._engine.rng_states().items():
+            np.save(partial / _rng_name(device, ranks.rank), state)
         ranks.barrier()
         if ranks.first:
             files = {path.name: catalog.fingerprint(path) for path in sorted(partial.iterdir())}
@@ -83,7 +110,7 @@ class Checkpointer:
             )
             catalog.seal(partial, record)
             still_mine()
-            catalog.install(partial, final)
+            install_directory(partial, final)
             catalog.collect(self._directory, self._keep)
         ranks.barrier()
         return final
@@ -109,20 +136,19 @@ class Checkpointer:
             warnings.simplefilter("ignore")
             load_tensors(state, storage_reader=FileSystemReader(found.path), no_dist=ranks.world_size == 1)
         self._engine.optimizer.set_updates(record.optimizer_updates)
-        rng = found.path / _rng_name(ranks.rank)
-        if rng.exists():  # another world size may have had fewer ranks
-            self._engine.set_rng_state(np.load(rng))
+        rng = {device: found.path / _rng_name(device, ranks.rank) for device in self._engine.rng_states()}
+        # Another world size may have had fewer ranks, another machine no accelerator.
+        self._engine.set_rng_states({device: np.load(path) for device, path in rng.items() if path.exists()})
         ranks.barrier()
 
 
 def _shape_of(config: dict[str, object]) -> dict[str, object]:
     """What must match for tensors to mean the same."""
-    fields = ("model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-    return {field: config.get(field) for field in fields}
+    return {field: config.get(field) for field in _SHAPE_FIELDS}
 
 
-def _rng_name(rank: int) -> str:
-    return f"rng-{rank:05d}.npy"
+def _rng_name(device: str, rank: int) -> str:
+    return f"rng-{device}-{rank:05d}.npy"
 
 
 def _empty(path: Path) -> None:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from areal.errors import DataError
 from areal.v1 import common_pb2 as common
+from areal.values.policy import version_of
 from numpy.typing import NDArray
 
 NO_VERSION = -1  # of a token that no policy made
@@ -53,9 +55,43 @@ class TokenBatch:
         mask[self.offsets[:-1][self.lengths > 0]] = False
         return mask
 
+    def has_signal(self) -> NDArray[np.bool_]:
+        """[S]: the sequences with a token that a gradient can reach; an answer cut at a deadline has none."""
+        signal = np.zeros(self.sequences, np.bool_)
+        np.logical_or.at(signal, self.sequence_of, self.trainable())
+        return signal
+
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """All columns by name, for the wire between ranks."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+@dataclass(frozen=True)
+class AdvantageBatch:
+    """What a recipe's `compute_advantages(batch)` is given: one step's sequences, every array read-only.
+
+    Sequence s owns the entries [offsets[s], offsets[s+1]) of the arrays by token.
+    """
+
+    rewards: NDArray[np.float64]  # [S]
+    counted: NDArray[np.bool_]  # [S], False where no token is trained: its reward belongs into no mean
+    group_ids: NDArray[np.int64]  # [S]
+    sample_indices: NDArray[np.int64]  # [S], within the group; the sequences of one episode share it
+    offsets: NDArray[np.int64]  # [S+1]
+    token_ids: NDArray[np.int64]  # [T]
+    loss_mask: NDArray[np.bool_]  # [T]
+    behaviour_logprobs: NDArray[np.float32]  # [T]
+    versions: NDArray[np.int64]  # [T], NO_VERSION where not sampled
+
+    @classmethod
+    def of(cls, tokens: TokenBatch, counted: NDArray[np.bool_]) -> AdvantageBatch:
+        """A view of `tokens` that can't change it."""
+        names = {field.name for field in fields(cls)} - {"counted"}
+        arrays: dict[str, Any] = {name: getattr(tokens, name).view() for name in names}
+        arrays["counted"] = counted.view()
+        for array in arrays.values():
+            array.flags.writeable = False
+        return cls(**arrays)
 
 
 def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
@@ -83,7 +119,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
                 )
             version = np.full(len(token_ids), NO_VERSION, dtype=np.int64)
             for span in sequence.spans:
-                version[span.start : span.end] = int(span.policy_id.partition(".")[0])
+                version[span.start : span.end] = version_of(span.policy_id)
             ids.append(token_ids)
             logprobs.append(token_logprobs)
             masks.append(mask)

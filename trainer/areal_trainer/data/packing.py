@@ -1,4 +1,6 @@
-"""Which sequence goes to which rank, mini-batch and row. Pure, and the same on every rank.
+"""Sequence packing: assigns sequences to ranks, mini-batches and rows.
+
+Pure, and the same on every rank.
 
 Promises: every sequence lands in exactly one row; a row's sequences never exceed its length; the split depends on
 nothing but lengths, counts and the seed, so a replayed step is cut the same way.

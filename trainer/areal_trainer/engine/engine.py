@@ -6,13 +6,14 @@ one forward pass. Never decides what to train; it is given micro-batches and a l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -125,10 +126,16 @@ class Engine:
                 continue
             yield name.removeprefix("lm."), whole.to("cpu", dtype, copy=True).contiguous()
 
-    def rng_state(self) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        """This rank's generator."""
-        return torch.get_rng_state().numpy()
+    def rng_states(self) -> dict[str, NDArray[np.uint8]]:
+        """The state of each of this rank's generators, by device type."""
+        states = {"cpu": torch.get_rng_state().numpy()}
+        if self.ranks.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.ranks.device).numpy()
+        return states
 
-    def set_rng_state(self, state: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> None:
-        """Continue this rank's random numbers."""
-        torch.set_rng_state(torch.from_numpy(state.copy()))
+    def set_rng_states(self, states: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Continue this rank's random numbers, on the devices that have a state."""
+        if "cpu" in states:
+            torch.set_rng_state(torch.from_numpy(states["cpu"].copy()))
+        if "cuda" in states:
+            torch.cuda.set_rng_state(torch.from_numpy(states["cuda"].copy()), self.ranks.device)

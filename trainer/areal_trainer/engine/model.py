@@ -23,6 +23,8 @@ class PolicyModel(nn.Module):
     def __init__(self, lm: Any) -> None:
         super().__init__()
         _refuse_unknown_heads(lm)
+        _refuse_unknown_blocks(lm)
+        _zero_dropout(lm)
         self.lm = lm
 
     @property
@@ -85,6 +87,24 @@ def config_json(path: Path) -> dict[str, Any]:
     """The model's configuration file as it is."""
     loaded: dict[str, Any] = json.loads((path / "config.json").read_text())
     return loaded
+
+
+def _refuse_unknown_blocks(lm: Any) -> None:
+    if not hasattr(lm.get_decoder(), "layers"):
+        raise DataError(
+            f"models of type {lm.config.model_type} name their transformer blocks otherwise than this trainer expects",
+            fix="use a decoder of the Llama, Qwen or Mistral families",
+        )
+
+
+def _zero_dropout(lm: Any) -> None:
+    """Without dropout the same weights and tokens have one log-probability, here and in the engine."""
+    for module in lm.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name in ("attention_dropout", "dropout", "activation_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
 
 
 def _refuse_unknown_heads(lm: Any) -> None:

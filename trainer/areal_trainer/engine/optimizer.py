@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +36,12 @@ class ShardedAdamW:
         self._options = options
         self._shards = {name: p for name, p in parameters.items() if p.requires_grad}
         self._local = {name: local(p.detach()) for name, p in self._shards.items()}
+        held = {name: tensor for name, tensor in self._local.items() if tensor.numel()}  # a rank may own none of one
+        decayed = [tensor for name, tensor in held.items() if _decays(name, self._shards[name])]
+        plain = [tensor for name, tensor in held.items() if not _decays(name, self._shards[name])]
+        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
         self._adam = torch.optim.AdamW(
-            [tensor for tensor in self._local.values() if tensor.numel()],  # a rank may own nothing of a small tensor
+            [group for group in groups if group["params"]],
             lr=0.0,
             betas=options.betas,
             eps=options.epsilon,
@@ -77,11 +82,6 @@ class ShardedAdamW:
         self._ranks.add(total)
         return total.sqrt()
 
-    def drop_gradients(self) -> None:
-        """Forget what was accumulated."""
-        for shard in self._shards.values():
-            shard.grad = None
-
     def state(self) -> dict[str, Tensor]:
         """Moments by `<moment>.<parameter>`, as DTensors laid out like their parameters; made when there are none."""
         state: dict[str, Tensor] = {}
@@ -110,6 +110,11 @@ class ShardedAdamW:
         """After `state()` was filled from a checkpoint: how many updates it holds."""
         for held in self._adam.state.values():
             held["step"].fill_(float(updates))
+
+
+def _decays(name: str, parameter: Tensor) -> bool:
+    """Whether weight decay applies: to matrices, not to norms, biases and embeddings."""
+    return parameter.dim() >= 2 and "embed" not in name
 
 
 def local(tensor: Tensor) -> Tensor:

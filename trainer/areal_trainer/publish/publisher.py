@@ -15,9 +15,9 @@ from pathlib import Path
 
 from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
+from areal.values.policy import PolicyId
 from areal.weights.collect import collect
 from areal.weights.manifest import Canary
-from areal.weights.policy import PolicyId
 from areal.weights.publish import WeightsRef, publish
 from torch import Tensor
 

@@ -8,19 +8,19 @@ and under a name. Policies and log-probabilities come from servers only, never f
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import count
+
+from cachetools import LRUCache
 
 from areal.clients.generation import routing
 from areal.clients.generation.accumulate import Accumulator, BadDelta, Next
 from areal.clients.generation.fleet import Fleet
 from areal.clients.generation.link import AgentLink
+from areal.clients.generation.waiting import WaitingRequests
 from areal.errors import ArealError, DataError, InfraError
 from areal.net.status import from_fault
 from areal.observe.waits import WaitRegistry
@@ -34,6 +34,7 @@ STALL_S = 120.0  # a stream with requests but without any event for so long: lon
 ABSENT_STALL_S = 5.0  # the same for a server that the controller no longer lists
 SWEEP_S = 1.0
 AFFINITIES = 8_192  # groups whose server is remembered
+ROUTED_AT_ONCE = 128  # requests sent before the event loop serves others: about ten milliseconds
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,7 @@ class Ask:
     sampling: Sampling
     affinity: str  # requests of one group share it, and its floor
     floor: int
-    max_staleness: int = 0
-    group: int = 0
-    index: int = 0
-    attempt: int = 0
     seed: int | None = None
-    traceparent: str = ""
 
 
 class Generation:
@@ -106,16 +102,15 @@ class GenerationClient:
         self._owner = owner
         self._vocab_size = vocab_size
         self._eos_ids = eos_ids
-        self._waits = waits
         self._decode = decode
         self._on_tokens = on_tokens
         self._fleet = Fleet()
         self._links: dict[str, AgentLink] = {}
         self._numbers = count()
-        self._affinity: OrderedDict[str, str] = OrderedDict()
+        self._affinity: LRUCache[str, str] = LRUCache(AFFINITIES)
         self._by_affinity: dict[str, set[Generation]] = {}
-        self._waiting: deque[Generation] = deque()
-        self._named: dict[int, AbstractContextManager[None]] = {}
+        self._waiting: WaitingRequests[Generation] = WaitingRequests(waits)
+        self._routing = False  # waiting requests are looked at soon
         self._sweeper: asyncio.TimerHandle | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self.tokens_total = 0
@@ -199,10 +194,11 @@ class GenerationClient:
             if generation.floor == floor:
                 continue
             generation.floor = floor
-            if generation.server_id and (link := self._links.get(generation.server_id)):
+            if generation in self._waiting:
+                self._waiting.add(generation, floor)
+                self.route()
+            elif generation.server_id and (link := self._links.get(generation.server_id)):
                 link.change_floor(generation.request_id, floor)
-        if self._waiting:
-            self.route()
 
     async def close(self) -> None:
         """Cancel what runs and end all streams."""
@@ -219,29 +215,40 @@ class GenerationClient:
     # ---- routing
 
     def route(self) -> None:
-        """Something changed: send every waiting request that has an eligible server now."""
-        waiting, self._waiting = self._waiting, deque()
-        for generation in waiting:
-            if generation.outcome is None:
-                self._submit(generation)
-        self._name_waits()
+        """Something changed: send, soon, every waiting request that has an eligible server now."""
+        if self._waiting and not self._routing:
+            self._routing = True
+            asyncio.get_running_loop().call_soon(self._route)
 
-    def _submit(self, generation: Generation) -> None:
+    def _route(self) -> None:
+        """Many may wait: after some of them it is others' turn."""
+        self._routing = False
+        for sent, generation in enumerate(self._waiting.lowest()):
+            if sent == ROUTED_AT_ONCE:
+                self.route()
+                return
+            if not self._submit(generation):
+                return
+
+    def _submit(self, generation: Generation) -> bool:
+        """Send a request to a server; False when it has to wait for one."""
         ask = generation.ask
         chosen = routing.choose(self._servers(), generation.floor, self._affinity.get(ask.affinity))
         if chosen is None:
-            generation.server_id = generation.request_id = ""
-            self._waiting.append(generation)
-            self._name_wait(generation.floor)
-            return
+            self._wait(generation)
+            return False
+        self._waiting.discard(generation)
         self._affinity[ask.affinity] = chosen
-        self._affinity.move_to_end(ask.affinity)
-        if len(self._affinity) > AFFINITIES:
-            self._affinity.popitem(last=False)
         generation.attempts += 1
         generation.server_id = chosen
         generation.request_id = f"{self._owner}.{next(self._numbers)}"
         self._links[chosen].start(self._start(generation), generation)
+        return True
+
+    def _wait(self, generation: Generation) -> None:
+        generation.server_id = generation.request_id = ""
+        if generation not in self._waiting:
+            self._waiting.add(generation, generation.floor)
 
     def _start(self, generation: Generation) -> wire.GenerateStart:
         ask, made = generation.ask, generation.accumulator
@@ -261,30 +268,12 @@ class GenerationClient:
                 ignore_eos=sampling.ignore_eos,
             ),
             floor=generation.floor,
-            max_staleness=ask.max_staleness,
-            key=common.SampleKey(group=ask.group, index=ask.index, attempt=ask.attempt),
-            affinity=ask.affinity,
-            traceparent=ask.traceparent,
         )
 
     def _servers(self) -> list[routing.Server]:
         return self._fleet.servers(
             {server_id: link.running for server_id, link in self._links.items() if link.connected}
         )
-
-    def _name_waits(self) -> None:
-        """One named wait a floor, for as long as requests wait for it."""
-        floors = {generation.floor for generation in self._waiting}
-        for floor in [floor for floor in self._named if floor not in floors]:
-            self._named.pop(floor).__exit__(None, None, None)
-        for floor in floors - self._named.keys():
-            self._name_wait(floor)
-
-    def _name_wait(self, floor: int) -> None:
-        if floor not in self._named:
-            what = f"version ≥ {floor} on a server" if floor > 0 else "a server"
-            self._named[floor] = self._waits.waiting("generation", what)
-            self._named[floor].__enter__()
 
     # ---- what servers say
 
@@ -323,7 +312,8 @@ class GenerationClient:
 
     def _resubmit(self, generation: Generation) -> None:
         self.resubmissions_total += 1
-        self._submit(generation)
+        self._wait(generation)
+        self.route()
 
     # ---- the end of a request, of a link
 
@@ -333,10 +323,8 @@ class GenerationClient:
         if generation.server_id and (link := self._links.get(generation.server_id)):
             link.cancel(generation.request_id)
         generation.request_id = ""
-        with contextlib.suppress(ValueError):
-            self._waiting.remove(generation)
+        self._waiting.discard(generation)
         self._forget(generation)
-        self._name_waits()
 
     def _forget(self, generation: Generation) -> None:
         siblings = self._by_affinity.get(generation.ask.affinity)

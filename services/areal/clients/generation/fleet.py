@@ -1,4 +1,4 @@
-"""What a client knows of the generation servers: the controller's reports, and what it learnt itself since.
+"""Client-side view of the generation servers: the controller's reports, corrected by the client's own calls.
 
 Pure. The controller's report is late by up to a heartbeat; what a server answered meanwhile (too old, draining, engine
 lost) counts until its next different report or for `DOUBT_S`, whichever comes first.

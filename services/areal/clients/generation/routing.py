@@ -1,4 +1,6 @@
-"""Which generation server takes a request. Pure: a function of what is known about the fleet.
+"""Request routing: which generation server takes a request, by floor, prefix-cache affinity and load.
+
+Pure: a function of what is known about the fleet.
 
 Order of the rules: the server may be routed to; it holds a version that the group's floor allows; it is the one that
 holds the group's prompt in its prefix cache, unless it is overloaded beside the least loaded; else the least loaded.
@@ -20,8 +22,8 @@ class Server:
 
     server_id: str
     version: int  # -1 holds no weights
-    live: bool = True  # its heartbeats are fresh
-    ready: bool = True  # its canary passed for the version it holds
+    live: bool = True  # not given up for dead: what runs there goes on
+    ready: bool = True  # may take new requests: heartbeats fresh, canary passed for the version it holds
     draining: bool = False
     connected: bool = True  # this client's stream to it works
     load: int = 0  # requests running and waiting there, ours included

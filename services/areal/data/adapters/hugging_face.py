@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.data.source import HuggingFaceSource, describe
+from areal.distribution import install
 from areal.errors import ConfigError, DataError, InfraError
 
 _BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet", ".csv": "csv", ".txt": "text", ".arrow": "arrow"}
@@ -33,9 +34,7 @@ def _load(source: HuggingFaceSource) -> Any:
     try:
         import datasets
     except ImportError:
-        raise ConfigError(
-            "this dataset needs the package `datasets`", fix="install it: pip install 'areal[data]'"
-        ) from None
+        raise ConfigError("this dataset needs the package `datasets`", fix=f"install it: {install('data')}") from None
     what = describe(source)
     local = Path(source.path)
     try:

@@ -41,6 +41,8 @@ def read(source: JsonlSource) -> Iterator[tuple[str, dict[str, Any], bytes | Non
 
 
 def _hint(number: int, text: bytes) -> str:
+    if number == 1 and text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the file is UTF-16: save it as UTF-8"
     if number == 1 and text.startswith(b"["):
         return "this looks like one JSON array; write one object a line (jq -c '.[]' file.json > file.jsonl)"
     return 'write one JSON object a line, such as {"prompt": "…", "answer": "…"}'

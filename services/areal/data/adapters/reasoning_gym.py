@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from areal.data.source import ReasoningGymSource, describe
+from areal.distribution import install
 from areal.errors import ConfigError, DataError
 
 
@@ -23,7 +24,7 @@ def read(source: ReasoningGymSource) -> Iterator[tuple[str, dict[str, Any], byte
             from reasoning_gym.factory import DATASETS
     except ImportError:
         raise ConfigError(
-            "this dataset needs the package `reasoning-gym`", fix="install it: pip install 'areal[data]'"
+            "this dataset needs the package `reasoning-gym`", fix=f"install it: {install('data')}"
         ) from None
     if source.task not in DATASETS:
         near = get_close_matches(source.task, DATASETS, n=3)

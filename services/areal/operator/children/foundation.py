@@ -1,4 +1,4 @@
-"""What must be there before the first pod: account, volumes, files, network rules; and the Secret, made once."""
+"""Objects that exist before the first pod: ServiceAccount, claims, ConfigMaps, NetworkPolicies, the Secret."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from areal.operator.children import network
 from areal.operator.children.amounts import size
+from areal.operator.children.files import job_files_map
 from areal.operator.children.needs import redis_disk_bytes
 from areal.operator.children.objects import child
 from areal.operator.children.snapshot import runtime_snapshot
@@ -16,29 +17,26 @@ from areal.plan import cluster_names
 from areal.plan.cluster import redis_files
 from areal.plan.cluster_names import (
     ACL_KEY,
-    REDIS_CONF_KEY,
-    REDIS_LOGIN,
-    RESOLVED_KEY,
     TOKEN_KEY,
     Role,
-    job_config_map,
     password_key,
     run_claim,
     service_account,
     workload,
 )
+from areal.plan.role_specs import redis_logins
 from areal.spec.runtime import Volume, volume_of
 
 _SECRET_BYTES = 32
-_NO_PASSWORDS = dict.fromkeys(REDIS_LOGIN.values(), "unused")  # redis.conf holds none
 
 
 def foundation(w: Wanted) -> list[Json]:
     """ServiceAccount, claims, ConfigMaps and NetworkPolicies, in the order in which they are applied."""
+    files = job_files_map(w)
     return [
         child(w, "v1", "ServiceAccount", service_account(w.name), automountServiceAccountToken=False),
         *_claims(w),
-        _files(w),
+        *([files] if files is not None else ()),
         runtime_snapshot(w),
         *network.network_policies(w),
     ]
@@ -52,20 +50,12 @@ def access_secret(w: Wanted, make: Callable[[], str] = lambda: secrets.token_url
     known = w.secrets or {}
     values = {TOKEN_KEY: known.get(TOKEN_KEY) or make()}
     if Role.REDIS in w.roles:
-        logins = sorted(set(REDIS_LOGIN.values()))
+        logins = sorted(set(redis_logins().values()))
         passwords = {user: known.get(password_key(user)) or make() for user in logins}
         values |= {password_key(user): password for user, password in passwords.items()}
         values[ACL_KEY] = redis_files(w.resolved, passwords)[1]
     data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
     return child(w, "v1", "Secret", cluster_names.access_secret(w.name), type="Opaque", data=data)
-
-
-def _files(w: Wanted) -> Json:
-    """What pods read at start. It holds no secret: whoever may read ConfigMaps may read it."""
-    data = {RESOLVED_KEY: w.resolved.model_dump_json(indent=1)}
-    if Role.REDIS in w.roles:
-        data[REDIS_CONF_KEY] = redis_files(w.resolved, _NO_PASSWORDS)[0]
-    return child(w, "v1", "ConfigMap", job_config_map(w.name), data=data)
 
 
 def _claims(w: Wanted) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Strategic merge of pod templates: what a platform and a user write over what the operator would write.
+"""Strategic merge of pod templates: patches of the platform and of the user over the operator's defaults.
 
 Owns how a patch changes a template: maps merge key by key, null removes a key, lists of named things merge by their
 key (containers, variables, volumes by name; mounts by path; ports by number and protocol), tolerations and affinity

@@ -1,4 +1,4 @@
-"""What a role's pod sees of the job's volumes: no more than the role reads or writes.
+"""Volumes and mounts of a role's pod: no more than the role reads or writes.
 
 Owns every volume and mount under /areal, and Redis' data. User code (workers, the recipe's reward) reaches neither the
 evidence nor the journal, checkpoints or weights: of the run directory it has the recipe to read and a folder for
@@ -7,26 +7,23 @@ trajectories.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
+from areal.operator.children.files import VOLUME, files_name
 from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
     ACCESS_DIR,
-    ACCESS_KEYS,
     CLAIMS_DIR,
     JOB_DIR,
     RECIPE_DIR,
     REDIS_CONF_KEY,
     REDIS_DATA_DIR,
-    REDIS_LOGIN,
     RESOLVED_KEY,
     RUN_DIR,
     Role,
     access_secret,
     claim_dir,
-    job_config_map,
     password_key,
     run_claim,
     run_sub_path,
@@ -35,6 +32,7 @@ from areal.plan.cluster_names import (
 )
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import Source, spec_of
 
 OWNED_ROOT = PurePosixPath("/areal")
 """Nobody else mounts anything at or below this."""
@@ -45,51 +43,30 @@ _SECRET_MODE = 0o440  # root's, readable by the pod's group
 _LAYOUT = RunLayout(Path(RUN_DIR))
 
 
-@dataclass(frozen=True)
-class _Part:
-    """A part of the run directory that a role sees."""
-
-    path: Path
-    writable: bool = False
-    with_recipe: bool = False  # exists only when the job has a recipe
-
-
-_ALL = (_Part(_LAYOUT.root, writable=True),)
-_RECIPE = _Part(_LAYOUT.recipe, with_recipe=True)
-RUN_PARTS: Mapping[Role, tuple[_Part, ...]] = {
-    Role.CONTROLLER: _ALL,  # journal, fences, evaluations; reads the dataset
-    Role.TRAINER: _ALL,  # evidence, fences, checkpoints, weights, the model
-    Role.WORKER: (_RECIPE, _Part(_LAYOUT.trajectories, writable=True)),
-    Role.GENERATION: (_Part(_LAYOUT.weights),),
-    Role.REWARD: (),
-    Role.REWARD_CUSTOM: (_RECIPE,),
-    Role.REDIS: (),
-    Role.PREPARE: _ALL,
-    Role.FINISH: _ALL,
-}
-
-
 def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
     """What a role reads where the user put it. Recipe and datasets are copied into the run directory by prepare."""
-    model = [resolved.model_path, resolved.tokenizer_path]
-    match role:
-        case Role.WORKER | Role.GENERATION:  # a worker needs the tokenizer
-            return [*model]
-        case Role.TRAINER:
-            return [*model, resolved.hooks_path]
-        case Role.PREPARE:
-            data = [source for source in (resolved.dataset.train, resolved.dataset.evaluation) if source]
-            files = [source.jsonl or (source.hugging_face.path if source.hugging_face else None) for source in data]
-            return [*model, resolved.hooks_path, resolved.recipe_source, *(Path(file) for file in files if file)]
-        case _:
-            return []
+    return [path for source in spec_of(role).reads for path in _places(resolved, source)]
+
+
+def _places(resolved: ResolvedJob, source: Source) -> list[Path | None]:
+    match source:
+        case Source.MODEL:
+            return [resolved.model_path, resolved.tokenizer_path]
+        case Source.HOOKS:
+            return [resolved.hooks_path]
+        case Source.RECIPE:
+            return [resolved.recipe_source]
+        case Source.DATASET:
+            data = [split for split in (resolved.dataset.train, resolved.dataset.evaluation) if split]
+            files = [split.jsonl or (split.hugging_face.path if split.hugging_face else None) for split in data]
+            return [Path(file) for file in files if file]
 
 
 def volumes(w: Wanted, role: Role) -> list[Json]:
     """The volumes that `mounts` names."""
     key = REDIS_CONF_KEY if role is Role.REDIS else RESOLVED_KEY
     items = [{"key": key, "path": key}]
-    found: list[Json] = [{"name": "job", "configMap": {"name": job_config_map(w.name), "items": items}}]
+    found: list[Json] = [{"name": VOLUME, "configMap": {"name": files_name(w), "items": items}}]
     if sources := _access(w, role):
         found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
     if role is Role.REDIS:
@@ -105,14 +82,14 @@ def volumes(w: Wanted, role: Role) -> list[Json]:
 
 def mounts(w: Wanted, role: Role) -> list[Json]:
     """What the role's own container sees."""
-    found: list[Json] = [{"name": "job", "mountPath": str(JOB_DIR), "readOnly": True}]
+    found: list[Json] = [{"name": VOLUME, "mountPath": str(JOB_DIR), "readOnly": True}]
     if _access(w, role):
         found.append({"name": "access", "mountPath": str(ACCESS_DIR), "readOnly": True})
     if role is Role.REDIS:
         found.append({"name": "data", "mountPath": str(REDIS_DATA_DIR)})
     if role is Role.PREPARE and w.job.spec.recipe and w.job.spec.recipe.config_map:
         found.append({"name": "recipe", "mountPath": str(RECIPE_DIR), "readOnly": True})
-    for part in RUN_PARTS[role]:
+    for part in spec_of(role).run_parts:
         if part.with_recipe and w.resolved.recipe_path is None:
             continue
         below = part.path.relative_to(_LAYOUT.root)
@@ -143,8 +120,9 @@ def _access(w: Wanted, role: Role) -> list[Json]:
     A source must name its items: one without them would show the whole Secret.
     """
     external = w.job.spec.replay.external if w.resolved.redis_urls else None
-    login = REDIS_LOGIN.get(role)
-    keys = [key for key in ACCESS_KEYS[role] if external is None or login is None or key != password_key(login)]
+    row = spec_of(role)
+    login = row.redis_login
+    keys = [key for key in row.secret_keys if external is None or login is None or key != password_key(login)]
     found: list[Json] = []
     if keys:
         items = [{"key": key, "path": key} for key in keys]

@@ -1,18 +1,17 @@
-"""What each role's pods need: resources, scratch space, time to end, probes.
+"""Resources, Redis' sizes and probes of each role's pods.
 
-Owns the numbers, but for the memory of programs that are judged. All are what a small job on CPUs needs; a platform's
-runtime or a job's podTemplate writes over them.
+Owns what follows from a job: the amounts of a usual pod are in the table of roles. A platform's runtime or a job's
+podTemplate writes over them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import replace
 
 from areal.operator.children.amounts import size
 from areal.operator.children.wanted import Json
-from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, REDIS_PORT, Role
+from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
+from areal.plan.role_specs import Needs, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
 from areal.spec.job import RLJob
 
@@ -28,60 +27,20 @@ LAUNCHER_START_S = 180  # to import Python on a loaded node with a cold page cac
 LAUNCHER_SILENCE_S = 120  # a launcher that answers nothing for so long has hung; a role's hang is the launcher's to see
 
 
-@dataclass(frozen=True)
-class Needs:
-    """One role. Times in seconds."""
-
-    requests: Mapping[str, str]
-    grace_s: int  # from SIGTERM to SIGKILL: what draining takes, and a margin
-    limits: Mapping[str, str] = field(default_factory=dict)
-    scratch: Mapping[str, str] = field(default_factory=dict)  # the emptyDir at /tmp
-    toolchains: Mapping[str, str] = field(default_factory=dict)  # the emptyDir at /var/tmp, where there is one
-    shared_memory: bool = False
-    ready: Literal["role", "redis", "launcher", "none"] = "role"
-
-
-_SANDBOX = Needs(
-    requests={"cpu": "100m", "memory": "256Mi"},
-    limits={"memory": "1Gi", "ephemeral-storage": "1Gi"},
-    scratch={"medium": "Memory", "sizeLimit": "256Mi"},  # gone with the pod, and nothing of it reaches a disk
-    grace_s=45,
-)
-_PROGRAMS = replace(
-    _SANDBOX,
-    requests={**_SANDBOX.requests, "memory": POD_REQUEST},
-    limits={**_SANDBOX.limits, "memory": POD_LIMIT},
-)
-_COMPILERS = replace(_PROGRAMS, toolchains={"sizeLimit": "512Mi"})  # C++ has one header of 100 MB, Go 140 packages
-_TOOL = Needs(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30, ready="none")
-
-NEEDS: Mapping[Role, Needs] = {
-    Role.REDIS: Needs(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60, ready="redis"),
-    Role.CONTROLLER: Needs(
-        requests={"cpu": "100m", "memory": "256Mi"},
-        limits={"memory": "2Gi"},
-        scratch={"sizeLimit": "256Mi"},
-        grace_s=45,
-    ),
-    Role.WORKER: Needs(
-        requests={"cpu": "250m", "memory": "512Mi"}, limits={"memory": "4Gi"}, scratch={"sizeLimit": "2Gi"}, grace_s=60
-    ),
-    # No memory limit for the two that hold models: only their owner knows the model's size.
-    Role.GENERATION: Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150, shared_memory=True),
-    # Only rank 0 serves; the launcher of every pod tells how its ranks are.
-    Role.TRAINER: Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=660, shared_memory=True, ready="launcher"),
-    Role.REWARD: _SANDBOX,
-    Role.REWARD_CUSTOM: _SANDBOX,
-    Role.PREPARE: _TOOL,
-    Role.FINISH: _TOOL,
-}
-
-
 def needs_of(role: Role, job: RLJob) -> Needs:
     """What a role needs in this job: who judges programs needs more than who compares answers."""
+    usual = spec_of(role).needs
+    assert usual is not None, f"the operator makes no pods of {role}"
     if role is not Role.REWARD or job.spec.reward.verifier != "code":
-        return NEEDS[role]
-    return _PROGRAMS if job.spec.reward.programs.language == "python" else _COMPILERS
+        return usual
+    programs = replace(
+        usual,
+        requests={**usual.requests, "memory": POD_REQUEST},
+        limits={**usual.limits, "memory": POD_LIMIT},
+    )
+    if job.spec.reward.programs.language == "python":
+        return programs
+    return replace(programs, toolchains={"sizeLimit": "512Mi"})  # C++ has one header of 100 MB, Go 140 packages
 
 
 def resources(role: Role, job: RLJob) -> Json:
@@ -105,17 +64,16 @@ def redis_disk_bytes(budget_bytes: int, has_bytes: int) -> int:
 def probes(role: Role) -> Json:
     """Startup and liveness ask the launcher only: a role that hangs is restarted by its launcher, in place.
 
-    Readiness asks the role. Health is the one gRPC service that needs no token, so the kubelet may ask.
+    Readiness asks the role, but of a gang only the first member serves: the launcher of every pod tells how its member
+    is. Health is the one gRPC service that needs no token, so the kubelet may ask.
     """
-    asked = NEEDS[role].ready
-    if asked == "none":
+    row = spec_of(role)
+    if not row.runs_on:
         return {}
     first: Json = {"grpc": {"port": LAUNCHER_PORT}}
-    ready = first
-    if asked == "role":
-        ready = {"grpc": {"port": GRPC_PORT}}
-    elif asked == "redis":  # has no launcher
-        ready = first = {"tcpSocket": {"port": REDIS_PORT}}
+    ready = first if row.gang else {"grpc": {"port": GRPC_PORT}}
+    if not row.supervised:  # has no launcher to ask
+        ready = first = {"tcpSocket": {"port": row.pod_ports["main"]}}
     return {
         "startupProbe": {**first, **_every(2, LAUNCHER_START_S)},
         "livenessProbe": {**first, **_every(20, LAUNCHER_SILENCE_S)},

@@ -7,27 +7,24 @@ itself.
 
 from __future__ import annotations
 
-from areal.operator.children.calls import Call, Outsider, calls_from, calls_to
+from areal.operator.children.calls import Call, calls_from, calls_to
 from areal.operator.children.objects import child
 from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
     APP_NAME,
-    BATCH_JOBS,
     LABEL_COMPONENT,
     LABEL_NAME,
-    REDIS_LOGIN,
     REDIS_PORT,
     Role,
     selector,
-    template_key,
     workload,
 )
+from areal.plan.role_specs import Outsider, batch_jobs, spec_of
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
 OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
 """Of the operator's own pods, by which jobs' pods let it in."""
 
-_SEALED = (Role.REDIS, Role.REWARD)  # open no connection at all, not even to DNS
 _DNS_PORT = 53
 _POD_DNS_PORT = 5353  # what some clusters' DNS pods listen on; the policy sees the port behind the Service
 _EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
@@ -37,7 +34,7 @@ def network_policies(w: Wanted) -> list[Json]:
     """The policies of all the job's roles; none where the runtime leaves them to somebody else."""
     if w.runtime.network_policy.mode == "Unmanaged":
         return []
-    return [_policy(w, role) for role in (*w.roles, *BATCH_JOBS)]
+    return [_policy(w, role) for role in (*w.roles, *batch_jobs())]
 
 
 def _policy(w: Wanted, role: Role) -> Json:
@@ -73,14 +70,15 @@ def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
             if w.metrics_from is None:
                 return []
             return [{"namespaceSelector": {"matchLabels": dict(w.metrics_from)} if w.metrics_from else {}}]
-        case Role():
+        case _:
             return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
 
 
 def _egress(w: Wanted, role: Role) -> list[Json]:
-    if role in _SEALED:
+    row = spec_of(role)
+    if row.sealed:
         return []
-    reach = w.runtime.network_policy.egress.model_dump(by_alias=True).get(template_key(role), "Job")
+    reach = w.runtime.network_policy.egress.model_dump(by_alias=True).get(row.template_key, "Job")
     if reach == "Open":
         return [{}]
     rules: list[Json] = [_dns()]
@@ -89,7 +87,7 @@ def _egress(w: Wanted, role: Role) -> list[Json]:
         if present:
             peers = [{"podSelector": {"matchLabels": selector(w.name, callee)}} for callee in present]
             rules.append({"to": peers, **_ports(port)})
-    if role in REDIS_LOGIN and w.resolved.redis_urls:
+    if row.redis_login is not None and w.resolved.redis_urls:
         rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
     return rules
 

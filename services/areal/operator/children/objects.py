@@ -1,4 +1,4 @@
-"""The outside of every child: name, labels, owner, and which operator wrote it."""
+"""Metadata of every child: name, labels, owner reference, version of the operator that wrote it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Where pods may go: unreachable nodes, exclusive nodes, topology."""
+"""Placement of pods: tolerations of lost nodes, anti-affinity for exclusive nodes, affinity by topology."""
 
 from __future__ import annotations
 
 from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import LABEL_JOB, LABEL_ROLE, Role
+from areal.plan.role_specs import ROLE_SPECS, spec_of
 
 LOST_NODE_S = 30  # Kubernetes' default of 300 s leaves a job idle for five minutes when a node dies
 _HOST = "kubernetes.io/hostname"
@@ -24,13 +25,14 @@ def tolerations() -> list[Json]:
 
 
 def place(spec: Json, w: Wanted, role: Role) -> Json:
-    """The pod's spec with the job's `scheduling` added to whatever affinity it has already. Trainers only."""
+    """The pod's spec with the job's `scheduling` added to whatever affinity it has already. Gangs only."""
     scheduling = w.job.spec.scheduling
-    if role is not Role.TRAINER:
+    if not spec_of(role).gang:
         return spec
     affinity = dict(spec.get("affinity") or {})
     if scheduling.exclusive_nodes:  # anti-affinity is symmetric: what comes later stays away, too
-        heavy = {"key": LABEL_ROLE, "operator": "In", "values": [Role.GENERATION.value, Role.TRAINER.value]}
+        heavy_roles = [f"{one}" for one, row in ROLE_SPECS.items() if row.holds_model]
+        heavy = {"key": LABEL_ROLE, "operator": "In", "values": heavy_roles}
         term: Json = {
             "labelSelector": {"matchExpressions": [heavy]},
             "namespaceSelector": {},
@@ -40,7 +42,7 @@ def place(spec: Json, w: Wanted, role: Role) -> Json:
             affinity.get("podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution", term
         )
     if scheduling.topology_key:
-        mates = {"matchLabels": {LABEL_JOB: w.name, LABEL_ROLE: role.value}}
+        mates = {"matchLabels": {LABEL_JOB: w.name, LABEL_ROLE: f"{role}"}}
         near: Json = {
             "weight": _TOPOLOGY_WEIGHT,
             "podAffinityTerm": {"labelSelector": mates, "topologyKey": scheduling.topology_key},

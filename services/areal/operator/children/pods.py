@@ -1,4 +1,4 @@
-"""The pod of a role: defaults, under the platform's runtime, under the job's podTemplate, under what is the operator's.
+"""Pod template of a role: defaults, then the platform's runtime, the job's podTemplate, the operator's own fields.
 
 Owns that order and what nobody can change: who the pod is (labels, command, account), what it is told (environment) and
 what it sees (/areal). A job's podTemplate reaches resources, environment, placement and labels only; a runtime reaches
@@ -19,7 +19,6 @@ from areal.operator.children.placement import place, tolerations
 from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
     ANNOTATION_HASH,
-    BATCH_JOBS,
     ENV_INDEX,
     ENV_POD_IP,
     ENV_POD_NAME,
@@ -27,22 +26,20 @@ from areal.plan.cluster_names import (
     LABEL_POD_INDEX,
     LAUNCHER_PORT,
     MAIN_CONTAINER,
-    PORTS,
     SCRATCH_DIR,
     SHARED_MEMORY_DIR,
-    STATEFUL_SETS,
     TOOLCHAINS_DIR,
     Role,
-    launch_command,
+    port_word,
     role_labels,
     service_account,
-    template_key,
-    tool_command,
 )
 from areal.plan.code_pods import kernel_of
+from areal.plan.role_specs import spec_of
 from areal.spec.cluster import PodPatch
 
 _FIRST = ("name", "image", "imagePullPolicy", "command", "env", "ports", "resources")
+_GRACE = "terminationGracePeriodSeconds"
 _PRIVATE_PORTS = frozenset({"engine"})  # on loopback
 
 
@@ -51,7 +48,7 @@ def pod_template(w: Wanted, role: Role) -> Json:
 
     Raises ConfigError when the job or the runtime sets what is the operator's, or when nobody names an image.
     """
-    key = template_key(role)
+    key = spec_of(role).template_key
     everybody = _of_platform(w.runtime.template, "the runtime's spec.template")
     own = _of_platform(w.runtime.template_of(key), f"the runtime's spec.roles.{key}.template")
     default = _default(w, role, _containers(everybody, own))
@@ -87,9 +84,8 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
     need = needs.needs_of(role, w.job)
     volumes: list[Json] = [{"name": "tmp", "emptyDir": dict(need.scratch)}]
     places: list[Json] = [{"name": "tmp", "mountPath": str(SCRATCH_DIR)}]
-    if (
-        need.shared_memory
-    ):  # a container's own has 64 MiB, too little for NCCL; the kubelet bounds this by the memory limit
+    if spec_of(role).holds_model:
+        # a container's own has 64 MiB, too little for NCCL; the kubelet bounds this by the memory limit
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         places.append({"name": "shm", "mountPath": str(SHARED_MEMORY_DIR)})
     if need.toolchains:
@@ -110,7 +106,7 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
     }
     rest = {
         "securityContext": security.pod_security(),
-        "terminationGracePeriodSeconds": need.grace_s,
+        _GRACE: need.grace_s,
         "tolerations": tolerations(),
         "containers": [main],
         "volumes": volumes,
@@ -121,7 +117,7 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
 
 def _job_patch(w: Wanted, role: Role) -> Json:
     """The job's `podTemplate` of a role as a patch: typed fields only, so nothing else can be said there."""
-    key = template_key(role)
+    key = spec_of(role).template_key
     field = f"spec.podTemplate.{key}"
     patch: PodPatch = getattr(w.job.spec.pod_template, "reward_custom" if key == "rewardCustom" else key)
     reserved.refuse_labels(patch.labels, f"{field}.labels")
@@ -152,7 +148,7 @@ def _claimed(template: Json, w: Wanted, role: Role, default: Json) -> Json:
     spec = place(template["spec"], w, role)
     main = main_container(template)
     if not main.get("image"):
-        key = template_key(role)
+        key = spec_of(role).template_key
         raise ConfigError(
             f"the runtime names no image for {role}",
             fix=f"Set image of the container main in the runtime's spec.roles.{key}.template, or in spec.template.",
@@ -168,9 +164,9 @@ def _claimed(template: Json, w: Wanted, role: Role, default: Json) -> Json:
         **lists,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "restartPolicy": "Never" if role in BATCH_JOBS else "Always",
+        "restartPolicy": "Always" if spec_of(role).runs_on else "Never",
         "serviceAccountName": service_account(w.name),
-        "terminationGracePeriodSeconds": _grace_s(spec.get("terminationGracePeriodSeconds"), role),
+        _GRACE: _grace_s(spec.get(_GRACE), default["spec"][_GRACE]),
         "volumes": _replaced(spec.get("volumes") or [], mounts.volumes(w, role), "name"),
     }
     metadata = template.get("metadata") or {}
@@ -178,14 +174,12 @@ def _claimed(template: Json, w: Wanted, role: Role, default: Json) -> Json:
     return {"metadata": {**metadata, "labels": labels}, "spec": spec}
 
 
-def _grace_s(given: object, role: Role) -> int:
+def _grace_s(given: object, needed: int) -> int:
     """At least what draining takes: a platform may give more time, never less."""
-    needed = needs.NEEDS[role].grace_s
     return max(given, needed) if isinstance(given, int) else needed
 
 
 def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_class: str | None) -> Json:
-    command = tool_command(role) if role in BATCH_JOBS else launch_command(role)
     kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
     ours = _environment(role)
     if role is Role.REWARD and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
@@ -193,7 +187,7 @@ def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_cla
     names = {variable["name"] for variable in ours}
     container = {
         **{name: value for name, value in main.items() if name != "args"},
-        "command": command,
+        "command": spec_of(role).command,
         "env": [*ours, *(variable for variable in main.get("env") or [] if variable["name"] not in names)],
         "resources": fitted(main.get("resources") or {}, main_container(default)["resources"]),
         "volumeMounts": [*kept, *mounts.mounts(w, role)],
@@ -220,20 +214,18 @@ def _is_ours(path: str, w: Wanted, role: Role) -> bool:
 def _environment(role: Role) -> list[Json]:
     """Who the pod is. Pods of a Deployment or a Job have no index."""
     index: Json = {"name": ENV_INDEX, "value": "0"}
-    if role in STATEFUL_SETS:
+    if spec_of(role).workload == "StatefulSet":
         index = {"name": ENV_INDEX, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{LABEL_POD_INDEX}']"}}}
     fields = ((ENV_POD_IP, "status.podIP"), (ENV_POD_NAME, "metadata.name"))
     return [index, *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields)]
 
 
 def _ports(role: Role) -> list[Json]:
-    if role in BATCH_JOBS:
-        return []
-    named = {name: port for name, port in PORTS[role].items() if name not in _PRIVATE_PORTS}
-    if role is not Role.REDIS:  # nobody's child
+    row = spec_of(role)
+    named = {name: port for name, port in row.pod_ports.items() if name not in _PRIVATE_PORTS}
+    if row.supervised:
         named["launcher"] = LAUNCHER_PORT
-    words = {"main": "redis"}
-    return [{"name": words.get(name, name), "containerPort": port, "protocol": "TCP"} for name, port in named.items()]
+    return [{"name": port_word(name), "containerPort": port, "protocol": "TCP"} for name, port in named.items()]
 
 
 def _replaced(theirs: list[Json], ours: list[Json], key: str) -> list[Json]:

@@ -1,4 +1,4 @@
-"""Names that belong to the operator: environment, labels, annotations.
+"""Reserved names: environment variables, labels and annotations that only the operator sets.
 
 Owns the refusals. What a job or a runtime may not set is refused with the field's name, not silently replaced: a
 variable that does nothing costs an afternoon.

@@ -8,20 +8,10 @@ from __future__ import annotations
 
 from areal.operator.children.objects import child
 from areal.operator.children.wanted import Json, Wanted
-from areal.plan.cluster_names import GRPC_PORT, REDIS_PORT, RENDEZVOUS_PORT, Role, selector, workload
+from areal.plan.cluster_names import Role, port_word, selector, workload
+from areal.plan.role_specs import spec_of
 
-_HEADLESS = (Role.GENERATION, Role.TRAINER, Role.WORKER)
-_GRPC = {"name": "grpc", "port": GRPC_PORT, "appProtocol": "grpc"}
-_PORTS: dict[Role, list[Json]] = {
-    Role.REDIS: [{"name": "redis", "port": REDIS_PORT}],
-    Role.TRAINER: [_GRPC, {"name": "rendezvous", "port": RENDEZVOUS_PORT}],
-}
-_BUDGETS: dict[Role, Json] = {
-    # A drain must go through the operator, which has the trainers save first.
-    Role.TRAINER: {"maxUnavailable": 0},
-    # A server that isn't ready serves nobody: it may go whatever the others do.
-    Role.GENERATION: {"maxUnavailable": "25%", "unhealthyPodEvictionPolicy": "AlwaysAllow"},
-}
+_NOT_SERVED = ("metrics", "engine")  # scraped pod by pod; on loopback
 
 
 def services(w: Wanted) -> list[Json]:
@@ -32,25 +22,32 @@ def services(w: Wanted) -> list[Json]:
 def budgets(w: Wanted) -> list[Json]:
     """Disruption budgets of the roles whose pods must not be evicted at once."""
     return [
-        child(
-            w,
-            "policy/v1",
-            "PodDisruptionBudget",
-            workload(w.name, role),
-            role=role,
-            spec={**budget, "selector": {"matchLabels": selector(w.name, role)}},
-        )
-        for role, budget in _BUDGETS.items()
-        if role in w.roles
+        child(w, "policy/v1", "PodDisruptionBudget", workload(w.name, role), role=role, spec=_budget(w, role))
+        for role in reversed(w.roles)
+        if spec_of(role).max_unavailable is not None
     ]
 
 
+def _budget(w: Wanted, role: Role) -> Json:
+    row = spec_of(role)
+    budget: Json = {"maxUnavailable": row.max_unavailable}
+    if row.evict_unready:
+        budget["unhealthyPodEvictionPolicy"] = "AlwaysAllow"
+    return {**budget, "selector": {"matchLabels": selector(w.name, role)}}
+
+
 def _service(w: Wanted, role: Role) -> Json:
+    row = spec_of(role)
     spec: Json = {
         "selector": selector(w.name, role),
-        "ports": [{**port, "protocol": "TCP", "targetPort": port["port"]} for port in _PORTS.get(role, [_GRPC])],
+        "ports": [_port(name, number) for name, number in row.pod_ports.items() if name not in _NOT_SERVED],
         "type": "ClusterIP",
     }
-    if role in _HEADLESS:
+    if row.headless:
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     return child(w, "v1", "Service", workload(w.name, role), role=role, spec=spec)
+
+
+def _port(name: str, number: int) -> Json:
+    grpc: Json = {"appProtocol": "grpc"} if name == "grpc" else {}
+    return {"name": port_word(name), "port": number, **grpc, "protocol": "TCP", "targetPort": number}

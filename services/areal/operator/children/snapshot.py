@@ -1,4 +1,4 @@
-"""The runtime as it was when a job was accepted: editing a runtime changes later jobs only."""
+"""Snapshot of a job's runtime, taken when it is accepted: editing a runtime changes later jobs only."""
 
 from __future__ import annotations
 

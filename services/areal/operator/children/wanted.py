@@ -1,4 +1,4 @@
-"""What a job's children are made from. Values only: the same `Wanted` always gives the same objects."""
+"""Input of the builders of a job's children. Values only: the same `Wanted` always gives the same objects."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Wanted:
     operator_namespace: str  # "" when the operator runs outside of the cluster
     secrets: Mapping[str, str] | None = None  # what the job's Secret holds, once there is one
     metrics_from: Mapping[str, str] | None = None  # labels of namespaces that may scrape; {} any, None nobody
+    files: str = ""  # the ConfigMap that running pods read; empty when none runs
     redis_bytes: int = 0  # what Redis' claim asks for already: a claim never shrinks
 
     @property

@@ -8,9 +8,9 @@ from areal.operator.children import mounts, services
 from areal.operator.children.objects import child
 from areal.operator.children.pods import main_container, pod_template
 from areal.operator.children.wanted import Json, Wanted
-from areal.plan.cluster_names import STATEFUL_SETS, Role, selector, workload
+from areal.plan.cluster_names import Role, selector, workload
+from areal.plan.role_specs import spec_of
 
-_ON_DELETE = (Role.TRAINER, Role.GENERATION)  # the operator alone decides when a pod with a model in memory goes
 _HISTORY = 2  # revisions kept: nobody rolls a job back
 _RUN_DIR = "run-dir"
 _TRIES = 5
@@ -51,20 +51,21 @@ def finish_job(w: Wanted) -> Json:
 
 def _workload(w: Wanted, role: Role) -> Json:
     spec: Json = {
-        "replicas": w.replicas[role.value],
+        "replicas": w.replicas[role],
         "revisionHistoryLimit": _HISTORY,
         "selector": {"matchLabels": selector(w.name, role)},
         "template": pod_template(w, role),
     }
     name = workload(w.name, role)
-    if role not in STATEFUL_SETS:
-        if role is Role.CONTROLLER:  # a second one beside it would be fenced off, but why start it
+    row = spec_of(role)
+    if row.workload == "Deployment":
+        if row.recreate:
             spec["strategy"] = {"type": "Recreate"}
         return child(w, "apps/v1", "Deployment", name, role=role, spec=spec)
     spec |= {
         "serviceName": name,
         "podManagementPolicy": "Parallel",
-        "updateStrategy": {"type": "OnDelete" if role in _ON_DELETE else "RollingUpdate"},
+        "updateStrategy": {"type": "OnDelete" if row.holds_model else "RollingUpdate"},
     }
     return child(w, "apps/v1", "StatefulSet", name, role=role, spec=spec)
 

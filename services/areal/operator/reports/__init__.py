@@ -1,4 +1,4 @@
-"""What a job's roles say of themselves, asked over gRPC, and what the operator tells them."""
+"""Reports of a job's roles and orders to them, over gRPC."""
 
 from areal.operator.reports.ask import Asker, Targets
 from areal.operator.reports.dialer import Dialer, by_pod_ip

@@ -1,4 +1,4 @@
-"""One question, one order, to one role of one job.
+"""gRPC client of a job's roles: one question or order to one role at a time.
 
 Owns the translation between the wire and the operator's values, the connections and their deadlines. A role that
 doesn't answer in time has no report; nobody waits for it.
@@ -14,17 +14,18 @@ from typing import TypeVar
 
 import grpc
 
+from areal.kube.resources import Key
 from areal.net.channel import connect
 from areal.operator.hot_fields import HotFields
 from areal.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
 from areal.operator.reports.dialer import Dialer
-from areal.operator.runtime.resources import Key
 from areal.operator.times import ASK_S, TELL_S
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from areal.values.policy import version_of
 
 _PHASES: dict[int, ChildPhase] = {
     operations.CHILD_PHASE_UNSPECIFIED: ChildPhase.IDLE,
@@ -166,11 +167,11 @@ def launcher_report(answer: operations.GetChildStatusResponse, now: float) -> La
 def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> ControllerReport:
     """What the controller said."""
     served = [server.version for server in answer.fleet if server.live and server.version >= 0]
-    version = answer.served_policy_id.partition(".")[0]
+    policy = answer.served_policy_id
     return ControllerReport(
         hot=HotFields(answer.max_steps, answer.max_staleness, answer.max_concurrent_rollouts),
         step=answer.trainer_step,
-        policy_version=int(version) if version.isdecimal() else None,
+        policy_version=version_of(policy) if policy else None,
         oldest_served_version=min(served, default=None),
         reward=_number(answer.reward_mean) if answer.reward_sampled else None,
         staleness=_number(answer.staleness_mean),

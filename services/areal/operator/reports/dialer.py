@@ -1,4 +1,4 @@
-"""Where a pod's port is reached. A cluster's operator dials the pod's own address; tests answer for fake pods."""
+"""Addresses of pods' ports. A cluster's operator dials the pod's own address; tests answer for fake pods."""
 
 from __future__ import annotations
 

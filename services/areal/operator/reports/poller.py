@@ -1,6 +1,7 @@
-"""Asks the roles of every running job how they do, round after round.
+"""Poller of the roles of every running job, and the queue of orders to them.
 
-Owns one task a job, and what each job's roles said last. Says when something changed that a decision may hang on;
+Owns one task a job, what each job's roles said last, and one task an order: a role that can't be reached delays no
+reconcile, of its own job or of others. Says when something changed that a decision may hang on;
 figures that always change are picked up by the next look.
 """
 
@@ -10,16 +11,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
+from areal.kube.resources import Key
 from areal.operator.hot_fields import HotFields
 from areal.operator.observed import Pod, Reports
 from areal.operator.reports.ask import Asker, Targets
-from areal.operator.runtime.resources import Key
 from areal.operator.times import DRAIN_GRACE_S, POLL_S
 
 log = logging.getLogger(__name__)
 
 _NOTHING = Reports()
+
+Order: TypeAlias = tuple[str, int | str | HotFields]
+"""The pod's uid, and what it is to do: an epoch, "drain", or hot fields."""
 
 
 class Poller:
@@ -40,6 +45,7 @@ class Poller:
         self._targets: dict[Key, Targets] = {}
         self._latest: dict[Key, Reports] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._orders: dict[Key, dict[Order, asyncio.Task[None]]] = {}
 
     def latest(self, key: Key) -> Reports:
         """What a job's roles said last; each report says when."""
@@ -58,30 +64,45 @@ class Poller:
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
+        for order in self._orders.pop(key, {}).values():
+            order.cancel()
 
     async def close(self) -> None:
         """Forget all jobs and close all connections."""
-        tasks = list(self._tasks.values())
+        tasks = [*self._tasks.values(), *(task for orders in self._orders.values() for task in orders.values())]
         for key in list(self._tasks):
             self.forget(key)
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def restart(self, key: Key, pod: Pod, epoch: int) -> bool:
+    # Orders return at once; one that is under way is not given a second time. What came of it is in the next report.
+
+    def restart(self, key: Key, pod: Pod, epoch: int) -> None:
         """See `Asker.restart`."""
-        targets = self._targets.get(key)
-        return targets is not None and await self._asker.restart(key, pod, targets.token, epoch)
+        self._order(key, (pod.uid, epoch), lambda to: self._asker.restart(key, pod, to.token, epoch))
 
-    async def drain(self, key: Key, pod: Pod) -> bool:
+    def drain(self, key: Key, pod: Pod) -> None:
         """See `Asker.drain`."""
-        targets = self._targets.get(key)
-        return targets is not None and await self._asker.drain(key, pod, targets.token, DRAIN_GRACE_S)
+        self._order(key, (pod.uid, "drain"), lambda to: self._asker.drain(key, pod, to.token, DRAIN_GRACE_S))
 
-    async def set_hot(self, key: Key, hot: HotFields) -> bool:
+    def set_hot(self, key: Key, hot: HotFields) -> None:
         """See `Asker.set_hot`."""
         targets = self._targets.get(key)
-        if targets is None or targets.controller is None:
-            return False
-        return await self._asker.set_hot(key, targets.controller, targets.token, hot)
+        if targets is not None and (controller := targets.controller) is not None:
+            self._order(key, (controller.uid, hot), lambda to: self._asker.set_hot(key, controller, to.token, hot))
+
+    def _order(self, key: Key, what: Order, send: Callable[[Targets], Awaitable[bool]]) -> None:
+        targets, orders = self._targets.get(key), self._orders.setdefault(key, {})
+        if targets is None or what in orders:
+            return
+        orders[what] = asyncio.create_task(self._carry(key, what, send(targets)), name=f"order to {key[0]}/{key[1]}")
+
+    async def _carry(self, key: Key, what: Order, sent: Awaitable[bool]) -> None:
+        try:
+            await sent
+        except Exception:  # an order that is lost is given again; an error of ours must be seen
+            log.exception("order to %s/%s", *key)
+        finally:
+            self._orders.get(key, {}).pop(what, None)
 
     async def _run(self, key: Key) -> None:
         try:

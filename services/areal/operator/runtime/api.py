@@ -1,4 +1,4 @@
-"""Requests to the API server: dicts in, dicts out, typed errors.
+"""Client of the API server: dicts in, dicts out, typed errors.
 
 Owns the semantics of each verb (server-side apply with force and strict field validation, preconditions of deletes,
 pagination), the rate limit and the patience with a busy server. Every object that comes back from a write is shown to
@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import orjson
 
-from areal.operator.runtime.errors import (
+from areal.kube.apply import APPLY, apply_query
+from areal.kube.errors import (
     ApiError,
     BusyError,
     ConflictError,
@@ -24,11 +25,11 @@ from areal.operator.runtime.errors import (
     UnreachableError,
     error_of,
 )
+from areal.kube.resources import Json, Resource, resource_of
 from areal.operator.runtime.limiter import Limiter, Priority
-from areal.operator.runtime.resources import Json, Resource, resource_of
 from areal.operator.runtime.stream import WatchEvent, events
 from areal.operator.runtime.times import RequestTimes, WatchTimes
-from areal.operator.runtime.transport import APPLY, MERGE, Request, Response, Transport
+from areal.operator.runtime.transport import MERGE, Request, Response, Transport
 
 MANAGER = "areal-operator"  # owns every child
 STATUS_MANAGER = "areal-operator-status"  # owns status
@@ -92,12 +93,16 @@ class Api:
             if not token:
                 return found
 
-    async def create(self, resource: Resource, obj: Json, *, priority: Priority = Priority.WRITE) -> Json:
-        """Create, and return what the server made of it. Raises AlreadyExistsError."""
+    async def create(
+        self, resource: Resource, obj: Json, *, dry_run: bool = False, priority: Priority = Priority.WRITE
+    ) -> Json:
+        """Create, and return what the server made of it. Raises AlreadyExistsError. A dry run stores nothing."""
         query = {"fieldValidation": "Strict", "fieldManager": MANAGER}
+        query |= {"dryRun": "All"} if dry_run else {}
         namespace = obj["metadata"].get("namespace", "")
         made = await self._write(Request("POST", resource.path(namespace), query, obj), priority)
-        self._written(resource, made)
+        if not dry_run:
+            self._written(resource, made)
         return made
 
     async def apply(self, obj: Json, *, manager: str, dry_run: bool = False, subresource: str = "") -> Json:
@@ -109,8 +114,7 @@ class Api:
         resource = resource_of(obj)
         metadata = obj["metadata"]
         path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
-        query = {"fieldManager": manager, "force": "true", "fieldValidation": "Strict"}
-        query |= {"dryRun": "All"} if dry_run else {}
+        query = apply_query(manager, force=True, dry_run=dry_run)
         priority = Priority.STATUS if subresource == "status" else Priority.WRITE
         try:
             applied = await self._write(Request("PATCH", path, query, obj, APPLY), priority)

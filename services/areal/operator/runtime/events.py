@@ -1,4 +1,4 @@
-"""Events for people (`kubectl describe`): events.k8s.io/v1, the same thing said again becomes a series.
+"""Event recorder (`kubectl describe`): events.k8s.io/v1, repetitions become a series.
 
 Owns how much is said: a repeated event is one object with a count, written once a minute at most; an object that has
 too much to say about itself is cut short.
@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
-from areal.operator.runtime.errors import ApiError, NotFoundError
+from cachetools import LRUCache
+
+from areal.kube.errors import ApiError, NotFoundError
+from areal.kube.resources import EVENTS, Json, Resource
 from areal.operator.runtime.limiter import Bucket, Priority
-from areal.operator.runtime.resources import EVENTS, Json, Resource
 from areal.operator.runtime.times import EventTimes
 
 log = logging.getLogger(__name__)
 
 CONTROLLER = "areal.dev/operator"
 LONGEST_MESSAGE = 1000  # the server's limit is 1024 bytes
-_K = TypeVar("_K")
-_V = TypeVar("_V")
-_REMEMBERED = 4096  # series and budgets; the oldest are forgotten
+_REMEMBERED = 4096  # series and budgets; the least recently used are forgotten
 
 
 class EventWriter(Protocol):
@@ -64,8 +63,8 @@ class Recorder:
         self._times = times or EventTimes()
         self._clock = clock
         self._wall = wall
-        self._series: OrderedDict[tuple[str, ...], _Series] = OrderedDict()
-        self._budgets: OrderedDict[str, Bucket] = OrderedDict()
+        self._series: LRUCache[tuple[str, ...], _Series] = LRUCache(_REMEMBERED)
+        self._budgets: LRUCache[str, Bucket] = LRUCache(_REMEMBERED)
         self.dropped = 0
 
     async def event(self, about: Json, *, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:
@@ -90,7 +89,7 @@ class Recorder:
         made = new_event(about, type=type, reason=reason, note=note, instance=self._instance, wall=self._wall())
         # Remembered before it is written: the same thing said by another worker meanwhile is a repetition.
         metadata = made["metadata"]
-        _remember(self._series, kind, _Series(metadata["namespace"], metadata["name"], 1, now, now))
+        self._series[kind] = _Series(metadata["namespace"], metadata["name"], 1, now, now)
         try:
             await self._api.create(EVENTS, made, priority=Priority.EVENT)
         except ApiError:
@@ -112,16 +111,8 @@ class Recorder:
     def _affords(self, uid: str, now: float) -> bool:
         bucket = self._budgets.get(uid)
         if bucket is None:
-            bucket = Bucket(1 / self._times.refill_s, self._times.budget, now)
-            _remember(self._budgets, uid, bucket)
+            bucket = self._budgets[uid] = Bucket(1 / self._times.refill_s, self._times.budget, now)
         return bucket.take(now)
-
-
-def _remember(known: OrderedDict[_K, _V], key: _K, value: _V) -> None:
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
 
 
 def new_event(about: Json, *, type: str, reason: str, note: str, instance: str, wall: datetime) -> Json:

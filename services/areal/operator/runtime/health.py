@@ -1,4 +1,4 @@
-"""Whether this process is alive and ready, for the kubelet.
+"""Liveness and readiness of this process, for the kubelet.
 
 Owns the two answers: `/healthz` (kill me) and `/readyz` (my caches are full). A thread gives them (`pages`), so that
 they are given while the event loop is stuck, which is one of the things they have to tell.

@@ -1,4 +1,4 @@
-"""Which of several operators acts: the one that holds a Lease of coordination.k8s.io/v1.
+"""Leader election by a Lease of coordination.k8s.io/v1.
 
 Owns the election. `decide` is pure; `Election` runs it. No wall clock is ever compared: a lease is stale when *this*
 process has watched it unchanged for its whole duration by its own monotonic clock. A leader that could not renew for
@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from areal.errors import InfraError
+from areal.kube.errors import ApiError, NotFoundError
+from areal.kube.resources import LEASES, Json
 from areal.operator.runtime.api import Api
-from areal.operator.runtime.errors import ApiError, NotFoundError
 from areal.operator.runtime.events import microtime
-from areal.operator.runtime.resources import LEASES, Json
 from areal.operator.runtime.times import LeaseTimes
 from areal.operator.runtime.transport import Request
 

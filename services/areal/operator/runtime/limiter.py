@@ -1,4 +1,4 @@
-"""A token bucket in front of the API server, so that one operator can't drown it.
+"""Token bucket with priorities in front of the API server.
 
 Owns who goes first when tokens are short: what changes the cluster before what only tells about it. Requests that the
 server asked to hold back (`hold`) wait for everybody.

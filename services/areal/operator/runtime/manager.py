@@ -1,4 +1,4 @@
-"""Puts the parts together and runs them: caches first, then the lease, then the work.
+"""Manager of an operator process: fills the caches, acquires the lease, runs the workers.
 
 Owns the life of an operator process. It never works with a cache that is not full, never without the lease, and leaves
 the lease behind when it is asked to stop. Knows keys and objects, nothing of what they mean.
@@ -12,10 +12,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from areal.kube.errors import ApiError, ForbiddenError, NotFoundError
+from areal.kube.resources import Json, Key, Resource
+from areal.net.backoff import Backoff
 from areal.operator.runtime.api import Api
-from areal.operator.runtime.backoff import Backoff
 from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.errors import ApiError, ForbiddenError, NotFoundError
 from areal.operator.runtime.events import Recorder
 from areal.operator.runtime.health import Health, page_of
 from areal.operator.runtime.lease import ApiLeases, Election
@@ -24,7 +25,6 @@ from areal.operator.runtime.metrics import OperatorMetrics
 from areal.operator.runtime.pages import Pages
 from areal.operator.runtime.queue import Queue
 from areal.operator.runtime.reflector import Reflector
-from areal.operator.runtime.resources import Json, Key, Resource
 from areal.operator.runtime.times import HealthTimes, LeaseTimes, QueueTimes, WatchTimes
 from areal.operator.runtime.transport import Transport
 
@@ -45,6 +45,9 @@ class Watched:
     keys: Callable[[Json], Iterable[Key]]
     labelled_only: bool = False  # only objects with the job label
     optional: bool = False  # may be forbidden, or unknown to the server
+    on_gone: Callable[[Json], None] = lambda obj: None  # sees the last state of each object that went
+    index: Callable[[Json], str] = lambda obj: ""  # see `Cache`
+    project: Callable[[Json], Json] = lambda obj: obj  # likewise
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,15 @@ class Manager:
             for key in one.keys(obj):
                 queue.add(key)
 
-        cache = self.caches[resource] = Cache(resource, on_change, scopes=scopes, labelled_only=one.labelled_only)
+        cache = self.caches[resource] = Cache(
+            resource,
+            on_change,
+            on_gone=one.on_gone,
+            index=one.index,
+            project=one.project,
+            scopes=scopes,
+            labelled_only=one.labelled_only,
+        )
         self._reflectors += [
             Reflector(
                 self.api,

@@ -1,4 +1,4 @@
-"""The operator's metrics of itself: what its parts count, under the names of the catalogue."""
+"""Metrics of the operator itself, under the names of the catalogue."""
 
 from __future__ import annotations
 

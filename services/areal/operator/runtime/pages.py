@@ -1,4 +1,4 @@
-"""A few pages over HTTP, answered by a thread of their own.
+"""HTTP server of a few pages, on a thread of its own.
 
 The thread answers while the event loop is stuck: what the pages say must be safe to read from any thread.
 """

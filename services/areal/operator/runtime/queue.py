@@ -1,4 +1,4 @@
-"""Keys that wait for a worker: each once, each with one worker at most, the failing ones less and less often.
+"""Work queue of keys: deduplicated, delayed, one worker a key, exponential back-off for keys that fail.
 
 `Schedule` decides which key is due and is pure; `Queue` runs workers on it.
 """
@@ -14,9 +14,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from areal.errors import ArealError
-from areal.operator.runtime.backoff import Backoff
-from areal.operator.runtime.errors import ConflictError
-from areal.operator.runtime.resources import Key
+from areal.kube.errors import ConflictError
+from areal.kube.resources import Key
+from areal.net.backoff import Backoff
 from areal.operator.runtime.times import QueueTimes
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""Keeps a cache equal to the server: list, then watch, for ever.
+"""Reflector: keeps a cache equal to the server by list and watch.
 
 Owns the protocol as a state machine, and its promise: whatever the network, the server or a proxy between them does,
 the cache reaches the server's state again within a bounded time, and every object that differs is reported.
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from areal.kube.errors import ApiError, ForbiddenError, GoneError, NotFoundError, UnreachableError
+from areal.kube.resources import Json
+from areal.net.backoff import Backoff
 from areal.operator.runtime.api import Api, typed
-from areal.operator.runtime.backoff import Backoff
 from areal.operator.runtime.cache import Cache
-from areal.operator.runtime.errors import ApiError, ForbiddenError, GoneError, NotFoundError, UnreachableError
-from areal.operator.runtime.resources import Json
 from areal.operator.runtime.stream import Change, GarbledError, WatchEvent, identified
 from areal.operator.runtime.times import RequestTimes, WatchTimes
 from areal.operator.runtime.transport import Request

@@ -1,4 +1,4 @@
-"""A watch's bytes as events. Owns the framing: one JSON object a line, of any length."""
+"""Watch stream: bytes to events. Owns the framing: one JSON object a line, of any length."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from enum import StrEnum
 
 import orjson
 
-from areal.operator.runtime.errors import ApiError, error_of
-from areal.operator.runtime.resources import Json
+from areal.kube.errors import ApiError, error_of
+from areal.kube.resources import Json
 
 
 class Change(StrEnum):

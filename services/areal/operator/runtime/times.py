@@ -1,4 +1,4 @@
-"""Every duration that the runtime waits by, in one place, each with its reason."""
+"""Durations of the runtime, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes to and from an API server.
+"""HTTP transport to an API server.
 
 Owns the connection: where the server is, who we are, TLS, deadlines, and how a dead peer is noticed. `kubernetes.aio`
 does configuration, authentication, TLS and the pool; its models are never imported and nothing is parsed here.
@@ -24,8 +24,9 @@ from kubernetes.aio.client.rest import RESTClientObject
 
 from areal import __version__
 from areal.errors import ConfigError
-from areal.operator.runtime.errors import UnreachableError
-from areal.operator.runtime.resources import Json
+from areal.kube.apply import APPLY, apply_body
+from areal.kube.errors import UnreachableError
+from areal.kube.resources import Json
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,6 @@ _KEEPALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a dea
 _UNSENT_MS = 30_000  # TCP_USER_TIMEOUT: bytes that nobody acknowledges for this long break the connection
 
 JSON = "application/json"
-APPLY = "application/apply-patch+yaml"  # JSON is YAML
 MERGE = "application/merge-patch+json"
 
 
@@ -146,7 +146,12 @@ class HttpTransport:
         await self._rest.close()
 
     async def _send(self, request: Request, deadline_s: float) -> aiohttp.ClientResponse:
-        headers = {"Accept": JSON, "Content-Type": request.content_type, "User-Agent": f"areal-operator/{__version__}"}
+        content_type = request.content_type
+        body: Json | bytes | None = request.body
+        if content_type == APPLY and request.body is not None:
+            # With a parameter, the client library takes the body as it is.
+            content_type, body = f"{APPLY}; charset=utf-8", apply_body(request.body)
+        headers = {"Accept": JSON, "Content-Type": content_type, "User-Agent": f"areal-operator/{__version__}"}
         credentials: Mapping[str, Any] = await self._configuration.auth_settings()
         headers.update({one["key"]: one["value"] for one in credentials.values()})
         query = f"?{urlencode(request.query)}" if request.query else ""
@@ -154,7 +159,7 @@ class HttpTransport:
             request.method,
             f"{self._configuration.host}{request.path}{query}",
             headers=headers,
-            body=request.body,
+            body=body,
             _request_timeout=aiohttp.ClientTimeout(total=deadline_s, connect=self._connect_s),
         )
         response: aiohttp.ClientResponse = answer.response

@@ -1,1 +1,1 @@
-"""What can score a sample: `exact`, `math` and `custom`, each behind the same protocol."""
+"""Verifiers `exact`, `math`, `code` and `custom`, each behind the same protocol."""

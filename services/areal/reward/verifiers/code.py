@@ -11,21 +11,20 @@ import asyncio
 import itertools
 import logging
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import xxhash
+from cachetools import LRUCache
 
 from areal.clients.reward import call_timeout_s
 from areal.errors import ArealError, InfraError
-from areal.net.status import fault
-from areal.reward.dispatch.suite_store import StoredSuite
-from areal.reward.dispatch.values import Priority, Ticket
-from areal.reward.judge.extract import program_of
-from areal.reward.judge.formats.registry import suite_of
-from areal.reward.judge.values import (
+from areal.judge.dispatch.suite_store import StoredSuite
+from areal.judge.dispatch.values import Priority, Ticket
+from areal.judge.extract import program_of
+from areal.judge.formats.registry import suite_of
+from areal.judge.values import (
     OF_PROGRAM,
     RETRYABLE,
     CallSuite,
@@ -36,8 +35,11 @@ from areal.reward.judge.values import (
     Submission,
     Suite,
 )
-from areal.reward.sandbox.values import Tier
-from areal.reward.verifier import fault_result, row_of_item
+from areal.net.status import fault
+from areal.reward.rows import row_of_item
+from areal.reward.verifier import fault_result
+from areal.sandbox.values import Tier
+from areal.single_flight import SingleFlight
 from areal.spec.serving import CodeReward, Reward
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
@@ -46,7 +48,7 @@ log = logging.getLogger(__name__)
 
 NO_PROGRAM = "NO_PROGRAM"
 _SUITES = 4096  # of rows seen last: as many as groups are in work at once, and more
-_SUITE_BYTES = 256 << 20  # of rows whose suites are kept
+_SUITE_BYTES = 256 << 20  # of suites that are kept
 _LARGE_ROW_BYTES = 256 << 10  # reading a larger one takes more than 10 ms: beside the event loop
 _FORKS = 32  # processes of a run that may fork
 _DETAIL_CHARS = 500  # kept with every sample
@@ -96,11 +98,12 @@ class CodeVerifier:
         self._dispatcher = dispatcher
         self._settings = settings
         self._slots = slots
-        self._kept = kept_suites
         self._options = settings.options()
-        self._suites: OrderedDict[bytes, asyncio.Task[StoredSuite]] = OrderedDict()
-        self._sizes: dict[bytes, int] = {}
-        self._held_bytes = 0
+        least = _SUITE_BYTES // kept_suites  # what a small suite counts, so that their number is bounded, too
+        self._suites: LRUCache[bytes, StoredSuite] = LRUCache(
+            _SUITE_BYTES, getsizeof=lambda suite: max(least, suite.size_bytes)
+        )
+        self._reading: SingleFlight[StoredSuite] = SingleFlight()
         self._numbers = itertools.count(1)
 
     @property
@@ -111,9 +114,7 @@ class CodeVerifier:
         """Nothing: the dispatcher is up before anybody may ask."""
 
     async def stop(self) -> None:
-        for reading in self._suites.values():
-            reading.cancel()
-        await asyncio.gather(*self._suites.values(), return_exceptions=True)
+        await self._reading.close()
         self._suites.clear()
 
     async def score(self, items: Sequence[pb.ScoreItem]) -> list[pb.ScoreResult]:
@@ -148,25 +149,18 @@ class CodeVerifier:
     async def _suite(self, item: pb.ScoreItem) -> StoredSuite:
         """The suite of the item's row. Raises DataError for a row that can judge nothing."""
         key = xxhash.xxh3_128_digest(item.row_json)
-        reading = self._suites.get(key)
-        if reading is None:
-            reading = self._suites[key] = asyncio.create_task(self._read(item))
-            self._sizes[key] = len(item.row_json)
-            self._held_bytes += len(item.row_json)
-            self._make_room()
-        else:
-            self._suites.move_to_end(key)
-        return await asyncio.shield(reading)  # others of the group wait for it, too
+        if (known := self._suites.get(key)) is not None:
+            return known
+        return await self._reading.share(key, lambda: self._read(key, item))  # a group asks for one row at once
 
-    def _make_room(self) -> None:
-        while len(self._suites) > self._kept or (self._held_bytes > _SUITE_BYTES and len(self._suites) > 1):
-            oldest, _ = self._suites.popitem(last=False)
-            self._held_bytes -= self._sizes.pop(oldest)
-
-    async def _read(self, item: pb.ScoreItem) -> StoredSuite:
+    async def _read(self, key: bytes, item: pb.ScoreItem) -> StoredSuite:
         if len(item.row_json) > _LARGE_ROW_BYTES:
-            return await asyncio.to_thread(self._parsed, item)
-        return self._parsed(item)
+            suite = await asyncio.to_thread(self._parsed, item)
+        else:
+            suite = self._parsed(item)
+        if suite.size_bytes <= _SUITE_BYTES:
+            self._suites[key] = suite
+        return suite
 
     def _parsed(self, item: pb.ScoreItem) -> StoredSuite:
         suite = suite_of(row_of_item(item), self._settings.code.format)
@@ -208,6 +202,4 @@ def detail_of(judged: Judgement) -> str:
         parts.append(judged.message)
     if judged.flags:
         parts.append(f"flags {','.join(sorted(flag.value for flag in judged.flags))}")
-    if judged.cached:
-        parts.append("cached")
     return "; ".join(parts)[:_DETAIL_CHARS]

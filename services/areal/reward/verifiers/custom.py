@@ -10,15 +10,19 @@ import numpy as np
 import orjson
 
 from areal.errors import DataError
+from areal.judge.dispatch.pod_limits import pod_memory_bytes
 from areal.observe.waits import WaitRegistry
-from areal.reward.children import ChildCommand
-from areal.reward.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
-from areal.reward.verifier import data_fault, fault_result, row_of_item
+from areal.reward.rows import row_of_item
+from areal.reward.verifier import data_fault, fault_result
+from areal.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.scorer_pool.process import ScorerCommand
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 
 _MOST_PROCESSES = 8  # started one by one when items wait: a reward that waits for a network needs more than cores
 _QUEUE_S = 120.0  # items may wait this long for a process; then it is our fault, not theirs
+
+SCORER = "areal.reward.scorers.recipe"
 
 
 class CustomVerifier:
@@ -36,7 +40,7 @@ class CustomVerifier:
         waits: WaitRegistry | None = None,
     ) -> None:
         most = max(_MOST_PROCESSES, os.cpu_count() or 1)
-        command = ChildCommand("custom", (str(recipe),))
+        command = ScorerCommand(SCORER, (str(recipe),))
         self._recipe = recipe
         self._deadline_s = deadline_s
         self._queue_s = queue_s
@@ -92,6 +96,15 @@ class CustomVerifier:
                     f"the reward in {self._recipe} did not return within {deadline_s:g} s and was killed",
                     fix="make it faster or raise reward.deadlineSeconds",
                     wall_s=deadline_s,
+                )
+            case Crashed(how, killed=True):
+                limit_gib = pod_memory_bytes() / (1 << 30)
+                signal_name = how.removeprefix("signal ")
+                return fault_result(
+                    common.FAULT_KIND_DATA,
+                    f"the process of the reward in {self._recipe} was killed twice ({signal_name}): out of memory? "
+                    f"All of the reward service has {limit_gib:.1f} GiB",
+                    fix="use less memory for this sample, or give the reward role more",
                 )
             case Crashed(how):
                 return fault_result(

@@ -1,4 +1,4 @@
-"""From a completion to its final answer, and what can be said of an answer without computer algebra.
+"""Answer extraction: the final answer of a completion, and what can be decided without computer algebra.
 
 Pure text work, linear in the text. Finds the last `\\boxed{…}` after the reasoning, or what stands in `<answer>` tags,
 or follows `####` or "the answer is", or the last line.
@@ -33,7 +33,7 @@ class Extracted:
 
 def extract(completion: str) -> Extracted | None:
     """The final answer of a completion; None when there is none."""
-    tail = completion[-TAIL_CHARS:].rpartition("</think>")[2].strip()
+    tail = _after_reasoning(completion)[-TAIL_CHARS:].strip()
     found = last_boxed(tail)
     if found is None:
         found = last_tagged(tail)
@@ -49,6 +49,14 @@ def extract(completion: str) -> Extracted | None:
         last = _bare(last)
         return Extracted(last, marked=True) if last else None
     return Extracted(last, marked=False) if last else None
+
+
+def _after_reasoning(completion: str) -> str:
+    """What follows the last closed reasoning, up to where the model began to reason anew and never ended."""
+    closed = completion.rfind("</think>")
+    start = 0 if closed < 0 else closed + len("</think>")
+    reopened = completion.find("<think>", start)
+    return completion[start:] if reopened < 0 else completion[start:reopened]
 
 
 def gold_text(gold: str) -> str:

@@ -10,20 +10,23 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Sequence
+
+from cachetools import LRUCache
 
 from areal.errors import DataError
 from areal.observe.waits import WaitRegistry
-from areal.reward.children import ChildCommand
-from areal.reward.golds import gold_of_row
-from areal.reward.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
-from areal.reward.verifier import data_fault, fault_result, row_of_item
-from areal.reward.verifiers.extraction import extract, quick_verdict
-from areal.reward.verifiers.guards import hedges, too_complex
+from areal.reward.rows import gold_of_row, row_of_item
+from areal.reward.verifier import data_fault, fault_result
+from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict
+from areal.reward.verifiers.guards import too_complex
+from areal.reward.verifiers.notation import another_answer
+from areal.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.scorer_pool.process import ScorerCommand
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 
+SCORER = "areal.reward.scorers.math"
 _CHECK_S = 2.0  # the slowest of math-verify's own test pairs takes 0.5 s
 _QUEUE_S = 120.0
 _CACHED = 100_000
@@ -50,7 +53,7 @@ class MathVerifier:
         waits: WaitRegistry | None = None,
     ) -> None:
         workers = max(2, (os.cpu_count() or 2) // 2)
-        command = ChildCommand("math", memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
+        command = ScorerCommand(SCORER, memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
         default = PoolSize(
             least=workers, most=workers, recycle_items=_RECYCLE_ITEMS, recycle_growth_bytes=_RECYCLE_GROWTH_BYTES
         )
@@ -59,7 +62,7 @@ class MathVerifier:
         self._pool = KillablePool(command, size or default, waits)
         self._starting = asyncio.Lock()
         self._started = False
-        self._known: OrderedDict[Key, Graded] = OrderedDict()
+        self._known: LRUCache[Key, Graded] = LRUCache(_CACHED)
         self._asked: dict[Key, asyncio.Future[Graded | pb.ScoreResult]] = {}
 
     @property
@@ -82,9 +85,8 @@ class MathVerifier:
             key = self._quick(item, results, index)
             if key is None:
                 continue
-            if key in self._known:
-                self._known.move_to_end(key)
-                results[index] = _verdict(self._known[key], "CACHED")
+            if (known := self._known.get(key)) is not None:
+                results[index] = _verdict(known, "CACHED")
                 continue
             if key not in self._asked:
                 self._asked[key] = asyncio.get_running_loop().create_future()
@@ -105,7 +107,7 @@ class MathVerifier:
     def _quick(self, item: pb.ScoreItem, results: list[pb.ScoreResult | None], index: int) -> Key | None:
         """Fills in the result where text decides it; otherwise returns what to ask computer algebra."""
         try:
-            gold = gold_of_row(row_of_item(item), self._field)
+            gold = gold_text(gold_of_row(row_of_item(item), self._field))
         except DataError as error:
             results[index] = data_fault(error)
             return None
@@ -123,8 +125,8 @@ class MathVerifier:
         if (why := too_complex(gold, found.text)) is not None:
             results[index] = _verdict(("TOO_COMPLEX", why), "FAST")
             return None
-        if hedges(gold, found.text):
-            results[index] = _verdict(("NOT_EQUAL", "it names more than one answer"), "FAST")
+        if found.marked and (why := another_answer(gold, found.text)) is not None:
+            results[index] = _verdict(("NOT_EQUAL", why), "FAST")
             return None
         return gold, " ".join(found.text.split()), found.marked
 
@@ -140,8 +142,6 @@ class MathVerifier:
                 graded = _graded(each)
                 if not isinstance(graded, pb.ScoreResult) and graded[0] in _KEPT:
                     self._known[key] = graded
-                    if len(self._known) > _CACHED:
-                        self._known.popitem(last=False)
                 self._asked.pop(key).set_result(graded)
         except Exception as error:
             outcome = fault_result(common.FAULT_KIND_INFRA, f"the math verifier cannot work: {error}")

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from areal.errors import InfraError
+from areal.ledger import fences
 from areal.ledger.fences import allocate
 from areal.ledger.journal import Journal
 from areal.ledger.values import LedgerSnapshot
@@ -20,13 +22,14 @@ from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.rollout.controller.core import Controller, Rebuilt
+from areal.rollout.controller.carrier import rebuild
+from areal.rollout.controller.core import Controller
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.journal_writer import JournalWriter
 from areal.rollout.controller.kept import KeptFile
 from areal.rollout.controller.ledger_link import ControllerLedger, LedgerLink
-from areal.rollout.controller.loop import CoreLoop
+from areal.rollout.controller.loop import CoreLoop, Outlets
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.service import RolloutService
 from areal.rollout.controller.settings import Settings
@@ -62,6 +65,7 @@ class Parts:
     metrics: RoleMetrics
     waits: WaitRegistry
     progress: ProgressCounter
+    job_digest: str = ""  # of the job file
     host: str = "127.0.0.1"  # to listen on
     patience_s: float = 60.0  # until Redis is there: it loads its file at up to 330 MB/s, and a pod is scheduled first
 
@@ -69,28 +73,30 @@ class Parts:
 async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[[int], None] | None = None) -> None:
     """Run a controller until `stop`. `started` gets the port. Raises FencedError when a newer controller is alive."""
     fence = allocate(parts.paths.fences, "controller")
-    journal = Journal(parts.paths.journal)
-    kept = KeptFile(parts.paths.kept)
-    evaluations = EvaluationsFile(parts.paths.evaluations)
-    settings = _with_hot_fields(parts.settings, kept)
     log.info("controller f%d starts", fence)
+    journal = Journal(parts.paths.journal)
     state = journal.start(fence)
+    newest = partial(fences.newest, parts.paths.fences, "controller")
+    kept = KeptFile(parts.paths.kept, fence, newest, parts.job_digest)
+    evaluations = EvaluationsFile(parts.paths.evaluations)
     view = await _claim(parts, fence)
-    cursor = state.cursor
-    rebuilt = Rebuilt(
-        view=view,
-        tombstones={group: tombstone.reason for group, tombstone in state.tombstones.items()},
-        trainer_fence=cursor.fence if cursor else 0,
-        next_group=cursor.next_group if cursor else 0,
-        trainer_step=_version_at(cursor.next_group if cursor else 0, state.tombstones, settings.batch_groups),
-        served=kept.kept.served,
-        evaluated=[result["policy_id"] for result in evaluations.results],
-    )
+    evaluated = [result["policy_id"] for result in evaluations.results]
+    settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated)
+    for name in ("max_steps", "max_staleness", "max_concurrent"):
+        holds, said = asdict(settings)[name], asdict(parts.settings)[name]
+        if holds != said:
+            log.warning("%s is %s, as set during the run; the job file says %s", name, holds, said)
     core = Controller(settings, rebuilt, time.monotonic())
-    streams = Streams()
-    loop = CoreLoop(parts.rows, settings.group_size, kept, evaluations, streams)
-    link = LedgerLink(parts.ledger, fence, settings.group_size, loop.post, parts.waits, view.run_id)
-    writer = JournalWriter(journal, fence, loop.post, link.submit)
+    outlets = Outlets(
+        journal=JournalWriter(journal, fence, newest),
+        link=LedgerLink(parts.ledger, fence, settings.group_size, parts.waits, view.run_id),
+        kept=kept,
+        evaluations=evaluations,
+        streams=Streams(),
+        rows=parts.rows,
+        group_size=settings.group_size,
+    )
+    loop = CoreLoop(core, outlets)
     server = GrpcServer("controller", parts.token, waits=parts.waits, progress=parts.progress)
     service = RolloutService(parts.job, core, loop, fence)
     server.add(rollout_grpc.add_RolloutServicer_to_server, service, "areal.v1.Rollout")
@@ -100,9 +106,10 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
         started(bound)
     gauges = Gauges(parts.metrics, parts.waits, parts.progress)
     try:
-        await _until(stop, loop.run(core, link, writer, gauges), link.run(), writer.run())
+        carrier = loop.carrier
+        await _until(stop, loop.run(gauges), outlets.link.run(carrier), outlets.journal.run(carrier))
     finally:
-        streams.end()
+        outlets.streams.end()
         await server.stop(_GRACE_S)
         journal.close()
 
@@ -133,20 +140,3 @@ async def _claim(parts: Parts, fence: int) -> LedgerSnapshot:
                 if time.monotonic() > give_up:
                     raise
                 await asyncio.sleep(_PAUSE_S)
-
-
-def _version_at(cursor: int, tombstones: Iterable[int], batch_groups: int) -> int:
-    """The version that the trainer makes of everything below `cursor`."""
-    below = sum(1 for group in tombstones if group < cursor)
-    return (cursor - below) // batch_groups
-
-
-def _with_hot_fields(settings: Settings, kept: KeptFile) -> Settings:
-    """Hot fields as they were last set, where they were."""
-    hot = kept.kept
-    return replace(
-        settings,
-        max_steps=settings.max_steps if hot.max_steps is None else hot.max_steps,
-        max_staleness=settings.max_staleness if hot.max_staleness is None else hot.max_staleness,
-        max_concurrent=settings.max_concurrent if hot.max_concurrent is None else hot.max_concurrent,
-    )

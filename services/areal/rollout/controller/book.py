@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from areal.ledger.gate import floor as floor_of
 from areal.ledger.values import Reason
+from areal.rollout.contract.values import Done, Failure, FailureKind, Held
 from areal.rollout.controller.decisions import (
     COMPLETE,
     Admit,
@@ -24,9 +25,11 @@ from areal.rollout.controller.decisions import (
     ScanLedger,
 )
 from areal.rollout.controller.groups import HELD, Group, Phase, Verdict
+from areal.rollout.controller.position import Position
 from areal.rollout.controller.ranks import Ranks
-from areal.rollout.controller.reports import FailureKind, FailureReport, HeldReport, LedgerView, SampleReport
-from areal.rollout.controller.settings import Settings, retry_pause_s
+from areal.rollout.controller.reports import LedgerView
+from areal.rollout.controller.settings import MOST_CONCURRENT, Settings, retry_pause_s
+from areal.rollout.controller.streak import Streak
 from areal.rollout.controller.tally import Tally
 
 log = logging.getLogger(__name__)
@@ -35,13 +38,12 @@ log = logging.getLogger(__name__)
 class Book:
     """All groups of a job. Inputs that make time-dependent choices take `now`, a monotonic clock in seconds."""
 
-    def __init__(self, settings: Settings, tombstones: Mapping[int, str], emit: Callable[[Decision], None]) -> None:
-        self.settings = settings
+    def __init__(self, position: Position, tombstones: Mapping[int, str], emit: Callable[[Decision], None]) -> None:
+        self._position = position
         self.ranks = Ranks(tombstones)
         self.tally = Tally()
+        self.streak = Streak()
         self.groups: dict[int, Group] = {}
-        self.cursor = 0  # the trainer took every group below
-        self.trainer_fence = 0  # of the trainer that told the cursor
         self.committed = 0  # a checkpoint holds every group below
         self.next_admission = self.ranks.last + 1
         self.refused_below = 0  # the ledger takes no samples of groups below
@@ -52,6 +54,16 @@ class Book:
         self._scans = 0
 
     # ---- what follows from the state
+
+    @property
+    def settings(self) -> Settings:
+        """As they hold now."""
+        return self._position.settings
+
+    @property
+    def cursor(self) -> int:
+        """The trainer took every group below."""
+        return self._position.cursor
 
     def floor(self, group: Group) -> int:
         """The oldest version that may make a token of this group, by its current rank and its own η."""
@@ -82,9 +94,10 @@ class Book:
         """Complete groups that the trainer did not take yet."""
         return sum(1 for g, group in self.groups.items() if g >= self.cursor and group.phase is Phase.CLOSED)
 
-    def live(self) -> Iterable[Group]:
+    def live(self) -> list[Group]:
         """Open groups at or above the cursor, lowest first."""
-        return (self.groups[g] for g in sorted(self.open) if g >= self.cursor)
+        cursor, groups = self.cursor, self.groups
+        return [groups[g] for g in sorted(self.open) if g >= cursor]
 
     def unsettled(self) -> int:
         """Groups at or above the cursor on their way to a tombstone."""
@@ -108,7 +121,7 @@ class Book:
 
     # ---- samples
 
-    def sample(self, report: SampleReport) -> None:
+    def sample(self, report: Done) -> None:
         """A sample is in the ledger. From whom does not matter: the ledger stores each once."""
         group = self.groups.get(report.group)
         if group is None or group.phase is not Phase.OPEN or report.index >= self.settings.group_size:
@@ -127,7 +140,7 @@ class Book:
 
     def _close_whole(self, group: Group) -> None:
         if self.settings.filter_zero_variance and group.same_rewards():
-            self.end(group, Verdict(Reason.FILTERED))
+            self.end(group, Verdict(Reason.FILTERED, "all samples earned the same reward", chosen=True))
             return
         self._drop_lease(group)
         group.phase = Phase.CLOSING
@@ -137,13 +150,14 @@ class Book:
     def _close_complete(self, group: Group) -> CloseGroup:
         return CloseGroup(self.epoch, group.index, COMPLETE, tuple(sorted(group.done)), group.short)
 
-    def failure(self, now: float, worker: str, report: FailureReport) -> None:
+    def failure(self, now: float, worker: str, report: Failure) -> None:
         """A sample could not be made: the user's fault ends the group, the world's is tried again."""
         group = self.groups.get(report.group)
         if group is None or group.phase is not Phase.OPEN or group.worker not in ("", worker):
             return
         if report.kind is not FailureKind.INFRA:
-            self.end(group, Verdict(Reason.REJECTED, f"{report.kind}: {report.detail}"))
+            chosen = report.kind is FailureKind.REJECTED
+            self.end(group, Verdict(Reason.REJECTED, f"{report.kind}: {report.detail}", chosen))
             return
         group.working.discard(report.index)
         if not group.working:
@@ -180,12 +194,13 @@ class Book:
         self.open.discard(group.index)
         self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail))
 
-    def journalled(self, index: int, reason: str) -> None:
+    def journalled(self, now: float, index: int, reason: str) -> None:
         """The tombstone is on disk: now it counts, and the ledger is told."""
+        group = self.groups.get(index)
         if self.ranks.add(index, reason):
             self.ranks_changed = True
             self.tally.tombstoned(reason)
-        group = self.groups.get(index)
+            self.streak.ended(now, (group and group.verdict) or Verdict(reason))
         if group is not None:
             group.phase = Phase.CLOSING
         self._emit(CloseGroup(self.epoch, index, reason))
@@ -214,6 +229,7 @@ class Book:
         group.phase = Phase.CLOSED
         group.closed_at = now
         self.tally.completed(group, self.settings.batch_groups)
+        self.streak.completed()
 
     def _reopen(self, group: Group, now: float) -> None:
         group.phase = Phase.OPEN
@@ -252,18 +268,24 @@ class Book:
             if group.index < index and group.phase is Phase.OPEN:
                 self._drop_lease(group)
 
-    def orphan(self, worker: str, keep: Iterable[int] = ()) -> int:
-        """A worker lost its groups, except `keep`. Before they are leased again a scan tells what it had stored."""
+    def orphan(self, worker: str, keep: Iterable[int] = (), *, revoke: bool = True) -> int:
+        """A worker lost its groups, except `keep`. Before they are leased again a scan tells what it had stored.
+
+        Without `revoke` it is not told: another process has its name now, which would stop what it holds itself.
+        """
         kept = set(keep)
         lost = [g for g in self.open if self.groups[g].worker == worker and g not in kept]
         for index in lost:
-            self._drop_lease(self.groups[index])
+            if revoke:
+                self._drop_lease(self.groups[index])
+            self.groups[index].release()
             self.groups[index].not_before = HELD
         return len(lost)
 
-    def adopt(self, now: float, worker: str, held: HeldReport) -> bool:
+    def adopt(self, now: float, worker: str, held: Held) -> bool:
         """A worker says that it works on a group. False when it should stop."""
-        if held.group < self.cursor or held.group in self.ranks:
+        ahead = held.group - self.next_admission
+        if held.group < self.cursor or held.group in self.ranks or ahead > MOST_CONCURRENT:
             return False
         while self.next_admission <= held.group:
             self._create(self.next_admission, now + self.settings.adopt_grace_s)
@@ -311,7 +333,7 @@ class Book:
                     self.groups.pop(index, None)
                 continue
             self._reconcile_one(now, index, outcome, view, lost=lost, grace_s=grace_s)
-        self._emit(AdvanceLedger(self.cursor, self.trainer_fence))
+        self._emit(AdvanceLedger(self.cursor, self._position.fence))
         return closing_again
 
     def _reconcile_one(
@@ -355,14 +377,15 @@ class Book:
 
     # ---- the trainer's position
 
-    def move_cursor(self, cursor: int) -> None:
-        """The trainer took every group below `cursor`: nobody works on those any more."""
-        self.tally.trained(
+    def taken(self, now: float, before: int) -> None:
+        """The trainer's cursor moved on from `before`: nobody works on what lies below it any more."""
+        cursor = self.cursor
+        taken = (
             (self.ranks.rank(g) // self.settings.batch_groups, group)
-            for g in range(self.cursor, cursor)
-            if (group := self.groups.get(g)) is not None and group.phase is Phase.CLOSED
+            for g, group in self.groups.items()
+            if before <= g < cursor and group.phase is Phase.CLOSED
         )
-        self.cursor = cursor
+        self.tally.trained(now, taken)
         self.next_admission = max(self.next_admission, cursor)
         for index in [g for g in self.open if g < cursor]:
             self._drop_lease(self.groups[index])
@@ -374,9 +397,9 @@ class Book:
             del self.groups[index]
             self.open.discard(index)
 
-    def fall_back(self, cursor: int) -> None:
-        """A trainer starts from a checkpoint: its position, which may be lower than the last one told."""
-        self.cursor = self.committed = cursor
+    def fell_back(self) -> None:
+        """A trainer started from a checkpoint: its cursor may be lower than the last one told."""
+        cursor = self.committed = self.cursor
         self.next_admission = max(self.next_admission, cursor)
         for index in [g for g in self.groups if g < cursor]:
             del self.groups[index]

@@ -1,7 +1,7 @@
 """The rollout controller's core: everything it decides, nothing it does.
 
 Owns the book of groups, the fleet, the crew, evaluations and the trainer's desk, and moves them on with every input.
-Pure: inputs are method calls with a clock, `decide` returns what is to be carried out, in order. It never waits, never
+Pure: `take` takes one input and the time, `decide` returns what is to be carried out, in order. It never waits, never
 talks to Redis, and never gives credit for a tombstone before it was told that the journal has it.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from areal.errors import ConfigError, FencedError
+from areal.errors import ConfigError
 from areal.ledger.values import Reason
+from areal.rollout.contract.values import WorkerReport
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
 from areal.rollout.controller.decisions import (
@@ -19,7 +20,6 @@ from areal.rollout.controller.decisions import (
     Decision,
     FleetChanged,
     KeepHot,
-    KeepServed,
     Resend,
     Revoke,
     StopWorkers,
@@ -28,12 +28,30 @@ from areal.rollout.controller.decisions import (
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.fleet import Fleet
 from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.inputs import (
+    AdvanceCursor,
+    AttachTrainer,
+    CursorJournalled,
+    GroupClosed,
+    Input,
+    Journalled,
+    LedgerRestarted,
+    LedgerScanned,
+    ProposeTombstone,
+    PublishWeights,
+    ServerBeat,
+    SetHotFields,
+    TrainerBeat,
+    WorkerBeat,
+)
 from areal.rollout.controller.leasing import Pass, lease, loosen
-from areal.rollout.controller.reports import LedgerView, ServerReport, TrainerReport, Weights, WorkerReport
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.position import Position
+from areal.rollout.controller.reports import LedgerView, Weights
+from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS, Settings
 from areal.rollout.controller.trainer_desk import TrainerDesk
 
 _SCAN_AGAIN_S = 0.3  # while the ledger waits for a trainer to repeat its position
+ADMITTED_A_PASS = 256  # bounds how long one pass takes; the next one is a tenth of a second away
 _LATE_S = 0.5  # a longer gap between two ticks is our own lateness, not the others' silence
 
 
@@ -55,15 +73,13 @@ class Controller:
 
     def __init__(self, settings: Settings, rebuilt: Rebuilt, now: float) -> None:
         self._out: list[Decision] = []
-        self.settings = settings
-        self.book = Book(settings, rebuilt.tombstones, self._out.append)
+        self._position = Position(settings, rebuilt.trainer_fence, rebuilt.next_group, rebuilt.trainer_step)
+        self.book = Book(self._position, rebuilt.tombstones, self._out.append)
         self.crew = Crew()
         self.fleet = Fleet(rebuilt.served)
-        self.evaluations = Evaluations(settings, rebuilt.evaluated, self._out.append)
-        self.book.cursor = rebuilt.next_group
+        self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)
         self.book.committed = min(rebuilt.view.low, rebuilt.next_group)
-        self.book.trainer_fence = rebuilt.trainer_fence
-        self.desk = TrainerDesk(self.book, rebuilt.trainer_fence, rebuilt.trainer_step, self._out.append)
+        self.desk = TrainerDesk(self._position, self.book, self.fleet, self._out.append)
         self.found = Pass(0, 0, 0, 0, 0)
         self.done = False
         self._now = now
@@ -79,9 +95,14 @@ class Controller:
     # ---- what follows from the state
 
     @property
+    def settings(self) -> Settings:
+        """As they hold now."""
+        return self._position.settings
+
+    @property
     def max_steps(self) -> int:
-        """The run's last version. Below the trainer's version it means that version."""
-        return max(self.settings.max_steps, self.desk.step)
+        """The run's last version."""
+        return self._position.max_steps
 
     @property
     def attention(self) -> float:
@@ -91,135 +112,109 @@ class Controller:
     @property
     def stalled(self) -> str:
         """Why the run can't go on without help; empty when it can."""
-        limit = self.settings.max_filtered_per_step
-        if limit and self.book.tally.filtered_in_a_row >= limit:
-            return f"Filtered: {self.book.tally.filtered_in_a_row} groups in a row had samples of equal reward"
-        return self.fleet.refusal()
+        return self.fleet.refusal() or self.book.streak.stall(self.settings.max_filtered_per_step)
 
-    # ---- heartbeats
+    # ---- inputs
 
-    def worker(self, now: float, report: WorkerReport) -> None:
-        """A worker's message: results first, then what it holds, if it opens a stream."""
-        name = report.worker_id
+    def take(self, item: Input, now: float) -> None:
+        """Something happened. What follows from it is what `decide` returns next."""
+        match item:
+            case WorkerBeat(report):
+                self._worker(now, report)
+            case ServerBeat(report):
+                self.fleet.beat(self._attention, report)
+            case TrainerBeat(report):
+                self.desk.beat(self._attention, report)
+            case AttachTrainer():
+                self.desk.attach(item)
+                self.done = self.done and self.desk.finished
+            case AdvanceCursor():
+                self.desk.advance(now, item)
+            case PublishWeights():
+                if self.desk.publish(item):
+                    self.evaluations.published(item.weights)
+            case ProposeTombstone():
+                self.desk.propose(item)
+            case SetHotFields():
+                self._set_hot(item)
+            case Journalled(group, reason):
+                self.book.journalled(now, group, reason)
+            case CursorJournalled(ticket):
+                self.desk.cursor_journalled(ticket)
+            case GroupClosed(epoch, group, outcome, missing):
+                self.book.closed(now, epoch, group, outcome, missing)
+                if epoch == self.book.epoch:
+                    self.desk.closed(group)
+            case LedgerScanned(ticket, epoch, view):
+                self._scanned(now, ticket, epoch, view)
+            case LedgerRestarted():
+                self.book.lost_data()
+                self._out.append(Resend())
+                self.book.scan()
+                self.desk.rescan()
+
+    def _worker(self, now: float, report: WorkerReport) -> None:
+        """Results first, then what the worker holds, if it opens a stream."""
+        name, news = report.worker_id, report.news
         fresh = self.crew.beat(self._attention, report)
-        for sample in report.done:
+        for sample in news.done:
             self.book.sample(sample)
-        for failure in report.failures:
+        for failure in news.failures:
             self.book.failure(now, name, failure)
-        for row in report.evaluated:
+        for row in news.evaluated:
             self.evaluations.result(now, row)
-        if fresh or report.held is not None:
-            held = report.held or ()
-            if self.book.orphan(name, () if fresh else [item.group for item in held]):
+        if fresh or news.held is not None:
+            held = news.held or ()
+            keep = () if fresh else [item.group for item in held]
+            if self.book.orphan(name, keep, revoke=not fresh):
                 self.book.scan()
             self.evaluations.orphan(name)
             for item in held:
                 if not self.book.adopt(now, name, item):
                     self._out.append(Revoke(name, item.group))
-        for index in report.released:
+        for index in news.released:
             self.book.given_back(now, name, index)
 
-    def server(self, report: ServerReport) -> None:
-        """A generation agent's beat."""
-        self.fleet.beat(self._attention, report)
-
-    def trainer(self, report: TrainerReport) -> None:
-        """The trainer's beat."""
-        self.desk.beat(self._attention, report)
-
-    # ---- calls; each is answered by an `Answer` with its ticket
-
-    def attach(self, ticket: int, fence: int, next_group: int, step: int) -> None:
-        """A trainer starts from a checkpoint."""
-        self.desk.attach(ticket, fence, next_group, step)
-        self.done = self.done and self.desk.finished
-
-    def advance(self, ticket: int, fence: int, next_group: int, step: int) -> None:
-        """The trainer took a batch for `step`."""
-        self.desk.advance(ticket, fence, next_group, step)
-
-    def propose(self, ticket: int, fence: int, group: int, reason: str, detail: str) -> None:
-        """The trainer proposes a tombstone."""
-        self.desk.propose(ticket, fence, group, reason, detail)
-
-    def publish(self, ticket: int, fence: int, weights: Weights) -> None:
-        """New weights lie on the volume. Accepted ones are served from now on."""
-        if fence < self.desk.fence:
-            error = FencedError(f"trainer fence {fence} is over: {self.desk.fence}", fix="stop this trainer")
-            self._out.append(Answer(ticket, error, accepted=False))
-            return
-        served = self.fleet.served
-        accepted = self.fleet.publish(weights)
-        if served is not None and served.policy_id == weights.policy_id:
-            accepted = True  # told again because the answer was lost
-        elif accepted:
-            self._out += [KeepServed(weights), WantWeights(weights)]
-            self.evaluations.published(weights)
-        self._out.append(Answer(ticket, accepted=accepted))
-
-    def set_hot(
-        self,
-        ticket: int,
-        max_steps: int | None = None,
-        max_staleness: int | None = None,
-        max_concurrent: int | None = None,
-    ) -> None:
-        """Change hot fields. Groups with tokens keep their η; groups beyond a lowered end are ended.
+    def _set_hot(self, call: SetHotFields) -> None:
+        """Groups with tokens keep their η; groups beyond a lowered end are ended.
 
         Being told what holds already is no change, and is never refused: whoever sets fields may repeat itself.
         """
         old = self.settings
         new = replace(
             old,
-            max_steps=old.max_steps if max_steps is None else max_steps,
-            max_staleness=old.max_staleness if max_staleness is None else max_staleness,
-            max_concurrent=old.max_concurrent if max_concurrent is None else max_concurrent,
+            max_steps=old.max_steps if call.max_steps is None else call.max_steps,
+            max_staleness=old.max_staleness if call.max_staleness is None else call.max_staleness,
+            max_concurrent=old.max_concurrent if call.max_concurrent is None else call.max_concurrent,
         )
-        if new == old:
-            self._out.append(Answer(ticket))
+        error = self._wrong_with(new) if new != old else None
+        if error is not None:
+            self._out.append(Answer(call.ticket, error, accepted=False))
             return
+        if new != old:
+            self._position.settings = new
+            self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent))
+        self._out.append(Answer(call.ticket))
+
+    def _wrong_with(self, new: Settings) -> ConfigError | None:
         if new.publish_interval > new.max_staleness + 1:
-            self._out.append(
-                Answer(
-                    ticket,
-                    ConfigError(
-                        f"maxStaleness {new.max_staleness} with weights every {new.publish_interval} steps never ends: "
-                        "a batch would wait for a version that only it can make",
-                        fix=f"set maxStaleness to {new.publish_interval - 1} or more",
-                    ),
-                    accepted=False,
-                )
+            return ConfigError(
+                f"maxStaleness {new.max_staleness} with weights every {new.publish_interval} steps never ends: "
+                "a batch would wait for a version that only it can make",
+                fix=f"set maxStaleness to {new.publish_interval - 1} or more",
             )
-            return
         if self.desk.finished:
-            error = ConfigError("the run is over: its trainer has finished", fix="start a new run from its last model")
-            self._out.append(Answer(ticket, error, accepted=False))
-            return
-        if new.max_concurrent < 1 or new.max_steps < 1:
-            error = ConfigError("maxSteps and maxConcurrentRollouts are at least 1", fix="give a positive number")
-            self._out.append(Answer(ticket, error, accepted=False))
-            return
-        self.settings = self.book.settings = new
-        self._out += [KeepHot(new.max_steps, new.max_staleness, new.max_concurrent), Answer(ticket)]
+            return ConfigError("the run is over: its trainer has finished", fix="start a new run from its last model")
+        for name, value, least, most in (
+            ("maxSteps", new.max_steps, 1, MOST_STEPS),
+            ("maxStaleness", new.max_staleness, 0, MOST_STALENESS),
+            ("maxConcurrentRollouts", new.max_concurrent, 1, MOST_CONCURRENT),
+        ):
+            if not least <= value <= most:
+                return ConfigError(f"{name} can't be {value}", fix=f"give a number from {least} to {most}")
+        return None
 
-    # ---- answers to decisions
-
-    def journalled(self, group: int, reason: str) -> None:
-        """A tombstone is on disk."""
-        self.book.journalled(group, reason)
-
-    def cursor_journalled(self, ticket: int) -> None:
-        """The trainer's position is on disk."""
-        self.desk.cursor_journalled(ticket)
-
-    def closed(self, now: float, epoch: int, group: int, outcome: str, missing: tuple[int, ...] = ()) -> None:
-        """The ledger answered a close: the outcome that holds, or the samples that a complete one lacks."""
-        self.book.closed(now, epoch, group, outcome, missing)
-        if epoch == self.book.epoch:
-            self.desk.closed(group)
-
-    def scanned(self, now: float, ticket: int, epoch: int, view: LedgerView) -> None:
-        """The ledger was read."""
+    def _scanned(self, now: float, ticket: int, epoch: int, view: LedgerView) -> None:
         if epoch != self.book.epoch:
             return
         if not self._comparable(now, view):
@@ -242,13 +237,6 @@ class Controller:
         self.book.refuse_below(view.low if forgot else 0)
         self._scan_again_at = now + _SCAN_AGAIN_S if forgot else None
         return not forgot
-
-    def ledger_restarted(self) -> None:
-        """The ledger's run id changed and it is claimed again: it may have lost a tail, or everything."""
-        self.book.lost_data()
-        self._out.append(Resend())
-        self.book.scan()
-        self.desk.rescan()
 
     # ---- the clock
 
@@ -284,7 +272,9 @@ class Controller:
             self.book.ranks_changed = False
             loosen(self.book, self._out.append)
         newest = self.fleet.newest_version
-        admit = not self.desk.finished and not self.stalled
+        admit = 0
+        if not self.desk.finished and not self.fleet.refusal():
+            admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, ADMITTED_A_PASS)
         self.found = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
         self.evaluations.lease([worker.worker_id for worker in self.crew.live()], newest, now)
         self._finish()

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from areal.net.heartbeat import Detector, Health
-from areal.rollout.controller.reports import WorkerReport
+from areal.rollout.contract.values import WorkerReport
+
+MOST_GROUPS = 1 << 14  # of one worker, whatever it claims: each open group costs time in each pass
 
 
 @dataclass(slots=True)
@@ -37,12 +39,10 @@ class Crew:
         fresh = worker is None or worker.incarnation != report.incarnation
         if worker is None or fresh:
             self._tokens_before += worker.tokens_total if worker else 0
-            worker = self.workers[report.worker_id] = Worker(
-                report.worker_id, report.incarnation, report.capacity, Detector(now)
-            )
+            worker = self.workers[report.worker_id] = Worker(report.worker_id, report.incarnation, 0, Detector(now))
         worker.detector.beat(now, report.progress)
         worker.health = Health.LIVE
-        worker.capacity = report.capacity
+        worker.capacity = min(report.capacity, MOST_GROUPS)
         worker.tokens_total = max(worker.tokens_total, report.tokens_total)
         return fresh
 

@@ -1,4 +1,4 @@
-"""What the controller's core decides: values that the shell carries out in order.
+"""Decisions of the controller's core: values that the shell carries out in order.
 
 A decision that needs an answer names the input that brings it. Nothing here does anything.
 """
@@ -53,7 +53,7 @@ class FloorChanged:
 
 @dataclass(frozen=True, slots=True)
 class JournalTombstone:
-    """Write and fsync before any credit is given; answered by `journalled`."""
+    """Write and fsync before any credit is given; answered by `Journalled`."""
 
     group: int
     reason: str
@@ -62,7 +62,7 @@ class JournalTombstone:
 
 @dataclass(frozen=True, slots=True)
 class JournalCursor:
-    """Write and fsync the trainer's position; answered by `cursor_journalled`."""
+    """Write and fsync the trainer's position; answered by `CursorJournalled`."""
 
     ticket: int
     fence: int
@@ -72,7 +72,7 @@ class JournalCursor:
 
 @dataclass(frozen=True, slots=True)
 class CloseGroup:
-    """Close a group in the ledger; answered by `closed`.
+    """Close a group in the ledger; answered by `GroupClosed`.
 
     `indices` are the samples of a complete group. `short` says that fewer than usual are enough, its deadline being
     over: the journal learns of it first.
@@ -94,7 +94,7 @@ class ReopenGroup:
 
 @dataclass(frozen=True, slots=True)
 class ScanLedger:
-    """Read the whole ledger; answered by `scanned` with the same ticket."""
+    """Read the whole ledger; answered by `LedgerScanned` with the same ticket."""
 
     ticket: int
     epoch: int

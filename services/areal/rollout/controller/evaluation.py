@@ -11,9 +11,12 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from areal.rollout.contract.values import Evaluated, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
-from areal.rollout.controller.reports import EvaluationReport, Weights
-from areal.rollout.controller.settings import Settings, retry_pause_s
+from areal.rollout.controller.position import Position
+from areal.rollout.controller.reports import Weights
+from areal.rollout.controller.settings import retry_pause_s
+from areal.values.policy import version_of
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +45,9 @@ class Run:
 
     @property
     def mean(self) -> float:
-        """Mean score of the rows scored so far."""
-        return sum(score for score, _, _ in self.scores.values()) / len(self.scores) if self.scores else 0.0
+        """Mean score of the rows that ended so far. A row without a score counts as 0: failing must not pay."""
+        ended = len(self.scores) + len(self.failed)
+        return sum(score for score, _, _ in self.scores.values()) / ended if ended else 0.0
 
     @property
     def oldest_version(self) -> int:
@@ -59,14 +63,14 @@ class Run:
 class Evaluations:
     """All evaluations of a job. `finished` are PolicyIds that were recorded, also before a restart."""
 
-    def __init__(self, settings: Settings, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
-        self._settings = settings
+    def __init__(self, position: Position, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
+        self._position = position
         self._emit = emit
         self.finished: set[str] = set(finished)
         self.recorded: list[RecordEvaluation] = []
         self.runs: list[Run] = []  # oldest first
-        versions = [int(policy_id.split(".f")[0]) for policy_id in self.finished]
-        self._last_version = max(versions, default=-1)
+        self.ended_rows = 0  # of all evaluations of this controller
+        self._last_version = max(map(version_of, self.finished), default=-1)
 
     # ---- schedule
 
@@ -75,17 +79,17 @@ class Evaluations:
         if weights.rollback:
             self.runs = [run for run in self.runs if run.version <= weights.version]
             self._last_version = min(self._last_version, weights.version)
-        if not self._settings.evaluates:
+        if not self._position.settings.evaluates:
             return
-        interval = self._settings.evaluation_interval
-        start = self._last_version < 0 and self._settings.evaluation_at_start
+        interval = self._position.settings.evaluation_interval
+        start = self._last_version < 0 and self._position.settings.evaluation_at_start
         due = start or weights.version // interval > max(0, self._last_version) // interval
         if due:
             self._start(weights)
 
     def final(self, weights: Weights) -> bool:
         """The run is over with this version: measure it. True when that is done."""
-        if not self._settings.evaluates or weights.policy_id in self.finished:
+        if not self._position.settings.evaluates or weights.policy_id in self.finished:
             return True
         self.runs = [run for run in self.runs if run.version <= weights.version]
         self._start(weights)
@@ -95,7 +99,7 @@ class Evaluations:
         known = {run.policy_id for run in self.runs} | self.finished
         if weights.policy_id in known:
             return
-        rows = self._settings.evaluation_rows
+        rows = self._position.settings.evaluation_rows
         untouched = [run for run in self.runs[1:] if not run.scores and not run.in_work]
         self.runs = [run for run in self.runs if run not in untouched]
         self.runs.append(Run(weights.policy_id, weights.version, weights.fence, rows, list(range(rows))[::-1]))
@@ -112,7 +116,7 @@ class Evaluations:
             if run.version > newest:
                 continue
             later = []
-            while run.pending and in_work < self._settings.evaluation_concurrent:
+            while run.pending and in_work < self._position.settings.evaluation_concurrent:
                 row = run.pending.pop()
                 if now < run.not_before.get(row, 0.0):
                     later.append(row)
@@ -123,13 +127,13 @@ class Evaluations:
                 self._emit(LeaseEvaluation(worker, run.policy_id, row, run.version))
             run.pending.extend(later)
 
-    def result(self, now: float, report: EvaluationReport) -> None:
+    def result(self, now: float, report: Evaluated) -> None:
         """A row came back. The first answer counts."""
         run = next((run for run in self.runs if run.policy_id == report.evaluation_id), None)
         if run is None or report.row >= run.rows or report.row in run.scores or report.row in run.failed:
             return
         tries = run.tries[report.row] = run.tries.get(report.row, 0) + 1
-        if report.fault == "infra" and tries < _MAX_TRIES:
+        if report.kind is FailureKind.INFRA and tries < _MAX_TRIES:
             if run.in_work.pop(report.row, None) is not None:
                 run.pending.append(report.row)
             run.not_before[report.row] = now + retry_pause_s(tries - 1)
@@ -137,7 +141,8 @@ class Evaluations:
         run.in_work.pop(report.row, None)
         if report.row in run.pending:
             run.pending.remove(report.row)
-        if report.fault:
+        self.ended_rows += 1
+        if report.kind is not FailureKind.NONE:
             log.warning("evaluation %s row %d has no score: %s", run.policy_id, report.row, report.detail)
             run.failed[report.row] = report.detail
         else:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from areal.files import append_lines, read_lines
 from areal.rollout.controller.decisions import RecordEvaluation
 
 
@@ -17,12 +19,9 @@ class EvaluationsFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self.results: list[dict[str, Any]] = []
-        if path.exists():
-            for line in path.read_bytes().splitlines():
-                try:
-                    self.results.append(orjson.loads(line))
-                except orjson.JSONDecodeError:
-                    continue
+        for line in read_lines(path).whole:
+            with contextlib.suppress(orjson.JSONDecodeError):
+                self.results.append(orjson.loads(line))
 
     def append(self, record: RecordEvaluation) -> None:
         """Write one result, after a newline if a crash cut the last line."""
@@ -37,11 +36,4 @@ class EvaluationsFile:
             "at": time.time(),
         }
         self.results.append(result)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("ab+") as file:
-            if file.tell():
-                file.seek(-1, 2)
-                torn = file.read(1) != b"\n"
-            else:
-                torn = False
-            file.write((b"\n" if torn else b"") + orjson.dumps(result) + b"\n")
+        append_lines(self._path, [orjson.dumps(result)])

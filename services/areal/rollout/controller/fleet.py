@@ -6,6 +6,7 @@ listing from anywhere: a server exists because it beats.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from areal.net.heartbeat import Detector, Health
@@ -24,12 +25,33 @@ class Server:
     health: Health = Health.LIVE
 
     @property
+    def live(self) -> bool:
+        """Its engine is up and it is not given up for dead: what runs there goes on, also through a swap of weights."""
+        return self.health is not Health.DEAD and self.report.live
+
+    @property
+    def ready(self) -> bool:
+        """Beats fresh, canary passed for the version it holds: it may take new requests."""
+        return self.live and self.health is Health.LIVE and self.report.ready
+
+    @property
     def routable(self) -> bool:
-        """Live, its canary passed for the version it holds, beats fresh, not draining. Lag plays no part."""
-        report = self.report
-        return (
-            self.health is Health.LIVE and report.live and report.ready and not report.draining and report.version >= 0
-        )
+        """Ready, with weights of a policy, not draining. Lag plays no part."""
+        return self.ready and not self.report.draining and self.report.version >= 0
+
+    @property
+    def state(self) -> str:
+        """In one word."""
+        if self.health is Health.DEAD:
+            return "gone"
+        if self.report.draining:
+            return "draining"
+        return "ready" if self.routable else "not ready"
+
+    @property
+    def shown(self) -> tuple[bool, bool, int, str]:
+        """What workers must know at once when it changes."""
+        return (self.live, self.routable, self.report.version, self.report.address)
 
 
 class Fleet:
@@ -48,10 +70,10 @@ class Fleet:
         if server is None or server.report.incarnation != report.incarnation:
             server = self.servers[report.server_id] = Server(report, Detector(now))
             self.changed = True
-        before = (server.routable, server.report.version, server.report.address)
+        before = server.shown
         server.detector.beat(now, report.progress)
         server.report, server.health = report, Health.LIVE
-        self.changed |= before != (server.routable, report.version, report.address)
+        self.changed |= before != server.shown
 
     def tick(self, now: float) -> None:
         """Judge every server; a dead one is forgotten when another one could have its name."""
@@ -101,7 +123,6 @@ class Fleet:
             reasons.append(f"{server.report.server_id}: {refused.reason}")
         return f"WeightsRefused: every server refused {self.served.policy_id} ({'; '.join(sorted(reasons))})"
 
-    def counts(self) -> tuple[int, int]:
-        """Routable servers, known servers that are not dead."""
-        routable = sum(1 for server in self.servers.values() if server.routable)
-        return routable, sum(1 for server in self.servers.values() if server.health is not Health.DEAD)
+    def states(self) -> Counter[str]:
+        """How many of the servers that ever reported are in which state."""
+        return Counter(server.state for server in self.servers.values())

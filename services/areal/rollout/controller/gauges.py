@@ -62,6 +62,9 @@ class Gauges:
         for duration_s in tally.durations_s:
             self._metrics.histogram("areal_rollout_duration_seconds").observe(duration_s)
         tally.durations_s.clear()
+        for wait_s in tally.waits_s:
+            self._metrics.histogram("areal_rollout_queue_wait_seconds").observe(wait_s)
+        tally.waits_s.clear()
         closed = sum(tally.closed.values())
         self._progress.advance(self._new("progress", "", closed))
         for outcome, count in tally.closed.items():
@@ -81,6 +84,7 @@ class Gauges:
     def _name_wait(self, reason: str) -> None:
         key = _DIGITS.sub("", reason)
         if key == self._wait_key:
+            self._waits.reword("admission", reason)
             return
         self._wait.close()
         self._wait_key = key

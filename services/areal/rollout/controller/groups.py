@@ -30,6 +30,7 @@ class Verdict:
 
     reason: str
     detail: str = ""
+    chosen: bool = False  # the job turned the group down; nothing failed
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ class Group:
 
     def unassigned(self, group_size: int) -> tuple[int, ...]:
         """Samples that nobody makes and nobody made."""
+        if len(self.working) == group_size or len(self.done.keys() | self.working) == group_size:
+            return ()
         return tuple(i for i in range(group_size) if i not in self.done and i not in self.working)
 
     def full(self, group_size: int) -> bool:

@@ -1,67 +1,55 @@
-"""Writes the journal off the event loop: what waits is fsynced together, then the core is told.
+"""Writes the journal off the event loop: a batch of entries shares its fsyncs, then the carrier is told.
 
-Owns the journal; nobody else appends to it. Entries keep their order.
+Owns the journal; nobody else appends to it. An entry counts only when no newer controller began before it was on disk:
+that one has read the journal without it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 from areal.ledger.journal import Journal, Tombstone
-from areal.rollout.controller.decisions import CloseGroup, JournalCursor, JournalTombstone
-from areal.rollout.controller.ledger_link import Post
-
-Entry: TypeAlias = JournalTombstone | JournalCursor | CloseGroup
+from areal.rollout.controller.carrier import Carrier, Entry
+from areal.rollout.controller.decisions import JournalCursor, JournalTombstone
+from areal.rollout.controller.kept import check_alive
 
 _DETAIL_CHARS = 4000  # of a traceback: its end says what happened, and the journal is never shortened
 
 
-class JournalWriter:
-    """A queue of entries and the task that writes them. A short close is journalled before it goes to the ledger."""
+def write_entries(journal: Journal, entries: Sequence[Entry], fence: int, newest: Callable[[], int]) -> None:
+    """On disk, in order, and valid, when it returns. `newest` answers the newest controller's fence."""
+    tombstones: list[Tombstone] = []
+    for entry in entries:
+        if isinstance(entry, JournalTombstone):
+            tombstones.append(Tombstone(entry.group, entry.reason, fence, entry.detail[-_DETAIL_CHARS:]))
+            continue
+        journal.append_tombstones(tombstones)
+        tombstones = []
+        if isinstance(entry, JournalCursor):
+            journal.append_cursor(entry.fence, entry.next_group, entry.step)
+        else:
+            journal.append_short(entry.group, entry.indices)
+    journal.append_tombstones(tombstones)
+    check_alive(fence, newest())
 
-    def __init__(self, journal: Journal, fence: int, post: Post, close: Callable[[CloseGroup], None]) -> None:
+
+class JournalWriter:
+    """The task that writes. Ends by FencedError when a newer controller began."""
+
+    def __init__(self, journal: Journal, fence: int, newest: Callable[[], int]) -> None:
         self._journal = journal
         self._fence = fence
-        self._post = post
-        self._close = close
-        self._queue: asyncio.Queue[Entry] = asyncio.Queue()
+        self._newest = newest
+        self._batches: asyncio.Queue[Sequence[Entry]] = asyncio.Queue()
 
-    def submit(self, entry: Entry) -> None:
-        """Queue an entry."""
-        self._queue.put_nowait(entry)
+    def submit(self, entries: Sequence[Entry]) -> None:
+        """Write these next."""
+        self._batches.put_nowait(entries)
 
-    async def run(self) -> None:
+    async def run(self, carrier: Carrier) -> None:
         """Write for ever."""
         while True:
-            entries = [await self._queue.get()]
-            while not self._queue.empty():
-                entries.append(self._queue.get_nowait())
-            await asyncio.to_thread(self._write, entries)
-            for entry in entries:
-                self._tell(entry)
-
-    def _write(self, entries: list[Entry]) -> None:
-        tombstones: list[Tombstone] = []
-        for entry in entries:
-            if isinstance(entry, JournalTombstone):
-                detail = entry.detail[-_DETAIL_CHARS:]
-                tombstones.append(Tombstone(entry.group, entry.reason, self._fence, detail))
-                continue
-            self._journal.append_tombstones(tombstones)
-            tombstones = []
-            if isinstance(entry, JournalCursor):
-                self._journal.append_cursor(entry.fence, entry.next_group, entry.step)
-            else:
-                self._journal.append_short(entry.group, entry.indices)
-        self._journal.append_tombstones(tombstones)
-
-    def _tell(self, entry: Entry) -> None:
-        match entry:
-            case JournalTombstone(group, reason):
-                self._post(lambda core, now: core.journalled(group, reason))
-            case JournalCursor(ticket):
-                self._post(lambda core, now: core.cursor_journalled(ticket))
-            case CloseGroup():
-                self._close(entry)
+            entries = await self._batches.get()
+            await asyncio.to_thread(write_entries, self._journal, entries, self._fence, self._newest)
+            carrier.journalled()

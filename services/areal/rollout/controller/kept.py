@@ -1,20 +1,35 @@
-"""What the controller keeps on disk besides its journal: the served weights and the hot fields.
+"""Persistent state of the controller besides its journal: the served weights and the hot fields.
 
-Owns one small JSON file, replaced atomically. It is written before an acceptance is answered, so a restarted controller
-serves what its predecessor accepted.
+Owns one small JSON file for each controller fence, replaced atomically. It is written before an acceptance is answered,
+so a restarted controller serves what its predecessor accepted. A controller starts from the newest older file and
+writes its own at once: what an older controller writes after that is read by nobody. Hot fields hold as long as the job
+file against which they were set: once that changed, what it says holds.
 """
 
 from __future__ import annotations
 
-import os
-from dataclasses import asdict, dataclass, replace
+import logging
+import re
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from areal.errors import DataError
+from areal.errors import DataError, FencedError
+from areal.files import write_atomically
 from areal.rollout.controller.reports import Weights
+
+log = logging.getLogger(__name__)
+
+_NAME = re.compile(r"controller-kept\.f(\d+)\.json")
+
+
+def check_alive(fence: int, newest: int) -> None:
+    """Raises FencedError when a newer controller than `fence` began."""
+    if newest > fence:
+        raise FencedError(f"controller fence {fence} is over: {newest} has begun", fix="stop this controller")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,32 +40,40 @@ class Kept:
     max_steps: int | None = None
     max_staleness: int | None = None
     max_concurrent: int | None = None
+    job_digest: str = ""  # of the job file against which the hot fields were set
+
+    def under(self, job_digest: str) -> Kept:
+        """What of it holds under this job file."""
+        return self if job_digest == self.job_digest else Kept(self.served, job_digest=job_digest)
 
 
 class KeptFile:
-    """Reads and replaces the file."""
+    """The file of one controller; `kept` is what it starts from."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.kept = self._read()
+    def __init__(self, directory: Path, fence: int, newest: Callable[[], int], job_digest: str = "") -> None:
+        self._fence = fence
+        self._newest = newest
+        self._path = directory / f"controller-kept.f{fence}.json"
+        directory.mkdir(parents=True, exist_ok=True)
+        named = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+        older = sorted((other, path) for other, path in named if other < fence)
+        found = _read(older[-1][1]) if older else Kept()
+        self.kept = found.under(job_digest)
+        for name, value in asdict(found).items():
+            if name.startswith("max_") and value is not None and value != asdict(self.kept)[name]:
+                log.warning("%s=%s was set during the run; the job file has changed since, and holds", name, value)
+        self.write(self.kept)
 
-    def _read(self) -> Kept:
-        try:
-            data: dict[str, Any] = orjson.loads(self.path.read_bytes())
-        except FileNotFoundError:
-            return Kept()
-        except orjson.JSONDecodeError as error:
-            raise DataError(f"{self.path} is damaged: {error}", fix="restore it, or start the run anew") from error
-        served = data.pop("served", None)
-        return Kept(served=Weights(**served) if served else None, **data)
+    def write(self, kept: Kept) -> None:
+        """On disk when this returns. Raises FencedError when a newer controller began, which may not have read it."""
+        write_atomically(self._path, orjson.dumps(asdict(kept)))
+        check_alive(self._fence, self._newest())
 
-    def update(self, **changes: Any) -> None:
-        """Change some fields; on disk when this returns."""
-        self.kept = replace(self.kept, **changes)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self.path.with_suffix(".tmp")
-        with beside.open("wb") as file:
-            file.write(orjson.dumps(asdict(self.kept)))
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.path)
+
+def _read(path: Path) -> Kept:
+    try:
+        data: dict[str, Any] = orjson.loads(path.read_bytes())
+    except orjson.JSONDecodeError as error:
+        raise DataError(f"{path} is damaged: {error}", fix="restore it, or start the run anew") from error
+    served = data.pop("served", None)
+    return Kept(served=Weights(**served) if served else None, **data)

@@ -1,4 +1,4 @@
-"""Who works on what: one pass over the open groups, lowest first, then admission of new ones.
+"""Lease assignment: one pass over the open groups, lowest first, then admission of new ones.
 
 Owns the rules of the gate as they meet workers: `may_sample` is asked at every lease with the current rank; a group
 that waits for a version holds no slot, and gives up its place at a worker when a lower group needs it.
@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.ledger.gate import GatePolicy, Window, may_sample, room
+from areal.ledger.gate import floor as floor_of
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew, Seats
 from areal.rollout.controller.decisions import Decision, FloorChanged, GrantLease, Revoke
@@ -35,23 +36,22 @@ def lease(
     max_steps: int,
     now: float,
     *,
-    admit: bool,
+    admit: int,
     emit: Callable[[Decision], None],
 ) -> Pass:
-    """Grant what can be granted now. `newest` is Vmax, None without a routable server."""
+    """Grant what can be granted now and admit at most `admit` groups. `newest` is Vmax, None without a server."""
     settings = book.settings
-    groups = list(book.live())
-    held = Counter(group.worker for group in groups if group.worker)
+    groups = book.live()
+    held = Counter([group.worker for group in groups if group.worker])
     seats = Seats(crew.live(), held)
-    floors = {group.index: book.floor(group) for group in groups}
-    stuck = [g for g in groups if newest is None or not may_sample(floors[g.index], newest)]
+    stuck = groups if newest is None else _too_young(book, groups, newest)
     stuck_indices = {group.index for group in stuck}
     parked = [group for group in stuck if group.worker]  # lowest first
     in_work = sum(1 for group in groups if group.worker and group.index not in stuck_indices)
-    waiting = 0
+    waiting, group_size = 0, settings.group_size
     for group in groups:
-        missing = group.unassigned(settings.group_size)
-        if group.index in stuck_indices or not missing or group.index < book.refused_below:
+        missing = group.unassigned(group_size)
+        if not missing or group.index in stuck_indices or group.index < book.refused_below:
             continue
         if not book.fits(group.index):
             break
@@ -72,7 +72,8 @@ def lease(
             continue
         _grant(book, group, missing, now, emit)
     free_rooms = _rooms(book, newest, max_steps, in_work + waiting)
-    for _ in range(min(*free_rooms, seats.free) if admit and newest is not None else 0):
+    before = book.next_admission
+    for _ in range(min(*free_rooms, seats.free, admit) if newest is not None else 0):
         group = book.admit()
         if not may_sample(book.floor(group), newest or 0):
             break
@@ -81,8 +82,16 @@ def lease(
         group.worker = worker
         in_work += 1
         _grant(book, group, group.unassigned(settings.group_size), now, emit)
+    book.streak.admitted(book.next_admission - before)
     gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
     return Pass(in_work, waiting, len(stuck), gate, by_bytes)
+
+
+def _too_young(book: Book, groups: list[Group], newest: int) -> list[Group]:
+    """The groups for which no server is new enough. This runs for every open group after every input."""
+    batch_groups, eta = book.settings.batch_groups, book.settings.max_staleness
+    beyond = [group for group in groups if not may_sample(floor_of(group.index, batch_groups, group.eta(eta)), newest)]
+    return [group for group in beyond if not may_sample(book.floor(group), newest)]  # a rank is at most its index
 
 
 def _rooms(book: Book, newest: int | None, max_steps: int, leased: int) -> tuple[int, int]:

@@ -1,33 +1,26 @@
-"""The controller's line to the ledger: carries its operations out in order, through restarts of Redis.
+"""The controller's line to the ledger: carries operations out through restarts of Redis.
 
-Owns retries and the watch over Redis' run id. Closes that follow each other run together. When Redis comes back with
-another run id the ledger is claimed again, what was queued is dropped, and the core is told: it compares everything
-anew. Never blocks the core: answers are posted to it.
+Owns retries and the watch over Redis' run id. When Redis comes back with another run id the ledger is claimed again
+and the carrier is told, which drops what was meant for the old one. Never blocks the core.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
-from itertools import takewhile
-from typing import Protocol, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
 
 from areal.errors import InfraError
-from areal.ledger.values import CloseResult, CloseStatus, LedgerSnapshot
+from areal.ledger.values import CloseResult, LedgerSnapshot
 from areal.observe.waits import WaitRegistry
-from areal.rollout.controller.core import Controller
+from areal.rollout.controller.carrier import Carrier, Operation
 from areal.rollout.controller.decisions import AdvanceLedger, CloseGroup, ReopenGroup, ScanLedger
 
 log = logging.getLogger(__name__)
 
-Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
-Post: TypeAlias = Callable[[Callable[[Controller, float], None]], None]
-
 _WATCH_S = 0.5  # how soon a restart that broke no call of ours is noticed
 _PAUSE_S = 0.1  # between tries while Redis is away; it is back within a second when warm
-_CLOSES_AT_ONCE = 64  # more would only queue inside the client
 
 
 class ControllerLedger(Protocol):
@@ -44,54 +37,49 @@ class ControllerLedger(Protocol):
 
 
 class LedgerLink:
-    """One queue of operations and the task that works it off."""
+    """The task that asks. What it owes is what the carrier has `unanswered`: a failed call is asked again."""
 
-    def __init__(
-        self, ledger: ControllerLedger, fence: int, group_size: int, post: Post, waits: WaitRegistry, run_id: str
-    ) -> None:
+    def __init__(self, ledger: ControllerLedger, fence: int, group_size: int, waits: WaitRegistry, run_id: str) -> None:
         self._ledger = ledger
         self._fence = fence
         self._group_size = group_size
-        self._post = post
         self._waits = waits
         self._run_id = run_id
-        self._queue: deque[Operation] = deque()
         self._wake = asyncio.Event()
 
-    def submit(self, operation: Operation) -> None:
-        """Queue an operation; its answer is posted to the core."""
-        self._queue.append(operation)
+    def wake(self) -> None:
+        """The carrier has operations to ask."""
         self._wake.set()
 
-    async def run(self) -> None:
-        """Work the queue off for ever. Ends by FencedError when a newer controller is alive."""
+    async def run(self, carrier: Carrier) -> None:
+        """Ask for ever. Ends by FencedError when a newer controller is alive."""
         while True:
             try:
                 async with asyncio.timeout(_WATCH_S):
                     await self._wake.wait()
             except TimeoutError:
-                await self._through_restarts(self._watch)
+                await self._through_restarts(carrier, lambda: self._watch(carrier))
                 continue
             self._wake.clear()
-            while self._queue:
-                await self._through_restarts(self._next)
+            while operations := carrier.unanswered:
+                await self._through_restarts(carrier, lambda asked=operations: self._all(carrier, asked))  # type: ignore[misc]
 
-    async def _through_restarts(self, step: Callable[[], Awaitable[None]]) -> None:
+    async def _through_restarts(self, carrier: Carrier, step: Callable[[], Awaitable[None]]) -> None:
         try:
             await step()
             return
         except InfraError as error:
-            log.warning("the ledger is away: %s", error)
-        with self._waits.waiting("ledger", "Redis answers again"):
+            log.warning("Redis is away: %s", error.message)
+        with self._waits.waiting("ledger", "Redis answers"):
             while True:
                 await asyncio.sleep(_PAUSE_S)
                 try:
-                    await self._watch()
+                    await self._watch(carrier)
                 except InfraError:
                     continue
                 return
 
-    async def _watch(self) -> None:
+    async def _watch(self, carrier: Carrier) -> None:
         """Notice another run id: the ledger may have lost what it confirmed."""
         run_id = await self._ledger.run_id()
         if run_id == self._run_id:
@@ -99,37 +87,23 @@ class LedgerLink:
         await self._ledger.claim(self._fence)
         log.warning("Redis restarted (run id %s): comparing the ledger with the journal", run_id[:8])
         self._run_id = run_id
-        self._queue.clear()
-        self._post(lambda core, now: core.ledger_restarted())
+        carrier.ledger_restarted()
 
-    async def _next(self) -> None:
-        """The first operation, or all closes up to the next other one. They leave the queue when they succeeded."""
-        operation = self._queue[0]
-        if isinstance(operation, CloseGroup):
-            closes = list(takewhile(lambda op: isinstance(op, CloseGroup), self._queue))[:_CLOSES_AT_ONCE]
-            await asyncio.gather(*(self._close(close) for close in closes if isinstance(close, CloseGroup)))
-            done = len(closes)
-        else:
-            await self._one(operation)
-            done = 1
-        for _ in range(done):
-            self._queue.popleft()
+    async def _all(self, carrier: Carrier, operations: Sequence[Operation]) -> None:
+        await asyncio.gather(*(self._one(carrier, operation) for operation in operations))
 
-    async def _close(self, close: CloseGroup) -> None:
-        at_least = len(close.indices) if close.short else None
-        answer = await self._ledger.close(self._fence, close.group, close.outcome, self._group_size, at_least)
-        outcome = answer.outcome or close.outcome
-        missing = answer.missing if answer.status is CloseStatus.MISSING else ()
-        self._post(lambda core, now: core.closed(now, close.epoch, close.group, outcome, missing))
-
-    async def _one(self, operation: Operation) -> None:
+    async def _one(self, carrier: Carrier, operation: Operation) -> None:
+        ledger, fence = self._ledger, self._fence
         match operation:
-            case ScanLedger(ticket, epoch):
-                view = await self._ledger.scan()
-                self._post(lambda core, now: core.scanned(now, ticket, epoch, view))
+            case CloseGroup(group=group, outcome=outcome):
+                at_least = len(operation.indices) if operation.short else None
+                closed = await ledger.close(fence, group, outcome, self._group_size, at_least)
+                carrier.answered(operation, closed)
+            case ScanLedger():
+                carrier.answered(operation, await ledger.scan())
             case AdvanceLedger(cursor, trainer_fence):
-                await self._ledger.advance(self._fence, cursor, trainer_fence or None)
+                await ledger.advance(fence, cursor, trainer_fence or None)
+                carrier.answered(operation, None)
             case ReopenGroup(group):
-                await self._ledger.reopen(self._fence, group)
-            case CloseGroup():
-                await self._close(operation)
+                await ledger.reopen(fence, group)
+                carrier.answered(operation, None)

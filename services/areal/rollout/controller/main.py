@@ -57,14 +57,13 @@ async def run(ctx: RoleContext) -> int:
             job=job.job.metadata.name,
             token=ctx.token,
             settings=settings,
-            paths=Paths(
-                layout.fences, layout.journal, layout.journal.parent / "controller-kept.json", layout.evaluations
-            ),
+            paths=Paths(layout.fences, layout.journal, layout.journal.parent, layout.evaluations),
             rows=rows,
             ledger=ledger,
             metrics=metrics,
             waits=WaitRegistry("controller"),
             progress=ProgressCounter(),
+            job_digest=job.digest,
             host=ctx.bind,
             patience_s=job.patience_s,
         )

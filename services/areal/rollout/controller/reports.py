@@ -1,20 +1,13 @@
-"""What others tell the controller: the values its core takes in. No protobuf here; `wire` converts."""
+"""Reports that the controller's core takes in, as values. No protobuf here; `wire` converts.
+
+What workers tell is in the contract.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
-
-
-class FailureKind(StrEnum):
-    """Why a sample could not be made."""
-
-    REJECTED = "rejected"  # the workflow returned None
-    EXCEPTION = "exception"  # the user's code raised
-    HANG = "hang"  # the user's code passed its deadline
-    INFRA = "infra"  # not the user's fault
 
 
 class Figures(Protocol):
@@ -32,71 +25,6 @@ class Figures(Protocol):
     def tokens(self) -> int: ...
     @property
     def truncated(self) -> bool: ...
-
-
-@dataclass(frozen=True, slots=True)
-class SampleReport:
-    """Sample (group, index) is in the ledger; the figures are those of the stored attempt."""
-
-    group: int
-    index: int
-    reward: float
-    oldest_version: int
-    newest_version: int
-    max_staleness: int
-    tokens: int = 0
-    truncated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class FailureReport:
-    """Sample (group, index) could not be made."""
-
-    group: int
-    index: int
-    attempt: int
-    kind: FailureKind
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldReport:
-    """A group that a worker works on when it opens a stream."""
-
-    group: int
-    attempt: int
-    indices: tuple[int, ...]
-    max_staleness: int
-    has_tokens: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationReport:
-    """One evaluation row. `fault` is empty, "infra" (try again) or anything else (the row has no score)."""
-
-    evaluation_id: str
-    row: int
-    score: float
-    oldest_version: int
-    newest_version: int
-    fault: str = ""
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerReport:
-    """One message of a worker. `held` is None except in the first message of a stream."""
-
-    worker_id: str
-    incarnation: str
-    capacity: int
-    progress: int = 0
-    held: tuple[HeldReport, ...] | None = None
-    done: tuple[SampleReport, ...] = ()
-    failures: tuple[FailureReport, ...] = ()
-    evaluated: tuple[EvaluationReport, ...] = ()
-    released: tuple[int, ...] = ()
-    tokens_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

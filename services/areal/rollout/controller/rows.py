@@ -1,4 +1,7 @@
-"""Which dataset row belongs to a prompt group or to an evaluation. Owns the dataset cursor: g decides, nothing else."""
+"""Dataset cursor: the row of a prompt group or of an evaluation.
+
+Owns the dataset cursor: g decides, nothing else.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,10 @@ class Rows:
     def row(self, group: int) -> bytes:
         """The row of prompt group `group`, as JSON."""
         return self._train.row_json(row_of(group, len(self._train), self._seed))
+
+    def place(self, group: int) -> str:
+        """Where the group's row is, for people."""
+        return f"row {row_of(group, len(self._train), self._seed)} of {self._train.meta.source}"
 
     def evaluation_row(self, row: int) -> bytes:
         """Row `row` of the evaluation set, as JSON."""

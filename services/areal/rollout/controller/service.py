@@ -17,8 +17,19 @@ import grpc
 
 from areal.errors import ArealError, FencedError
 from areal.net import status as net_status
+from areal.rollout.contract import wire as contract
 from areal.rollout.controller import wire
 from areal.rollout.controller.core import Controller
+from areal.rollout.controller.inputs import (
+    AdvanceCursor,
+    AttachTrainer,
+    ProposeTombstone,
+    PublishWeights,
+    ServerBeat,
+    SetHotFields,
+    TrainerBeat,
+    WorkerBeat,
+)
 from areal.rollout.controller.loop import CoreLoop
 from areal.rollout.controller.streams import BEAT_S, Outbox, WorkerStream
 from areal.rollout.controller.summary import rollout_status
@@ -51,9 +62,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
             return
         stream = WorkerStream(first.worker_id, first.beat.incarnation, self._complete_work)
         self._streams.open_worker(stream)
-        log.info("worker %s opened a stream, holding %d groups", first.worker_id, len(first.held))
-        report = wire.worker_report(first, first=True)
-        self._loop.post(lambda core, now: core.worker(now, report))
+        log.info("worker %.80r opened a stream, holding %d groups", first.worker_id, len(first.held))
+        self._loop.post(WorkerBeat(contract.worker_report(first, first=True)))
         reader = asyncio.create_task(self._read_work(request_iterator, stream))
         try:
             while (orders := await stream.outbox.next()) is not None:
@@ -65,8 +75,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     async def _read_work(self, messages: AsyncIterator[rollout.WorkerMessage], stream: WorkerStream) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
             async for message in messages:
-                report = wire.worker_report(message, first=False)
-                self._loop.post(lambda core, now, report=report: core.worker(now, report))  # type: ignore[misc]
+                self._loop.post(WorkerBeat(contract.worker_report(message, first=False)))
         stream.outbox.end()
 
     def _complete_work(self, stream: WorkerStream, orders: rollout.WorkOrders) -> None:
@@ -80,7 +89,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
             orders.stop = True
         now = time.monotonic()
         if stream.fleet_due or now - stream.fleet_told_at >= BEAT_S:
-            orders.fleet.extend(wire.server_state(s.report, live=s.routable) for s in core.fleet.servers.values())
+            servers = core.fleet.servers.values()
+            orders.fleet.extend(wire.server_state(s.report, live=s.live, ready=s.ready) for s in servers)
             told = b"".join(state.SerializeToString() for state in orders.fleet)
             orders.fleet_changed = stream.fleet_due or told != stream.fleet_told
             stream.fleet_told, stream.fleet_told_at, stream.fleet_due = told, now, False
@@ -106,8 +116,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> None:
         with contextlib.suppress(grpc.RpcError, asyncio.CancelledError):
             async for message in messages:
-                report = wire.server_report(message)
-                self._loop.post(lambda core, now, report=report: core.server(report))  # type: ignore[misc]
+                self._loop.post(ServerBeat(wire.server_report(message)))
         outbox.end()
 
     def _complete_serve(self, orders: rollout.ServerOrders) -> None:
@@ -143,8 +152,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
                 if message.beat.fence < alive:
                     fenced.append(FencedError(f"trainer fence {message.beat.fence} is over: {alive} is alive"))
                     break
-                report = wire.trainer_report(message)
-                self._loop.post(lambda core, now, report=report: core.trainer(report))  # type: ignore[misc]
+                self._loop.post(TrainerBeat(wire.trainer_report(message)))
         outbox.end()
 
     def _complete_train(self, orders: rollout.TrainerOrders) -> None:
@@ -154,6 +162,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         orders.max_staleness = core.settings.max_staleness
         orders.served_policy_id = core.fleet.served.policy_id if core.fleet.served else ""
         orders.evaluation_done = core.done
+        orders.evaluated_rows = core.evaluations.ended_rows
 
     # ---- calls
 
@@ -161,9 +170,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.AttachTrainerRequest, context: Context
     ) -> rollout.AttachTrainerResponse:
         try:
-            await self._loop.ask(
-                lambda core, ticket: core.attach(ticket, request.fence, request.next_group, request.step)
-            )
+            await self._loop.ask(AttachTrainer(request.fence, request.next_group, request.step))
         except ArealError as error:
             await net_status.abort(context, error)
         core = self._core
@@ -179,9 +186,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.AdvanceCursorRequest, context: Context
     ) -> rollout.AdvanceCursorResponse:
         try:
-            await self._loop.ask(
-                lambda core, ticket: core.advance(ticket, request.fence, request.next_group, request.step)
-            )
+            await self._loop.ask(AdvanceCursor(request.fence, request.next_group, request.step))
         except ArealError as error:
             await net_status.abort(context, error)
         core = self._core
@@ -195,8 +200,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
         self, request: rollout.PublishWeightsRequest, context: Context
     ) -> rollout.PublishWeightsResponse:
         try:
-            weights = wire.weights(request.weights)
-            accepted = await self._loop.ask(lambda core, ticket: core.publish(ticket, request.fence, weights))
+            accepted = await self._loop.ask(PublishWeights(request.fence, wire.weights(request.weights)))
         except ArealError as error:
             await net_status.abort(context, error)
         served = self._core.fleet.served
@@ -208,7 +212,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> rollout.ProposeTombstoneResponse:
         try:
             accepted = await self._loop.ask(
-                lambda core, ticket: core.propose(ticket, request.fence, request.group, request.reason, request.detail)
+                ProposeTombstone(request.fence, request.group, request.reason, request.detail)
             )
         except ArealError as error:
             await net_status.abort(context, error)
@@ -219,8 +223,7 @@ class RolloutService(rollout_grpc.RolloutServicer):
     ) -> rollout.SetHotFieldsResponse:
         try:
             await self._loop.ask(
-                lambda core, ticket: core.set_hot(
-                    ticket,
+                SetHotFields(
                     request.max_steps if request.HasField("max_steps") else None,
                     request.max_staleness if request.HasField("max_staleness") else None,
                     request.max_concurrent_rollouts if request.HasField("max_concurrent_rollouts") else None,

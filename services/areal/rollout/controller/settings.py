@@ -1,4 +1,4 @@
-"""What the controller is told about a job, as plain values.
+"""Controller settings, as plain values.
 
 Hot fields (`max_steps`, `max_staleness`, `max_concurrent`) change during a run; the rest is fixed at start.
 """
@@ -38,6 +38,9 @@ class Settings:
         return self.evaluation_interval > 0 and self.evaluation_rows > 0
 
 
+MOST_STEPS = 10**9  # of the job file's fields, which a call must not go beyond
+MOST_STALENESS = 1000
+MOST_CONCURRENT = 1 << 20
 CHECKPOINT_SHARE = 0.8  # of the byte budget: enough left for the groups that a step in progress still admits
 RETRY_FIRST_S = 0.25  # an infrastructure fault is often over at once
 RETRY_LAST_S = 15.0  # the longest pause between two tries

@@ -1,4 +1,7 @@
-"""What the controller says about itself, in numbers and in words. Reads the core, changes nothing."""
+"""Status of the controller, in numbers and in words.
+
+Reads the core, changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ def idle_reason(core: Controller) -> str:
         return "the trainer has finished; the last evaluation is running"
     if core.fleet.served is None:
         return "no weights are published yet: waiting for the trainer"
-    routable, known = core.fleet.counts()
-    if not routable:
-        return f"no generation server is ready ({routable} of {known}) with weights {core.fleet.served.policy_id}"
+    states = core.fleet.states()
+    if not states["ready"]:
+        known = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count) or "none has reported"
+        return f"no generation server is ready ({known}) with weights {core.fleet.served.policy_id}"
     if not core.crew.live():
         return "no rollout worker is connected"
     newest = core.fleet.newest_version

@@ -26,7 +26,6 @@ def rollout_status(
         next_admission=book.next_admission,
         leased=core.found.in_work,
         complete_waiting=book.waiting_complete(),
-        trainer_cursor=book.cursor,
         committed_group=book.committed,
         tombstones=dict(book.ranks.counts),
         reward_mean=tally.reward_mean,
@@ -34,7 +33,7 @@ def rollout_status(
         tokens_total=core.crew.tokens_total,
         reserved_bytes=book.reserved * settings.bytes_per_group,
         budget_bytes=settings.budget_bytes,
-        fleet=[wire.server_state(server.report, live=server.routable) for server in core.fleet.servers.values()],
+        fleet=[wire.server_state(s.report, live=s.live, ready=s.ready) for s in core.fleet.servers.values()],
         idle_reason=idle_reason(core),
         stalled=core.stalled,
         finished=core.done,
@@ -57,7 +56,6 @@ def _workers(answer: rollout.GetRolloutStatusResponse, core: Controller) -> None
             worker_id=name,
             health=worker.health.value,
             groups=held.get(name, 0),
-            beat_age_s=worker.detector.age_s(core.attention),
         )
 
 
@@ -68,7 +66,6 @@ def _evaluations(
         answer.evaluations.add(
             policy_id=result["policy_id"],
             rows=result["rows"] + result.get("failed_rows", 0),
-            scored=result["rows"],
             mean=result["mean"],
             oldest_version=result["oldest_version"],
             newest_version=result["newest_version"],
@@ -77,7 +74,6 @@ def _evaluations(
         answer.evaluations.add(
             policy_id=run.policy_id,
             rows=run.rows,
-            scored=len(run.scores),
             mean=run.mean,
             oldest_version=run.oldest_version,
             newest_version=run.newest_version,

@@ -6,8 +6,8 @@ import logging
 from collections import Counter, deque
 from collections.abc import Iterable
 
+from areal.rollout.contract.values import Done
 from areal.rollout.controller.groups import Group
-from areal.rollout.controller.reports import SampleReport
 
 log = logging.getLogger(__name__)
 
@@ -20,16 +20,16 @@ class Tally:
     def __init__(self) -> None:
         self.closed: Counter[str] = Counter()  # "complete", "tombstoned"
         self.tombstones: Counter[str] = Counter()
-        self.filtered_in_a_row = 0
         self.violations = 0
         self.staleness_max = 0
         self.staleness_sum = 0
         self.staleness_count = 0
         self.durations_s: list[float] = []  # since the shell last looked: first lease to closing
+        self.waits_s: list[float] = []  # since the shell last looked: closing to being taken
         self._sampled: deque[float] = deque(maxlen=_RECENT_SAMPLES)
         self._complete: deque[float] = deque(maxlen=1)
 
-    def sampled(self, report: SampleReport, floor: int) -> None:
+    def sampled(self, report: Done, floor: int) -> None:
         """A sample arrived; one below its group's floor breaks a promise."""
         self._sampled.append(report.reward)
         if report.oldest_version < floor:
@@ -45,7 +45,6 @@ class Tally:
     def completed(self, group: Group, batch_groups: int) -> None:
         """A group will be trained."""
         self.closed["complete"] += 1
-        self.filtered_in_a_row = 0
         if group.leased_at:
             self.durations_s.append(group.closed_at - group.leased_at)
         if self._complete.maxlen != batch_groups:
@@ -57,12 +56,11 @@ class Tally:
         """A group ended untrained."""
         self.closed["tombstoned"] += 1
         self.tombstones[reason] += 1
-        if reason == "filtered":
-            self.filtered_in_a_row += 1
 
-    def trained(self, groups: Iterable[tuple[int, Group]]) -> None:
+    def trained(self, now: float, groups: Iterable[tuple[int, Group]]) -> None:
         """Groups were taken by the step they come with."""
         for step, group in groups:
+            self.waits_s.append(now - group.closed_at)
             if group.done:
                 staleness = max(0, step - min(figures.oldest_version for figures in group.done.values()))
                 self.staleness_max = max(self.staleness_max, staleness)

@@ -1,116 +1,152 @@
-"""The trainer's side: attach, advance, publish, commit, propose, finish.
+"""The trainer's calls: attach, advance, publish, propose; and its heartbeats with what it committed and finished.
 
-Owns the living trainer's fence and the calls that wait for an answer. Promises: a cursor is acknowledged only when it
-is in the journal; an advance that no longer agrees with the ranks is refused, so that what was taken is taken again.
+Owns the living trainer's fence, its cursor and step, and the calls that wait for an answer. Promises: a cursor is
+acknowledged only when it is in the journal; an advance that no longer agrees with the ranks is refused, so that what
+was taken is taken again; nothing that a trainer of an older fence says changes anything.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from areal.errors import BugError, FencedError, InfraError
 from areal.ledger.values import REPLACES_COMPLETE
 from areal.net.heartbeat import Detector, Health
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.decisions import Answer, Decision, JournalCursor
+from areal.rollout.controller.decisions import Answer, Decision, JournalCursor, KeepServed, WantWeights
+from areal.rollout.controller.fleet import Fleet
 from areal.rollout.controller.groups import Phase, Verdict
+from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, ProposeTombstone, PublishWeights
+from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.settings import CHECKPOINT_SHARE
 
 _FOREVER_FENCED = "stop this trainer: a newer one is alive"
 
 
-@dataclass(slots=True)
-class _Attach:
-    """An attach on its way: journal, then scan, then the closes that the scan asked for."""
+@dataclass(frozen=True, slots=True)
+class _Journalling:
+    """The position is on its way to disk."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scanning:
+    """The ledger is being read."""
 
     ticket: int
-    scan: int = 0
-    closing: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    """Tombstones that the scan missed are on their way into the ledger."""
+
+    groups: frozenset[int]
+
+
+_Attaching: TypeAlias = _Journalling | _Scanning | _Closing
 
 
 class TrainerDesk:
     """What the controller owes the trainer."""
 
-    def __init__(self, book: Book, fence: int, step: int, emit: Callable[[Decision], None]) -> None:
+    def __init__(self, position: Position, book: Book, fleet: Fleet, emit: Callable[[Decision], None]) -> None:
+        self._position = position
         self._book = book
+        self._fleet = fleet
         self._emit = emit
-        self.fence = fence
-        self.step = step  # version that the trainer holds, or will hold when the acknowledged batch is trained
         self.finished = False
         self.detector: Detector | None = None
-        self._attaches: list[_Attach] = []
-        self._cursors: dict[int, int] = {}  # journalled on behalf of: ticket → 0 advance, 1 attach
+        self._attaches: dict[int, _Attaching] = {}  # by ticket
+        self._cursors: dict[int, AttachTrainer | AdvanceCursor] = {}  # being journalled, by ticket
         self._proposals: dict[int, list[int]] = {}  # group → tickets
+
+    @property
+    def fence(self) -> int:
+        """Of the trainer that attached last."""
+        return self._position.fence
+
+    @property
+    def step(self) -> int:
+        """Version that the trainer holds, or will hold when the acknowledged batch is trained."""
+        return self._position.step
 
     # ---- calls
 
-    def attach(self, ticket: int, fence: int, next_group: int, step: int) -> None:
-        """A trainer starts from a checkpoint. Its ledger `recover` came before."""
-        book = self._book
-        if fence < self.fence:
-            self._refuse(ticket, FencedError(f"trainer fence {fence} is over: {self.fence}", fix=_FOREVER_FENCED))
+    def attach(self, call: AttachTrainer) -> None:
+        """A trainer starts from a checkpoint."""
+        position, book = self._position, self._book
+        if call.fence < self.fence:
+            self._refuse(call.ticket, self._fenced(call.fence))
             return
-        if book.ranks.rank(next_group) != step * book.settings.batch_groups:
-            self._refuse(ticket, self._broken(next_group, step))
+        if book.ranks.rank(call.next_group) != call.step * book.settings.batch_groups:
+            self._refuse(call.ticket, self._broken(call.next_group, call.step))
             return
-        self.fence, self.step, self.finished = fence, step, False
-        book.trainer_fence = fence
-        book.fall_back(next_group)
-        self._attaches.append(_Attach(ticket))
-        self._cursors[ticket] = 1
-        self._emit(JournalCursor(ticket, fence, next_group, step))
+        position.fence, position.cursor, position.step = call.fence, call.next_group, call.step
+        self.finished = False
+        book.fell_back()
+        self._attaches[call.ticket] = _Journalling()
+        self._journal(call)
 
-    def advance(self, ticket: int, fence: int, next_group: int, step: int) -> None:
-        """The trainer took every group below `next_group`, the last batch for `step`."""
-        book = self._book
-        if fence < self.fence:
-            self._refuse(ticket, FencedError(f"trainer fence {fence} is over: {self.fence}", fix=_FOREVER_FENCED))
+    def advance(self, now: float, call: AdvanceCursor) -> None:
+        """The trainer took a batch. One for a step beyond a shortened run is answered, and not counted."""
+        position, book = self._position, self._book
+        if call.fence < self.fence:
+            self._refuse(call.ticket, self._fenced(call.fence))
             return
-        if fence > self.fence:
-            self._refuse(ticket, InfraError(f"trainer fence {fence} is not attached", fix="attach first"))
+        if call.fence > self.fence:
+            error = InfraError(f"trainer fence {call.fence} is not attached", fix="attach first")
+            self._refuse(call.ticket, error)
             return
-        if next_group <= book.cursor:
-            self._emit(Answer(ticket))
-            return
-        if step >= max(book.settings.max_steps, self.step):
-            # The run was shortened to end before this batch: the answer says so, and the batch is dropped.
-            self._emit(Answer(ticket))
+        if call.next_group <= book.cursor or call.step >= position.max_steps:
+            self._emit(Answer(call.ticket))
             return
         pending = any(
-            g < next_group and group.phase is Phase.DECIDED for g, group in book.groups.items() if g >= book.cursor
+            g < call.next_group and group.phase is Phase.DECIDED for g, group in book.groups.items() if g >= book.cursor
         )
-        if pending or book.ranks.rank(next_group) != (step + 1) * book.settings.batch_groups:
-            self._refuse(
-                ticket,
-                InfraError(
-                    f"the batch of step {step} below group {next_group} changed while it was taken",
-                    fix="take it again from the position of the last step",
-                ),
+        if pending or book.ranks.rank(call.next_group) != (call.step + 1) * book.settings.batch_groups:
+            error = InfraError(
+                f"the batch of step {call.step} below group {call.next_group} changed while it was taken",
+                fix="take it again from the position of the last step",
             )
+            self._refuse(call.ticket, error)
             return
-        self.step = step + 1
-        book.move_cursor(next_group)
-        self._cursors[ticket] = 0
-        self._emit(JournalCursor(ticket, fence, next_group, step))
+        before = position.cursor
+        position.cursor, position.step = call.next_group, call.step + 1
+        book.taken(now, before)
+        self._journal(call)
 
-    def propose(self, ticket: int, fence: int, index: int, reason: str, detail: str) -> None:
-        """The trainer can't train a group: a tombstone, also of a complete one."""
-        book = self._book
-        if fence != self.fence:
-            self._refuse(ticket, FencedError(f"trainer fence {fence} is not {self.fence}", fix=_FOREVER_FENCED))
+    def publish(self, call: PublishWeights) -> bool:
+        """New weights: they are served from now on when they follow on the served ones. True when they do."""
+        if call.fence < self.fence:
+            self._refuse(call.ticket, self._fenced(call.fence))
+            return False
+        served = self._fleet.served
+        again = served is not None and served.policy_id == call.weights.policy_id  # told again: the answer was lost
+        new = self._fleet.publish(call.weights)
+        if new:
+            self._emit(KeepServed(call.weights))
+            self._emit(WantWeights(call.weights))
+        self._emit(Answer(call.ticket, accepted=new or again))
+        return new
+
+    def propose(self, call: ProposeTombstone) -> None:
+        """A group that can't be trained gets a tombstone, also when it is complete."""
+        book, index = self._book, call.group
+        if call.fence != self.fence:
+            self._refuse(call.ticket, self._fenced(call.fence))
             return
         if book.ranks.reason(index) is not None:
-            self._emit(Answer(ticket))
+            self._emit(Answer(call.ticket))
             return
         group = book.groups.get(index)
-        if index < book.cursor or group is None or reason not in REPLACES_COMPLETE or group.phase is Phase.CLOSING:
-            self._emit(Answer(ticket, accepted=False))
+        if index < book.cursor or group is None or call.reason not in REPLACES_COMPLETE or group.phase is Phase.CLOSING:
+            self._emit(Answer(call.ticket, accepted=False))
             return
-        self._proposals.setdefault(index, []).append(ticket)
+        self._proposals.setdefault(index, []).append(call.ticket)
         if group.phase is not Phase.DECIDED:
-            book.end(group, Verdict(reason, detail))
+            book.end(group, Verdict(call.reason, call.detail))
 
     def beat(self, now: float, report: TrainerReport) -> None:
         """A beat; a checkpoint may have been committed, or the run finished."""
@@ -131,45 +167,45 @@ class TrainerDesk:
 
     def cursor_journalled(self, ticket: int) -> None:
         """The position is on disk."""
-        if self._cursors.pop(ticket, 0):
-            for attach in self._attaches:
-                if attach.ticket == ticket:
-                    attach.scan = self._book.scan()
-        else:
-            self._emit(Answer(ticket))
+        match self._cursors.pop(ticket):
+            case AdvanceCursor():
+                self._emit(Answer(ticket))
+            case AttachTrainer():
+                self._attaches[ticket] = _Scanning(self._book.scan())
 
     def scanned(self, scan: int, closing: list[int]) -> None:
         """The ledger was compared; `closing` tombstones are on their way into it."""
-        for attach in self._attaches:
-            if attach.scan and attach.scan <= scan:
-                attach.closing = set(closing)
+        for ticket, state in self._attaches.items():
+            match state:
+                case _Scanning(asked) if asked <= scan:
+                    self._attaches[ticket] = _Closing(frozenset(closing))
+                case _Closing():
+                    self._attaches[ticket] = _Closing(frozenset(closing))
+                case _:
+                    pass
         for index in [index for index in self._proposals if index in self._book.ranks and index not in closing]:
             self.closed(index)
-        self._answer_attaches(scan)
+        self._answer_attaches()
 
     def rescan(self) -> None:
         """The ledger lost data: scans asked for before are void."""
-        for attach in self._attaches:
-            if attach.scan:
-                attach.scan = self._book.scan()
+        for ticket, state in self._attaches.items():
+            if not isinstance(state, _Journalling):
+                self._attaches[ticket] = _Scanning(self._book.scan())
 
     def closed(self, index: int) -> None:
         """A close was answered."""
         for ticket in self._proposals.pop(index, []):
             self._emit(Answer(ticket))
-        if self._attaches:
-            for attach in self._attaches:
-                attach.closing.discard(index)
-            self._answer_attaches(None)
+        for ticket, state in self._attaches.items():
+            if isinstance(state, _Closing):
+                self._attaches[ticket] = _Closing(state.groups - {index})
+        self._answer_attaches()
 
-    def _answer_attaches(self, scan: int | None) -> None:
-        for attach in list(self._attaches):
-            scanned = attach.scan < 0 or (scan is not None and 0 < attach.scan <= scan)
-            if scanned:
-                attach.scan = -1
-                if not attach.closing:
-                    self._attaches.remove(attach)
-                    self._emit(Answer(attach.ticket))
+    def _answer_attaches(self) -> None:
+        for ticket in [ticket for ticket, state in self._attaches.items() if state == _Closing(frozenset())]:
+            del self._attaches[ticket]
+            self._emit(Answer(ticket))
 
     @property
     def attaching(self) -> bool:
@@ -184,8 +220,17 @@ class TrainerDesk:
         book = self._book
         return book.cursor > book.committed and book.reserved >= CHECKPOINT_SHARE * book.capacity
 
+    # ---- shared pieces
+
+    def _journal(self, call: AttachTrainer | AdvanceCursor) -> None:
+        self._cursors[call.ticket] = call
+        self._emit(JournalCursor(call.ticket, call.fence, call.next_group, call.step))
+
     def _refuse(self, ticket: int, error: FencedError | BugError | InfraError) -> None:
         self._emit(Answer(ticket, error, accepted=False))
+
+    def _fenced(self, fence: int) -> FencedError:
+        return FencedError(f"trainer fence {fence} is over: {self.fence}", fix=_FOREVER_FENCED)
 
     def _broken(self, next_group: int, step: int) -> BugError:
         rank, batch = self._book.ranks.rank(next_group), self._book.settings.batch_groups

@@ -1,4 +1,6 @@
-"""What a worker holds and owes: groups in work, samples made, failures to tell, evaluation rows. Pure.
+"""State machine of a worker: groups in work, samples made, failures to report, evaluation rows.
+
+Pure.
 
 It is told what happened, with the time, and answers what to do. Promises: a sample once made is not made again, and is
 kept until a trainer's checkpoint holds its group; everything the controller must know is said again on every new
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
-from areal.rollout.worker.reports import (
+from areal.rollout.contract.values import (
     Done,
     Evaluated,
     EvaluationGrant,
@@ -249,7 +251,7 @@ class WorkerCore:
         meta = result.stored or sample.meta
         if held is not None:
             held.stored = meta
-        self._done[sample.group, sample.index] = Done(sample.group, sample.index, meta)
+        self._done[sample.group, sample.index] = Done.of(sample.group, sample.index, meta)
         self._forget_if_idle(sample.group)
 
     def tick(self, now: float, can_serve: Callable[[int], bool]) -> list[Expired]:
@@ -289,26 +291,28 @@ class WorkerCore:
         self._done.clear()
         self._failed.clear()
         self._new_evaluated.clear()
-        done = [
-            Done(group, index, sample.stored)
+        done = tuple(
+            Done.of(group, index, sample.stored)
             for group, made in self.samples.items()
             for index, sample in made.items()
             if sample.stored is not None
-        ]
+        )
         return Report(
             done=done,
-            failures=list(self.failures.values()),
-            evaluated=list(self._evaluated.values()),
-            released=self._take_released(),
-            held=[self._held(group, held, has_tokens) for group, held in self.groups.items() if self._in_work(group)],
+            failures=tuple(self.failures.values()),
+            evaluated=tuple(self._evaluated.values()),
+            released=tuple(self._take_released()),
+            held=tuple(
+                self._held(group, held, has_tokens) for group, held in self.groups.items() if self._in_work(group)
+            ),
         )
 
     def report(self) -> Report:
         """What is new since the last message of this stream."""
-        done, self._done = list(self._done.values()), {}
-        failures, self._failed = self._failed, []
-        evaluated, self._new_evaluated = self._new_evaluated, []
-        return Report(done=done, failures=failures, evaluated=evaluated, released=self._take_released())
+        done, self._done = tuple(self._done.values()), {}
+        failures, self._failed = tuple(self._failed), []
+        evaluated, self._new_evaluated = tuple(self._new_evaluated), []
+        return Report(done=done, failures=failures, evaluated=evaluated, released=tuple(self._take_released()))
 
     # ---- how
 

@@ -1,4 +1,4 @@
-"""What a workflow calls `engine`: the user's side of one episode.
+"""The `engine` argument of a workflow: the user's side of one episode.
 
 Lives on the user's event loop. Carries every call to the worker's own loop and back, and fills in what the workflow
 need not know: sampling, the token budget, seeds by turn, the group's row and prompt.
@@ -16,6 +16,7 @@ import orjson
 from areal.errors import ArealError, DataError
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.workflow.base import Prompt
+from areal.workflow.episode import RejectedError
 from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.workflow.prompt import prompt_of
 from areal.workflow.tokenizer import Tokenizer
@@ -132,10 +133,19 @@ class EpisodeEngine:
         return self._group_row.prompt(row)
 
     async def agenerate(self, request: GenerationRequest) -> GenerationResult:
-        """See `Engine.agenerate`. The sample's token budget bounds every answer; with none left it is empty."""
-        ids = as_ids(request.input_ids)
+        """See `Engine.agenerate`. The sample's token budget bounds every answer; with none left it is empty.
+
+        Raises RejectedError when not even the first answer has room.
+        """
+        ids = as_ids(request.input_ids).copy()  # what was sent is compared with what comes back
         wanted = request.sampling or self.sampling
         room = max(0, min(wanted.max_new_tokens, self._max_sample_tokens - len(ids)))
+        if not room and not self._turn:
+            raise RejectedError(
+                f"a prompt of {len(ids)} tokens leaves no room for an answer: maxSampleTokens is "
+                f"{self._max_sample_tokens}",
+                fix="raise rollout.maxSampleTokens, or shorten the row",
+            )
         sampling = replace(wanted, max_new_tokens=room) if room != wanted.max_new_tokens else wanted
         if self._greedy and sampling.temperature:
             sampling = sampling.greedy()

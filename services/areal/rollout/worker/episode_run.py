@@ -1,7 +1,7 @@
 """The worker's side of one episode: its generations, its scores, and what they leave behind.
 
-Lives on the worker's loop. Remembers which policies made tokens of the episode, and the newest generation, so that an
-episode whose time is over can end as it is.
+Lives on the worker's loop. Remembers every answer as it was streamed, which the episode is compared with, and the
+newest generation, so that an episode whose time is over can end as it is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from areal.v1 import reward_pb2 as wire
 from areal.workflow.episode import Episode, Sequence
 from areal.workflow.generation import GenerationResult, Ids, Sampling
 from areal.workflow.seeds import sample_seed
+from areal.workflow.streamed import Streamed, other_sampling
 
 DEADLINE = "deadline"  # finish reason of a sequence whose group ran out of time
 
@@ -47,7 +48,6 @@ class EpisodeRun:
         attempt: int,
         affinity: str,
         floor: int,
-        max_staleness: int,
         greedy: bool,
     ) -> None:
         self.floor = floor
@@ -59,13 +59,11 @@ class EpisodeRun:
         self._index = index
         self._attempt = attempt
         self._affinity = affinity
-        self._max_staleness = max_staleness
         self._greedy = greedy
         self._generations: dict[Reply, Generation] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
-        self._policies: set[tuple[str, str]] = set()
+        self.answers: list[Streamed] = []
         self._newest: Generation | None = None
-        self._had_tokens = False
         self._closed = False
 
     @property
@@ -76,11 +74,9 @@ class EpisodeRun:
     @property
     def has_tokens(self) -> bool:
         """Whether any token of it was sampled."""
-        return self._had_tokens or any(generation.accumulator.tokens for generation in self._generations.values())
-
-    def policies(self) -> frozenset[tuple[str, str]]:
-        """The (PolicyId, server) pairs that made its tokens."""
-        return frozenset(self._policies)
+        return any(answer.result.spans for answer in self.answers) or any(
+            generation.accumulator.tokens for generation in self._generations.values()
+        )
 
     def partial(self) -> Episode | None:
         """The newest generation as it is, none of it trained; None before the first token."""
@@ -99,10 +95,6 @@ class EpisodeRun:
             sampling=sampling,
             affinity=self._affinity,
             floor=self.floor,
-            max_staleness=self._max_staleness,
-            group=self._group,
-            index=self._index,
-            attempt=self._attempt,
             seed=seed,
         )
 
@@ -110,8 +102,8 @@ class EpisodeRun:
             self._generations.pop(reply, None)
             outcome = generation.outcome
             if isinstance(outcome, GenerationResult):
-                self._policies.update((span.policy_id, span.server_id) for span in outcome.spans)
-                self._had_tokens = self._had_tokens or bool(outcome.spans)
+                other = "" if self._greedy else other_sampling(sampling, self._settings.sampling)
+                self.answers.append(Streamed(turn, ids, outcome.copied(), other))
             reply(outcome)
 
         try:
@@ -165,5 +157,6 @@ class EpisodeRun:
     def close(self) -> None:
         """The episode is over: cancel what it left running."""
         self._closed = True
+        self._newest = None  # its callback holds this run
         for reply in [*self._generations, *self._scores]:
             self.withdraw(reply)

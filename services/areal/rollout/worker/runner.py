@@ -1,8 +1,8 @@
 """Runs episodes of the user's workflow, many at once, and says how each ended.
 
 Owns the user's event loop and the guard over it: an exception, a None, a hang or a blocking call costs the episode
-that did it. When the loop itself is held, the culprit is charged with a hang, the loop is replaced, and the other
-episodes on it are nobody's fault. Lives on the worker's loop; knows nothing of leases.
+that did it. When the loop itself is held, the culprit and its siblings, which run the same row, are charged with a
+hang, the loop is replaced, and the other episodes on it begin anew. Lives on the worker's loop; knows no leases.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from typing import Any
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
+from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, Settings
-from areal.rollout.worker.reports import FailureKind
 from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
 from areal.v1 import common_pb2 as common
 from areal.workflow.base import RolloutWorkflow
-from areal.workflow.episode import Episode, check_episode
+from areal.workflow.episode import Episode, RejectedError, check_episode
+from areal.workflow.streamed import check_streamed
 from areal.workflow.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -61,6 +62,7 @@ class _Slot:
     key: Key
     run: EpisodeRun
     user: UserLoop
+    again: Callable[[], None]  # begin it anew
     task: asyncio.Task[Any] | None = None
     ended: bool = field(default=False)
 
@@ -98,7 +100,7 @@ class Runner:
         """Episodes under way."""
         return len(self._slots)
 
-    def start(self, key: Key, row_json: bytes, *, floor: int, attempt: int = 0, max_staleness: int = 0) -> None:
+    def start(self, key: Key, row_json: bytes, *, floor: int, attempt: int = 0) -> None:
         """Begin an episode; `on_end` tells its end, unless it is stopped."""
         if key in self._slots:
             self.stop(key)
@@ -114,10 +116,13 @@ class Runner:
             attempt=attempt,
             affinity=affinity,
             floor=floor,
-            max_staleness=max_staleness,
             greedy=greedy,
         )
-        slot = self._slots[key] = _Slot(key, run, self._user)
+
+        def again() -> None:
+            self.start(key, row_json, floor=run.floor, attempt=attempt)
+
+        slot = self._slots[key] = _Slot(key, run, self._user, again)
         engine = EpisodeEngine(
             self._user,
             self._mailbox,
@@ -138,21 +143,23 @@ class Runner:
 
     def stop_group(self, group: int) -> None:
         """End all episodes of a prompt group."""
-        for key in [key for key in self._slots if key.group == group and not key.evaluation]:
-            self.stop(key)
+        for slot in self._of_group(group):
+            self.stop(slot.key)
 
     def change_floor(self, group: int, floor: int) -> None:
         """The group's floor changed."""
-        for key, slot in self._slots.items():
-            if key.group == group and not key.evaluation:
-                slot.run.floor = floor
+        for slot in self._of_group(group):
+            slot.run.floor = floor
         self._client.change_floor(str(group), floor)
 
     def has_tokens(self, group: int) -> bool:
         """Whether any token was sampled by a running episode of the group."""
-        return any(
-            slot.run.has_tokens for key, slot in self._slots.items() if key.group == group and not key.evaluation
-        )
+        return any(slot.run.has_tokens for slot in self._of_group(group))
+
+    def _of_group(self, group: int) -> list[_Slot]:
+        """The running episodes of a prompt group."""
+        _, keys = self._rows.get(("", group), (None, ()))
+        return [self._slots[key] for key in keys]
 
     def expire(self, key: Key, *, keep_partial: bool) -> None:
         """An episode's time is over. Waiting for the engine it ends as it is; otherwise the user's code hangs."""
@@ -167,7 +174,8 @@ class Runner:
         elif blocked and slot.user.current_owner() is not slot:
             ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
         else:
-            where = slot.user.stack() if blocked else stack_of(slot.task) if slot.task else ""
+            task = slot.task  # the user's loop clears it at the episode's end
+            where = slot.user.stack() if blocked else stack_of(task) if task else ""
             ending = _hang("the workflow did not end in its time", where)
         self._remove(key)
         self._cancel(slot)
@@ -204,6 +212,8 @@ class Runner:
             ending = Ending(kind=FailureKind.REJECTED, message="the workflow returned None")
             if result is not None:
                 ending = Ending(episode=result)
+        finally:
+            slot.task = None  # a task whose context names its slot must not be held by it
         self._mailbox.post(self._finished, slot, ending)
 
     # ---- on the worker's loop
@@ -215,7 +225,8 @@ class Runner:
         slot.run.close()
         if ending.episode is not None:
             try:
-                check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size, policies=slot.run.policies())
+                check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size)
+                check_streamed(ending.episode, slot.run.answers)
                 ending = Ending(episode=ending.episode, verdict=slot.run.verdict)
             except DataError as error:
                 ending = _failure(error)
@@ -258,13 +269,17 @@ class Runner:
         self.loops_replaced += 1
         self._user = UserLoop()
         self._workflow = self._make_workflow()
+        guilty = culprit.key if isinstance(culprit, _Slot) else None
         for slot in [slot for slot in self._slots.values() if slot.user is old]:
             self._remove(slot.key)
             slot.run.close()
-            ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
             if slot is culprit:
-                ending = _hang(f"the workflow blocked the event loop for {self._stall_s:.0f} s", where)
-            self._on_end(slot.key, ending)
+                message = f"the workflow blocked the event loop for {self._stall_s:.0f} s"
+                self._on_end(slot.key, _hang(message, where))
+            elif guilty is not None and (slot.key.group, slot.key.evaluation) == (guilty.group, guilty.evaluation):
+                self._on_end(slot.key, _hang("another sample of this row blocked the event loop", where))
+            else:
+                slot.again()  # nobody's fault: it counts as no try
 
 
 def _hang(message: str, where: str) -> Ending:
@@ -273,6 +288,8 @@ def _hang(message: str, where: str) -> Ending:
 
 
 def _failure(error: BaseException) -> Ending:
+    if isinstance(error, RejectedError):
+        return Ending(kind=FailureKind.REJECTED, message=error.message, fix=error.fix)
     trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS:]
     if isinstance(error, ArealError):
         kind = FailureKind.INFRA if isinstance(error, InfraError | BugError) else FailureKind.EXCEPTION

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from areal.errors import BugError
 from areal.ledger import payload
 from areal.ledger.values import NewSample, SampleMeta
 from areal.v1 import common_pb2 as common
+from areal.values.policy import version_of
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import version_of
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,18 @@ class Origin:
     verdict: common.Verdict | None = None
 
 
-def versions_of(episode: Episode) -> tuple[int, int]:
-    """Oldest and newest policy version of any sampled token; −1 when there is none."""
+def versions_of(episode: Episode) -> tuple[int, int] | None:
+    """Oldest and newest policy version of any sampled token; None when there is none."""
     versions = [version_of(span.policy_id) for sequence in episode.sequences for span in sequence.spans]
-    return (min(versions), max(versions)) if versions else (-1, -1)
+    return (min(versions), max(versions)) if versions else None
 
 
 def build(episode: Episode, origin: Origin) -> NewSample:
-    """Serialise an episode, which was checked before, with its checksum."""
-    oldest, newest = versions_of(episode)
+    """Serialise an episode, which was checked before, with its checksum. Raises BugError without a sampled token."""
+    versions = versions_of(episode)
+    if versions is None:
+        raise BugError(f"sample {origin.index} of group {origin.group} has no sampled token")
+    oldest, newest = versions
     sample = common.Sample(
         key=common.SampleKey(group=origin.group, index=origin.index, attempt=origin.attempt),
         sequences=[_sequence(sequence) for sequence in episode.sequences],

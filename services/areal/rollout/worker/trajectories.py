@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from areal.files import append_lines
 from areal.rollout.worker.samples import versions_of
 from areal.v1 import common_pb2 as common
 from areal.workflow.episode import Episode
@@ -36,7 +37,7 @@ class TrajectoryLog:
     def add(self, group: int, index: int, episode: Episode, verdict: common.Verdict | None = None) -> None:
         """Keep a sample, if it is its group's first; `verdict` is what came of its last scoring."""
         if index == 0:
-            self._lines.append(orjson.dumps(self._line(group, index, episode, verdict)) + b"\n")
+            self._lines.append(orjson.dumps(self._line(group, index, episode, verdict)))
 
     def flush(self) -> None:
         """Write what was kept."""
@@ -44,11 +45,7 @@ class TrajectoryLog:
         if not lines or self._failed:
             return
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
-                file.write(b"".join(lines))
-                full = file.tell() > self._max_bytes
-            if full:
+            if append_lines(self._path, lines) > self._max_bytes:
                 self._path.replace(self._path.with_suffix(".jsonl.1"))
         except OSError as error:
             self._failed = True
@@ -65,7 +62,7 @@ class TrajectoryLog:
             "prompt": self._tokenizer.decode(ids[:start], skip_special=False)[-MAX_TEXT:],
             "completion": self._tokenizer.decode(ids[start:], skip_special=False)[:MAX_TEXT],
             "reward": episode.reward,
-            "versions": list(versions_of(episode)),
+            "versions": list(versions_of(episode) or ()),
             "truncated": episode.truncated,
             **({} if verdict is None else {"verdict": _shown(verdict)}),
         }

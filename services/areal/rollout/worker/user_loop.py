@@ -1,7 +1,8 @@
-"""The thread that runs the user's code, so that whatever it does, heartbeats go on.
+"""An event loop in a thread of its own, for the user's code: heartbeats go on whatever that code does.
 
-Owns one event loop in a daemon thread and says whether it still turns. A loop that a blocking call holds can't be freed
-for certain; it is abandoned: told to stop by an exception in its thread, and never used again.
+Owns the loop and its daemon thread, and says whether the loop still turns and whose task it runs. A loop that a
+blocking call holds can't be freed for certain; it is abandoned: told to stop by an exception in its thread, and never
+used again.
 """
 
 from __future__ import annotations
@@ -18,11 +19,18 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar, copy_context
 from typing import Any
-from weakref import WeakKeyDictionary
 
 log = logging.getLogger(__name__)
 
+_LAST_WORDS_S = 0.5  # for the cleanup of cancelled user code when its loop ends
+
 _OWNER: ContextVar[object] = ContextVar("owner of a task", default=None)
+
+
+class OwnedTask(asyncio.Task[Any]):
+    """A task that knows its owner. The owner ends with the task: no table keeps either of them."""
+
+    owner: object = None
 
 
 class Abandoned(BaseException):
@@ -62,7 +70,6 @@ class UserLoop:
         self.loop = asyncio.new_event_loop()
         self.loop.set_task_factory(self._make_task)
         self.mailbox = Mailbox(self.loop)
-        self._owners: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
         self.last_turn = time.monotonic()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -71,6 +78,11 @@ class UserLoop:
         asyncio.set_event_loop(self.loop)
         with contextlib.suppress(Abandoned):
             self.loop.run_forever()
+            for task in (tasks := asyncio.all_tasks(self.loop)):
+                task.cancel()
+            if tasks:
+                self.loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_WORDS_S))
+            self.loop.close()
 
     def ping(self) -> None:
         """Ask for a sign of life; `last_turn` moves when the loop turns."""
@@ -88,11 +100,11 @@ class UserLoop:
     def current_owner(self) -> object | None:
         """The owner of the task that the loop runs at this moment: the culprit, when the loop is held."""
         task = asyncio.current_task(self.loop)
-        return self._owners.get(task) if task is not None else None
+        return task.owner if isinstance(task, OwnedTask) else None
 
     def _make_task(self, loop: asyncio.AbstractEventLoop, coroutine: Any, **named: Any) -> asyncio.Task[Any]:
-        task = asyncio.Task(coroutine, loop=loop, **named)
-        self._owners[task] = _OWNER.get()
+        task = OwnedTask(coroutine, loop=loop, **named)
+        task.owner = _OWNER.get()
         return task
 
     def stack(self) -> str:

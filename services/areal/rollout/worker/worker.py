@@ -10,31 +10,35 @@ import asyncio
 import logging
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import count
 
-from areal.clients.controller import WorkClient
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.ledger.client import AsyncLedger
 from areal.net.heartbeat import PERIOD_S
+from areal.net.kept_stream import KeptStream
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.rollout.worker import samples, wire
+from areal.rollout.contract import wire
+from areal.rollout.contract.values import Evaluated, EvaluationGrant, Failure, FailureKind, Report, WorkerReport
+from areal.rollout.worker import samples
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
 from areal.rollout.worker.episode_run import DEADLINE, Settings
-from areal.rollout.worker.reports import Evaluated, EvaluationGrant, Failure, FailureKind, Report
 from areal.rollout.worker.runner import Ending, Key, Runner
 from areal.rollout.worker.storing import Storer
 from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
+
+ACTIONS_AT_ONCE = 64  # episodes begun or ended before the event loop serves others: about ten milliseconds
 
 
 @dataclass(frozen=True)
@@ -85,19 +89,27 @@ class Worker:
             tools.client, tools.reward, tools.tokenizer, settings, make_workflow, self._ended, stall_s=stall_s
         )
         self._storer = Storer(self.core, tools.ledger, tools.waits, self._news)
-        self._stream = WorkClient(
-            controller, token, hello=self._hello, report=self._report, on_orders=self._ordered, waits=tools.waits
+        self._stream: KeptStream[rollout.WorkerMessage, rollout.WorkOrders] = KeptStream(
+            controller,
+            token,
+            method=lambda channel: rollout_grpc.RolloutStub(channel).Work,
+            hello=lambda: [self._hello()],
+            report=self._report,
+            on_message=self._ordered,
+            waits=tools.waits,
+            what="controller",
         )
         self._evaluations: dict[Key, EvaluationGrant] = {}
         self._evaluation_time: dict[Key, float] = {}
-        self._beats = count(1)
+        self._actions: deque[Action] = deque()
+        self._acting = False
         self._counted = (0, 0)
         self._ticked = time.monotonic()
 
     async def run(self, stop: asyncio.Event) -> bool:
         """Work; True when the controller ended the run, False when it was asked to stop."""
-        self._stream.start()
         tasks = {
+            asyncio.create_task(self._stream.run(), name="controller stream"),
             asyncio.create_task(self._storer.run(), name="storing"),
             asyncio.create_task(self._clock(), name="clock"),
             asyncio.create_task(self.over.wait(), name="end of the run"),
@@ -109,6 +121,7 @@ class Worker:
                 task.result()  # a part that failed ends the worker with its error
             if not self.over.is_set():
                 self._do(self.core.release())
+                self._act(len(self._actions))
                 await self._storer.flush(timeout_s=2.0)
                 await self._stream.finish(timeout_s=2.0)
             return self.over.is_set()
@@ -116,7 +129,6 @@ class Worker:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._stream.close()
             self._runner.close()
             self._tools.trajectories.flush()
 
@@ -129,20 +141,16 @@ class Worker:
         return self._message(self.core.report())
 
     def _message(self, report: Report) -> rollout.WorkerMessage:
-        message = wire.message(report, self._tools.waits.list())
-        message.worker_id = self._identity.worker_id
-        message.capacity_groups = self._identity.capacity_groups
-        message.tokens_total = self._tools.client.tokens_total
-        message.beat.CopyFrom(
-            common.Beat(
-                node=socket.gethostname(),
-                incarnation=self._identity.incarnation,
-                seq=next(self._beats),
-                monotonic_s=time.monotonic(),
-                progress=self._tools.progress.value,
-            )
+        identity, tools = self._identity, self._tools
+        told = WorkerReport(
+            identity.worker_id,
+            identity.incarnation,
+            identity.capacity_groups,
+            report,
+            progress=tools.progress.value,
+            tokens_total=tools.client.tokens_total,
         )
-        return message
+        return wire.worker_message(told, socket.gethostname(), tools.waits.list())
 
     def _ordered(self, orders: rollout.WorkOrders) -> None:
         core = self.core
@@ -165,30 +173,43 @@ class Worker:
             if core.change_floor(change.group, change.floor):
                 self._runner.change_floor(change.group, change.floor)
         for row in orders.evaluations:
-            self._do(core.grant_evaluation(wire.evaluation(row)))
+            self._do(core.grant_evaluation(wire.evaluation_grant(row)))
         if orders.resend:
             core.resend()
         self._news()
 
     def _do(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            match action:
-                case Start(group, index, attempt):
-                    grant = self.core.groups[group].grant
-                    self._runner.start(
-                        Key(group, index),
-                        grant.row_json,
-                        floor=grant.floor,
-                        attempt=attempt,
-                        max_staleness=grant.max_staleness,
-                    )
-                case Stop(group):
-                    self._runner.stop_group(group)
-                case StartEvaluation(grant):
-                    key = Key(grant.row, 0, grant.evaluation_id)
-                    self._evaluations[key] = grant
-                    self._evaluation_time[key] = self._deadline_s
-                    self._runner.start(key, grant.row_json, floor=grant.floor)
+        """Carry out actions in their order, soon: a thousand leases in one message must not hold up the next beat."""
+        self._actions.extend(actions)
+        if self._actions and not self._acting:
+            self._acting = True
+            asyncio.get_running_loop().call_soon(self._act)
+
+    def _act(self, most: int = ACTIONS_AT_ONCE) -> None:
+        self._acting = False
+        for _ in range(min(most, len(self._actions))):
+            self._carry_out(self._actions.popleft())
+        self._do(())
+
+    def _carry_out(self, action: Action) -> None:
+        match action:
+            case Start(group, index, attempt):
+                held = self.core.groups.get(group)
+                if held is None or not self.core.wants(group, index):
+                    return  # revoked meanwhile
+                self._runner.start(
+                    Key(group, index),
+                    held.grant.row_json,
+                    floor=held.floor,
+                    attempt=attempt,
+                )
+            case Stop(group):
+                self._runner.stop_group(group)
+            case StartEvaluation(grant):
+                key = Key(grant.row, 0, grant.evaluation_id)
+                self._evaluations[key] = grant
+                self._evaluation_time[key] = self._deadline_s
+                self._runner.start(key, grant.row_json, floor=grant.floor)
 
     def _news(self) -> None:
         if self.core.storing:
@@ -249,7 +270,9 @@ class Worker:
                 )
             )
             return
-        oldest, newest = samples.versions_of(ending.episode)
+        versions = samples.versions_of(ending.episode)
+        assert versions is not None, "an episode without a sampled token was checked"
+        oldest, newest = versions
         self.core.evaluated(Evaluated(grant.evaluation_id, grant.row, ending.episode.reward, oldest, newest))
 
     # ---- time

@@ -17,7 +17,7 @@ from pydantic_core import PydanticUndefined
 
 from areal.spec.block import Block, blocks_in, fields_of, item_block, members_of, tags_of
 from areal.spec.quantity import show_bytes
-from areal.spec.text import Wire
+from areal.spec.text import MEANING, Wire
 
 Schema = dict[str, Any]
 
@@ -79,11 +79,12 @@ def _typed(annotation: Any, limits: list[Any], extra: dict[str, Any], *, default
         size = {"minItems": count, "maxItems": count, "x-kubernetes-list-type": "atomic"}
         return {"type": "array", "items": item, **size}
     if origin is dict:
-        _, value = get_args(annotation)
+        key, value = get_args(annotation)
         size = {"maxProperties": _limit(limits, "max_length")}
         if value is Any:
             return {"type": "object", "x-kubernetes-preserve-unknown-fields": True, **size}
-        return {"type": "object", "additionalProperties": _typed(value, [], {}, defaults=False), **size}
+        inner = _typed(value, [], {}, defaults=False)
+        return {"type": "object", "additionalProperties": inner, **size, **_keys(key)}
     made: Schema = _PLAIN[annotation](limits)
     return made
 
@@ -103,6 +104,24 @@ def _list_schema(annotation: Any, limits: list[Any], extra: dict[str, Any], *, d
     if key:
         schema["x-kubernetes-list-map-keys"] = [key]
     return schema
+
+
+def _keys(key: Any) -> Schema:
+    """The form of a map's keys, for which a schema has no words."""
+    _, limits = _unwrapped(key, [])
+    shape = _string(limits)
+    terms = []
+    if "maxLength" in shape:
+        terms.append(f"size(k) <= {shape['maxLength']}")
+    if "minLength" in shape:
+        terms.append(f"size(k) >= {shape['minLength']}")
+    if "pattern" in shape:
+        terms.append(f"k.matches('{shape['pattern']}')")
+    if not terms:
+        return {}
+    meant = MEANING.get(shape.get("pattern", ""), "text")
+    message = f"A key is {meant}, of at most {shape['maxLength']} characters. Write it so."
+    return {"x-kubernetes-validations": [{"rule": f"self.all(k, {' && '.join(terms)})", "message": message}]}
 
 
 def _string(limits: list[Any]) -> Schema:

@@ -42,14 +42,15 @@ class _Place:
 
     path: str
     absent: tuple[str, ...] = ()
+    field: FieldInfo | None = None
 
-    def below(self, name: str, *, may_be_absent: bool) -> _Place:
+    def below(self, name: str, field: FieldInfo, *, may_be_absent: bool) -> _Place:
         path = f"{self.path}.{name}" if self.path else name
-        return _Place(path, (*self.absent, path) if may_be_absent else self.absent)
+        return _Place(path, (*self.absent, path) if may_be_absent else self.absent, field)
 
     def unchanged(self) -> str:
-        """CEL: as it was. Adding and removing it are changes too."""
-        same = f"self.{self.path} == oldSelf.{self.path}"
+        """CEL: as it was. Adding and removing it are changes too; another spelling of a size is none."""
+        same = _same(self)
         if not self.absent:
             return same
         now, before = (" && ".join(f"has({root}.{path})" for path in self.absent) for root in ("self", "oldSelf"))
@@ -82,13 +83,33 @@ def _unequal(blocks: list[type[Block]], above: _Place) -> Iterator[tuple[_Place,
         fields = {**fields_of(block), **fields}
     for name, field in fields.items():
         shared = all(name in fields_of(block) for block in blocks)
-        place = above.below(name, may_be_absent=not (shared and filled_in(field)))
+        place = above.below(name, field, may_be_absent=not (shared and filled_in(field)))
         inner = blocks_in(field.annotation)
         changes = {*_changes(inner)} if inner else {_change(field)}
         if len(changes) > 1:
             yield from _unequal(inner, place)
         elif (change := changes.pop()) is not Change.LIVE:
             yield place, change
+
+
+def _is_amount(field: FieldInfo) -> bool:
+    from areal.spec.crd.schema import field_schema
+
+    return "x-kubernetes-int-or-string" in field_schema(field, defaults=False)
+
+
+def _same(place: _Place) -> str:
+    """CEL: a value that is there, and was, is the same. Sizes are compared by value: 2Gi is 2147483648."""
+    now, before = f"self.{place.path}", f"oldSelf.{place.path}"
+    if place.field is None:
+        return f"{now} == {before}"
+    if _is_amount(place.field):
+        return f"quantity(string({now})) == quantity(string({before}))"
+    fields = [field for block in blocks_in(place.field.annotation) for field in fields_of(block).items()]
+    if not any(_is_amount(field) for _, field in fields):
+        return f"{now} == {before}"
+    inner = [_Place(place.path).below(name, field, may_be_absent=not filled_in(field)) for name, field in fields]
+    return " && ".join(f"({each.unchanged()})" for each in inner)
 
 
 def _changes(blocks: list[type[Block]]) -> Iterator[Change]:

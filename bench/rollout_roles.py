@@ -1,0 +1,248 @@
+"""The processes of `bench/rollout.py`: real controller, workers and agents, each with probes that tell what it costs.
+
+`python rollout_roles.py ROLE given.json`. Each second the process writes its figures to the file that it was given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from areal.clients.generation import GenerationClient
+from areal.generation import agent as agent_module
+from areal.generation.agent import Agent, AgentSettings
+from areal.generation.engine_command import EngineStart, Launch
+from areal.ledger.client import AsyncLedger
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.contract import wire as contract_wire
+from areal.rollout.controller import wire as controller_wire
+from areal.rollout.controller.assemble import Parts, Paths, serve
+from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.settings import Settings
+from areal.rollout.worker.episode_run import Settings as EpisodeSettings
+from areal.rollout.worker.trajectories import TrajectoryLog
+from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.spec.serving import EmbeddedEngine
+from areal.v1 import common_pb2 as common
+from areal.v1 import generation_pb2 as generation
+from areal.v1 import rollout_pb2 as rollout
+from areal.workflow.base import Engine, RolloutWorkflow
+from areal.workflow.episode import Episode, Sequence
+from areal.workflow.generation import GenerationRequest, Sampling
+from areal.workflow.tokenizer import Tokenizer
+
+HERE = Path(__file__).resolve().parent
+PROBE_S = 0.01
+log = logging.getLogger("bench")
+
+
+@dataclass
+class Figures:
+    """What one process tells."""
+
+    role: str
+    pid: int = field(default_factory=os.getpid)
+    lag_ms: list[float] = field(default_factory=list)
+    beats_ms: list[float] = field(default_factory=list)  # controller: age of a message without samples at its arrival
+    data_ms: list[float] = field(default_factory=list)  # controller: of one with samples
+    logs_ms: list[float] = field(default_factory=list)
+    weights_at: dict[str, float] = field(default_factory=dict)  # agent: when a policy was first wanted
+    ends: dict[str, int] = field(default_factory=dict)  # worker: attempts by "server reason"
+    open_requests: int = 0
+    cpu_s: float = 0.0
+    memory_mb: list[float] = field(default_factory=list)
+    samples: int = 0
+
+    def clear(self) -> None:
+        """Measure from now on."""
+        self.lag_ms, self.beats_ms, self.data_ms, self.logs_ms = [], [], [], []
+
+
+async def probe(figures: Figures, path: Path) -> None:
+    """Watch the loop's lag; write the figures each second. SIGUSR1 begins the measured time."""
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, figures.clear)
+    process, wrote = psutil.Process(), time.monotonic()
+    imports = sum(process.cpu_times()[:2])
+    while True:
+        due = time.monotonic() + PROBE_S
+        await asyncio.sleep(PROBE_S)
+        now = time.monotonic()
+        figures.lag_ms.append(1000 * (now - due))
+        if now - wrote >= 1.0:
+            wrote = now
+            log.info("measuring")
+            figures.logs_ms.append(1000 * (time.monotonic() - now))
+            figures.cpu_s = sum(process.cpu_times()[:2]) - imports
+            figures.memory_mb.append(process.memory_info().rss / 1e6)
+            fresh = path.with_suffix(".tmp")
+            fresh.write_text(json.dumps(figures.__dict__))
+            fresh.replace(path)
+
+
+async def controller(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:
+    """The real controller; arrivals of messages are timed."""
+    worker_report, server_report = contract_wire.worker_report, controller_wire.server_report
+
+    def timed_worker(message: rollout.WorkerMessage, *, first: bool) -> Any:
+        age = 1000 * (time.monotonic() - message.beat.monotonic_s)
+        (figures.data_ms if message.done else figures.beats_ms).append(age)
+        figures.samples += len(message.done)
+        return worker_report(message, first=first)
+
+    def timed_server(message: rollout.ServerMessage) -> Any:
+        figures.beats_ms.append(1000 * (time.monotonic() - message.beat.monotonic_s))
+        return server_report(message)
+
+    contract_wire.worker_report, controller_wire.server_report = timed_worker, timed_server
+    root = Path(given["root"])
+    paths = Paths(root / "fences", root / "journal.jsonl", root / "kept.json", root / "evaluations.jsonl")
+    async with AsyncLedger(given["redis"], "bench", retry_for_s=1.0) as ledger:
+        parts = Parts(
+            job="bench",
+            token=given["token"],
+            settings=Settings(**given["settings"]),
+            paths=paths,
+            rows=Rows(root / "train", None, seed=1),
+            ledger=ledger,
+            metrics=RoleMetrics("controller", "bench"),
+            waits=WaitRegistry("controller"),
+            progress=ProgressCounter(),
+        )
+        await serve(parts, given["port"], stop)
+
+
+class NullWorkflow(RolloutWorkflow):
+    """One answer, scored by nobody."""
+
+    name = "null"
+
+    async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
+        """A prompt and its answer."""
+        prompt = engine.prompt(row)
+        result = await engine.agenerate(GenerationRequest(prompt.ids))
+        return Episode([Sequence.of(prompt.ids, result, float(len(result.output_ids) % 2))])
+
+
+class CountingClient(GenerationClient):
+    """Tallies how attempts end, by server."""
+
+    figures: Figures
+    opened = 0
+
+    def open(self, *arguments: Any) -> Any:
+        self.opened += 1
+        return super().open(*arguments)
+
+    def _ended(self, generation_: Any, end: generation.GenerateEnd) -> None:
+        name = f"{generation_.server_id} {generation.EndReason.Name(end.reason).removeprefix('END_REASON_')}"
+        self.figures.ends[name] = self.figures.ends.get(name, 0) + 1
+        super()._ended(generation_, end)
+        self.figures.open_requests = self.opened - sum(self.figures.ends.values()) + self.resubmissions_total
+
+
+async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:
+    """The real worker with a workflow that only generates."""
+    tokenizer = Tokenizer.from_dir(given["model"])
+    waits, progress = WaitRegistry(given["name"]), ProgressCounter()
+    client = CountingClient(
+        given["token"],
+        owner=given["name"],
+        vocab_size=tokenizer.vocab_size,
+        eos_ids=tokenizer.eos_ids,
+        waits=waits,
+        decode=tokenizer.decode,
+        on_tokens=progress.advance,
+    )
+    client.figures = figures
+    async with AsyncLedger(given["redis"], "bench") as ledger:
+        tools = Tools(
+            client=client,
+            reward=None,
+            ledger=ledger,
+            tokenizer=tokenizer,
+            trajectories=TrajectoryLog(Path(given["root"]) / f"{given['name']}.jsonl", tokenizer),
+            waits=waits,
+            progress=progress,
+            metrics=RoleMetrics("worker", "bench"),
+        )
+        tokens = given["tokens"]
+        made = Worker(
+            Identity(given["name"], f"{given['name']}.1", given["groups"], common.Digests()),
+            tools,
+            EpisodeSettings(1, Sampling(max_new_tokens=tokens), 1024, None, ""),
+            NullWorkflow,
+            given["controller"],
+            given["token"],
+            deadline_s=600.0,
+            stall_s=30.0,
+        )
+        await made.run(stop)
+        await client.close()
+
+
+async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:
+    """The real agent over a null engine."""
+
+    def launch(engine: EmbeddedEngine, start: EngineStart, *, cuda: bool) -> Launch:
+        argv = [sys.executable, str(HERE / "null_engine.py"), "--port", str(start.port)]
+        argv += ["--weight-version", start.weight_version, "--max-running", str(engine.max_running_requests)]
+        return Launch([*argv, "--step", str(given["step_s"]), "--interval", str(start.stream_interval)], {})
+
+    agent_module.engine_command.launch = launch
+    made = Agent(
+        AgentSettings(
+            server_id=given["name"],
+            job="bench",
+            token=given["token"],
+            incarnation=f"{given['name']}.{os.getpid()}",
+            controller=given["controller"],
+            model_path=Path(given["model"]),
+            tokenizer_path=Path(given["model"]),
+            engine=EmbeddedEngine(max_running_requests=given["max_running"]),
+            engine_port=given["engine_port"],
+            stream_interval=8,
+        )
+    )
+    want = made.core.want
+
+    def timed_want(wanted: Any) -> None:
+        figures.weights_at.setdefault(str(wanted.policy), time.monotonic())
+        want(wanted)
+
+    made.core.want = timed_want
+    await made.start()
+    await made.run(stop)
+
+
+ROLES = {"controller": controller, "worker": worker, "agent": agent}
+
+
+async def main(role: str, given: dict[str, Any]) -> None:
+    figures = Figures(role)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    probing = asyncio.create_task(probe(figures, Path(given["figures"])))
+    with contextlib.suppress(asyncio.CancelledError):
+        await ROLES[role](given, figures, stop)
+    probing.cancel()
+    if os.environ.get("AREAL_BENCH_TYPES"):
+        log.info("%s", Counter(type(item).__name__ for item in gc.get_objects()).most_common(12))
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    asyncio.run(main(sys.argv[1], json.loads(Path(sys.argv[2]).read_text())))

@@ -1,0 +1,102 @@
+"""Program extraction: the last fenced block of a completion in the right language.
+
+Pure text work in linear time. Reasoning (up to the last `</think>`) is no answer. A fence that never closes takes the
+rest; a fence in another language is no program; a completion without any fence is a program as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+TAIL_CHARS = 1_000_000  # an answer stands at the end
+PROGRAM_CHARS = 256_000
+
+ALIASES: Mapping[str, frozenset[str]] = {
+    "python": frozenset({"python", "py", "python3", "py3", "python2", "pypy", "pypy3"}),
+    "c": frozenset({"c", "c99", "c11", "c17", "gcc"}),
+    "cpp": frozenset({"cpp", "c++", "cxx", "cc", "c++11", "c++14", "c++17", "c++20", "cpp17", "cpp20", "g++"}),
+    "javascript": frozenset({"javascript", "js", "node", "nodejs", "mjs", "node.js"}),
+    "bash": frozenset({"bash", "sh", "shell", "zsh"}),
+    "java": frozenset({"java"}),
+    "go": frozenset({"go", "golang"}),
+    "rust": frozenset({"rust", "rs"}),
+}
+"""What fences are tagged with, by language."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. `tag` is the first word after the fence, in lower case."""
+
+    tag: str
+    source: str
+
+
+def program_of(completion: str, language: str = "python") -> str | None:
+    """The program of a completion; None when there is none, or it is longer than any program.
+
+    The last block tagged with the language; else the last untagged one; else, without any fence, the whole text.
+    """
+    answer = completion[-TAIL_CHARS:].rpartition("</think>")[2]
+    blocks = [block for block in _blocks(answer) if block.source.strip()]
+    tags = ALIASES.get(language, frozenset({language}))
+    for wanted in (tags, frozenset({""})):
+        for block in reversed(blocks):
+            if block.tag in wanted:
+                return _bounded(block.source)
+    if blocks or _has_fence(answer):
+        return None
+    return _bounded(answer.strip("\n")) if answer.strip() else None
+
+
+def _bounded(source: str) -> str | None:
+    return source if len(source) <= PROGRAM_CHARS else None
+
+
+def _has_fence(text: str) -> bool:
+    return any(_fence(line) is not None for line in text.split("\n"))
+
+
+def _blocks(text: str) -> Iterator[Block]:
+    opened: tuple[str, str, int] | None = None  # fence, tag, indent
+    lines: list[str] = []
+    for line in text.split("\n"):
+        mark = _fence(line)
+        if opened is None:
+            if mark is not None:
+                fence, info, indent = mark
+                opened, lines = (fence, _tag(info), indent), []
+        elif mark is not None and mark[0].startswith(opened[0]) and not mark[1]:
+            yield Block(opened[1], _source(lines))
+            opened = None
+        else:
+            lines.append(_dedent(line, opened[2]))
+    if opened is not None:
+        yield Block(opened[1], _source(lines))
+
+
+def _fence(line: str) -> tuple[str, str, int] | None:
+    """(fence, what follows it, its indent) of a line that opens or closes a block."""
+    bare = line.lstrip(" ")
+    for mark in ("`", "~"):
+        length = len(bare) - len(bare.lstrip(mark))
+        if length >= 3:
+            info = bare[length:].strip()
+            return None if mark in info else (mark * length, info, len(line) - len(bare))
+    return None
+
+
+def _tag(info: str) -> str:
+    """`python`, of "python title=x", "{.python}" or "python,ignore"."""
+    words = info.strip("{}").replace(",", " ").replace(":", " ").split()
+    return words[0].removeprefix(".").lower() if words else ""
+
+
+def _dedent(line: str, indent: int) -> str:
+    """A fence in a list item is indented, and its content with it."""
+    return line[min(indent, len(line) - len(line.lstrip(" "))) :]
+
+
+def _source(lines: list[str]) -> str:
+    return "".join(f"{line.removesuffix(chr(13))}\n" for line in lines)

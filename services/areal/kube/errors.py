@@ -1,0 +1,90 @@
+"""Typed errors of the API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from areal.errors import InfraError
+
+
+class ApiError(InfraError):
+    """The API server refused a request, or nobody answered it (`status` 0).
+
+    `reason` is Kubernetes' own word (`NotFound`, `Conflict`, `Invalid`); `details` its `Status.details`, `{}` if none.
+    """
+
+    def __init__(self, status: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.details: dict[str, Any] = dict(details or {})
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """How long the server asks to wait, where it says so."""
+        seconds = self.details.get("retryAfterSeconds")
+        return float(seconds) if seconds else None
+
+
+class UnreachableError(ApiError):
+    """No answer came: the connection failed or broke, or the deadline passed. The request may have been carried out."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(0, "Unreachable", message)
+
+
+class NotFoundError(ApiError):
+    """404: the object, or the resource itself, does not exist."""
+
+
+class ConflictError(ApiError):
+    """The object is not as the request presumes: its version, its uid, or its being there."""
+
+
+class AlreadyExistsError(ConflictError):
+    """409 to a create: an object of this name is there."""
+
+
+class GoneError(ApiError):
+    """410: the resourceVersion or the continue token is older than what the server keeps."""
+
+
+class InvalidError(ApiError):
+    """400 or 422: the object itself is refused, repeating is useless. The server's message names the fields."""
+
+
+class ForbiddenError(ApiError):
+    """401 or 403: RBAC, admission or quota says no."""
+
+
+class BusyError(ApiError):
+    """429 or 503 to the end of all retries: the server asks for patience."""
+
+
+_TYPES: dict[int, type[ApiError]] = {
+    HTTPStatus.BAD_REQUEST: InvalidError,
+    HTTPStatus.UNAUTHORIZED: ForbiddenError,
+    HTTPStatus.FORBIDDEN: ForbiddenError,
+    HTTPStatus.NOT_FOUND: NotFoundError,
+    HTTPStatus.CONFLICT: ConflictError,
+    HTTPStatus.GONE: GoneError,
+    HTTPStatus.UNPROCESSABLE_ENTITY: InvalidError,
+    HTTPStatus.TOO_MANY_REQUESTS: BusyError,
+    HTTPStatus.SERVICE_UNAVAILABLE: BusyError,
+}
+
+# How a server-side apply is refused for a field that a built-in type does not have, or for an entry given twice: as an
+# internal error, though the object is at fault.
+_NOT_OF_THE_SCHEMA = "failed to create typed patch object"
+
+
+def error_of(status: int, body: Mapping[str, Any], *, what: str) -> ApiError:
+    """The error of an HTTP status and the `Status` object (or nothing) that came with it. `what` names the request."""
+    reason = str(body.get("reason") or f"HTTP{status}")
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and str(body.get("message")).startswith(_NOT_OF_THE_SCHEMA):
+        status, reason = HTTPStatus.UNPROCESSABLE_ENTITY, "Invalid"
+    kind = AlreadyExistsError if reason == "AlreadyExists" else _TYPES.get(status, ApiError)
+    message = str(body.get("message") or f"HTTP {status}")
+    return kind(status, reason, f"{what}: {message}", body.get("details"))

@@ -1,0 +1,112 @@
+"""Job admission on this machine: the checks behind `areal check` and the refusals of `areal run`.
+
+Owns the list of what is asked: the job's rules, its files, what engine and trainer know of the model, free space.
+Writes and starts nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal.engine.model_config import ModelConfig
+from areal.errors import ArealError, DataError
+from areal.spec import Finding, RLJob, Severity, check, refuse
+from areal.spec.quantity import show_bytes
+from areal.stage.facts import config_of, sources_of
+from areal.stage.look import Looked, look
+from areal.stage.weight_files import WeightFiles
+
+_CHECKPOINT_BYTES = 12  # a parameter: float32 weights and the optimizer's two moments
+_SERVED_BYTES = {"float32": 4, "bfloat16": 2}
+_VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
+_CHANGES_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What speaks against a job. `faults` are the errors among the findings that files are the cause of."""
+
+    findings: tuple[Finding, ...]
+    faults: tuple[ArealError, ...]
+    unseen: tuple[str, ...]
+
+    def refuse(self, job_file: Path | str) -> None:
+        """Raise what `areal check` calls an error: a file's fault as it is, else the job's."""
+        if self.faults:
+            raise self.faults[0]
+        refuse(self.findings, job_file)
+
+
+def admit(job: RLJob, base_dir: Path, run_dir: Path) -> Admission:
+    """Look at everything that a run would meet in its first minute, apart from programs and expected answers."""
+    sources = sources_of(job, base_dir)
+    looked = look(job, sources, base_dir)
+    if sources.model is not None and not any(field == "spec.model.path" for field, _ in looked.faults):
+        _model(job, sources.model, looked)
+    findings = [_fault(job, field, error) for field, error in looked.faults]
+    findings += check(job, looked.facts, base_dir=base_dir)
+    findings += [
+        Finding("slow-import", Severity.WARNING, field, message, fix, job.where(field))
+        for field, message, fix in looked.warnings
+    ]
+    if looked.weights is not None and job.spec.runtime_ref is None:
+        findings += _space(job, looked.weights, run_dir)
+    findings.sort(key=lambda finding: finding.severity is not Severity.ERROR)
+    return Admission(tuple(findings), tuple(error for _, error in looked.faults), tuple(looked.unseen))
+
+
+def _fault(job: RLJob, field: str, error: ArealError) -> Finding:
+    where = job.where(field)
+    rule = {"spec.recipe.file": "recipe-import"}.get(field, "dataset" if ".dataset." in field else "model")
+    return Finding(rule, Severity.ERROR, field, error.message.removeprefix(f"{where}: "), error.fix, where)
+
+
+def _model(job: RLJob, model: Path, looked: Looked) -> None:
+    """What the engine and the trainer would say of the model."""
+    with looked.at("spec.model.path"):
+        if job.spec.generation.engine.type == "embedded":
+            try:
+                ModelConfig.from_dir(model)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise DataError(
+                    f"{model / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
+                    fix="save the model again",
+                ) from None
+        _trainable(model, config_of(model))
+
+
+def _trainable(model: Path, config: dict[str, Any]) -> None:
+    """Raise DataError for what the trainer refuses by the model's configuration."""
+    named = config.get("architectures") or []
+    if named and not str(named[0]).endswith("ForCausalLM"):
+        raise DataError(f"{model} is a {named[0]}, no causal language model", fix="use a model …ForCausalLM")
+    if not config.get("model_type"):
+        raise DataError(f"{model / 'config.json'} has no model_type", fix="save the model again")
+    for name in _CHANGES_LOGITS:
+        if config.get(name) not in (None, 1, 1.0):
+            raise DataError(f"the model's {name} changes its logits", fix="use a model without it")
+
+
+def needed_bytes(job: RLJob, weights: WeightFiles) -> int:
+    """What a run's checkpoints and published weights take at most."""
+    checkpoints = (job.spec.checkpoint.keep + 1) * weights.parameters * _CHECKPOINT_BYTES
+    published = _VERSIONS_KEPT * weights.parameters * _SERVED_BYTES[job.spec.generation.engine.dtype]
+    return checkpoints + published
+
+
+def _space(job: RLJob, weights: WeightFiles, run_dir: Path) -> list[Finding]:
+    place = next((each for each in [run_dir, *run_dir.parents] if each.exists()), None)
+    needed = needed_bytes(job, weights)
+    if place is None or (free := shutil.disk_usage(place).free) >= needed:
+        return []
+    keep = job.spec.checkpoint.keep
+    checkpoint = show_bytes(weights.parameters * _CHECKPOINT_BYTES)
+    message = (
+        f"{place} has {show_bytes(free)} free, the run needs {show_bytes(needed)}: {keep} + 1 checkpoints of "
+        f"{checkpoint} and {_VERSIONS_KEPT} versions of the weights"
+    )
+    fix = "Free space there, lower checkpoint.keep, or choose another disk with --run-dir."
+    return [Finding("disk-space", Severity.ERROR, "spec.checkpoint.keep", message, fix, job.where("spec.checkpoint"))]

@@ -1,0 +1,385 @@
+"""The table of roles: one frozen row for each, from which everything else that differs by role is made.
+
+Owns what is fixed about a role: its program, ports, life, who may call it, its secrets, its mounts and its pods. The
+table of a run on one machine, the launcher's command, StatefulSets, Services, NetworkPolicies, Secrets' items and the
+page of roles read it and know no role by name, unless they do something for that role alone. A new role is a row here,
+a name in `cluster_names.Role` and the module that its `entry` names. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal
+
+from areal.plan.cluster_names import (
+    ACL_KEY,
+    JOB_DIR,
+    LAUNCHER_PORT,
+    PORT_NUMBERS,
+    REDIS_CONF_KEY,
+    RESOLVED_KEY,
+    RUN_DIR,
+    TOKEN_KEY,
+    Role,
+    password_key,
+)
+from areal.plan.layout import RunLayout
+from areal.spec.job import JobSpec
+
+Count = Callable[[JobSpec, str | None], int]
+"""How many pods of a role a job has, told its spec and its verifier; 0 when it goes without the role."""
+
+
+class Program(StrEnum):
+    """What a role's container runs."""
+
+    AREAL_ROLE = "areal-role"  # the function that the row's `entry` names
+    TORCHRUN = "torchrun"  # the ranks of the trainer
+    REDIS = "redis-server"
+    RECEIVER = "receiver"  # `areal submit` writes its command itself
+
+
+class Outsider(StrEnum):
+    """A caller that is no pod of the job."""
+
+    OPERATOR = "operator"
+    MONITORING = "monitoring"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """Who may dial a role on a port, and what for. No port: any, in both directions."""
+
+    who: Role | Outsider
+    port: str | None  # one of the callee's ports, by name
+    why: str
+
+
+class Source(StrEnum):
+    """A user's file that pods read where the user put it."""
+
+    MODEL = "model"  # with its tokenizer
+    HOOKS = "hooks"
+    RECIPE = "recipe"
+    DATASET = "dataset"
+
+
+@dataclass(frozen=True)
+class RunPart:
+    """A part of the run directory that a role sees."""
+
+    path: Path
+    writable: bool = False
+    with_recipe: bool = False  # exists only when the job has a recipe
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What one pod takes unless a runtime or a job says otherwise: amounts for a small job on CPUs."""
+
+    requests: Mapping[str, str]
+    grace_s: int  # from SIGTERM to SIGKILL: what draining takes, and a margin
+    limits: Mapping[str, str] = field(default_factory=dict)
+    scratch: Mapping[str, str] = field(default_factory=dict)  # the emptyDir at /tmp
+    toolchains: Mapping[str, str] = field(default_factory=dict)  # the emptyDir at /var/tmp, where there is one
+
+
+@dataclass(frozen=True)
+class RoleSpec:
+    """All that is fixed about one role. Times in seconds."""
+
+    role: Role
+    what: str  # for people
+    program: Program
+    workload: Literal["StatefulSet", "Deployment", "Job", "Pod"]
+    template_key: str  # its field of `podTemplate` and of a runtime's `roles`
+    entry: str = ""  # `module:function` of AREAL_ROLE
+    count: Count = lambda spec, verifier: 1
+    indexed: bool = False  # rows and pods are `<role>-<index>`
+    gang: bool = False  # its pods are one distributed program: one row on one machine, restarted together in epochs
+    ports: tuple[str, ...] = ("grpc", "metrics")
+    start_s: float = 60.0  # from start to ready
+    drain_s: float = 10.0  # from SIGTERM to SIGKILL
+    pod_drain_s: float | None = None  # in a pod, where that differs
+    depends_on: tuple[Role, ...] = ()  # on one machine, these are ready before it starts
+    called_by: tuple[Caller, ...] = ()  # beside the operator and monitoring, which call every launcher and exporter
+    sealed: bool = False  # opens no connection at all, not even to DNS
+    secret: tuple[str, ...] = (TOKEN_KEY,)  # keys of the job's Secret, beside its Redis password
+    redis_login: str | None = None  # as whom it talks to Redis; also the key of an external Redis' Secret
+    run_parts: tuple[RunPart, ...] = ()
+    reads: tuple[Source, ...] = ()
+    needs: Needs | None = None  # None: the operator makes no pod of it
+    headless: bool = False  # its pods are dialled one by one
+    recreate: bool = False  # an update ends the old pod before it starts the new one
+    holds_model: bool = False  # only the operator replaces its pods; they get shared memory
+    max_unavailable: int | str | None = None  # of its disruption budget; None: it has none
+    evict_unready: bool = False  # a pod that isn't ready may be evicted whatever the budget says
+
+    @property
+    def runs_on(self) -> bool:
+        """Whether it runs as long as the job, not to an end of its own."""
+        return self.workload in ("StatefulSet", "Deployment")
+
+    @property
+    def readiness(self) -> Literal["grpc", "tcp"]:
+        """How its process is asked whether it is ready, on its port `grpc` or `main`."""
+        return "tcp" if self.program is Program.REDIS else "grpc"
+
+    @property
+    def supervised(self) -> bool:
+        """Whether a launcher supervises it in its pods: not Redis, and not tools, which end by themselves."""
+        return self.runs_on and self.program is not Program.REDIS
+
+    @property
+    def pod_ports(self) -> dict[str, int]:
+        """What its pods listen on beside the launcher's port, by purpose; the same words as in a resolved job."""
+        return {name: PORT_NUMBERS[name] for name in self.ports}
+
+    @property
+    def secret_keys(self) -> tuple[str, ...]:
+        """Keys of the job's Secret that its pods see."""
+        return self.secret + ((password_key(self.redis_login),) if self.redis_login else ())
+
+    @property
+    def command(self) -> list[str]:
+        """What the first process of its container is."""
+        job = ["--job", str(JOB_DIR / RESOLVED_KEY)]
+        if self.program is Program.REDIS:
+            return ["redis-server", str(JOB_DIR / REDIS_CONF_KEY)]
+        if self.supervised:
+            return ["areal-launch", *job, "--role", f"{self.role}", "--port", str(LAUNCHER_PORT)]
+        return ["areal-role", f"{self.role}", *job]
+
+    def row(self, index: int) -> str:
+        """The name of its row on one machine, and of its process: `worker-0`; what exists once has no index."""
+        return f"{self.role}-{index}" if self.indexed and not self.gang else f"{self.role}"
+
+    def member(self, index: int) -> str:
+        """The name of its row in a pod: there each member of a gang has a row of its own."""
+        return f"{self.role}-{index}" if self.indexed else f"{self.role}"
+
+
+_LAYOUT = RunLayout(Path(RUN_DIR))
+_WHOLE_RUN = (RunPart(_LAYOUT.root, writable=True),)
+_RECIPE = RunPart(_LAYOUT.recipe, with_recipe=True)
+
+_SANDBOX = Needs(
+    requests={"cpu": "100m", "memory": "256Mi"},
+    limits={"memory": "1Gi", "ephemeral-storage": "1Gi"},
+    scratch={"medium": "Memory", "sizeLimit": "256Mi"},  # gone with the pod, and nothing of it reaches a disk
+    grace_s=45,
+)
+_TOOL = Needs(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30)
+
+_REDIS_CALLERS = (
+    Caller(Role.CONTROLLER, "main", "the ledger"),
+    Caller(Role.TRAINER, "main", "takes batches from the ledger"),
+    Caller(Role.WORKER, "main", "adds samples to the ledger"),
+)
+_CONTROLLER_CALLERS = (
+    Caller(Role.WORKER, "grpc", "asks for work"),
+    Caller(Role.GENERATION, "grpc", "registers, learns which weights to serve"),
+    Caller(Role.TRAINER, "grpc", "publishes weights, moves the cursor"),
+    Caller(Outsider.OPERATOR, "grpc", "progress, hot fields"),
+)
+_TRAINER_CALLERS = (
+    Caller(Role.TRAINER, None, "rendezvous and collectives, on ports that torch chooses"),
+    Caller(Outsider.OPERATOR, "grpc", "progress, checkpoints"),
+)
+
+_ROWS = (  # in the order in which a job's roles are needed
+    RoleSpec(
+        role=Role.REDIS,
+        what="the ledger's store: samples that wait for training",
+        program=Program.REDIS,
+        workload="StatefulSet",
+        template_key="redis",
+        count=lambda spec, verifier: 0 if spec.replay.backend == "External" else 1,
+        ports=("main",),
+        start_s=30,
+        called_by=_REDIS_CALLERS,
+        sealed=True,
+        secret=(ACL_KEY,),
+        needs=Needs(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60),
+    ),
+    RoleSpec(
+        role=Role.REWARD,
+        what="scores answers with a built-in verifier",
+        program=Program.AREAL_ROLE,
+        entry="areal.reward.main:run",
+        workload="Deployment",
+        template_key="reward",
+        count=lambda spec, verifier: 0 if verifier in (None, "custom") else spec.reward.replicas,
+        called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
+        sealed=True,
+        needs=_SANDBOX,
+    ),
+    RoleSpec(
+        role=Role.REWARD_CUSTOM,
+        what="scores answers with the recipe's function",
+        program=Program.AREAL_ROLE,
+        entry="areal.reward.main:run",
+        workload="Deployment",
+        template_key="rewardCustom",
+        count=lambda spec, verifier: spec.reward.replicas if verifier == "custom" else 0,
+        called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function"),),
+        run_parts=(_RECIPE,),
+        needs=_SANDBOX,
+    ),
+    RoleSpec(
+        role=Role.CONTROLLER,
+        what="admits prompt groups, leases them to workers, closes them; keeps the journal",
+        program=Program.AREAL_ROLE,
+        entry="areal.rollout.controller.main:run",
+        workload="Deployment",
+        template_key="controller",
+        depends_on=(Role.REDIS,),
+        called_by=_CONTROLLER_CALLERS,
+        redis_login="controller",
+        run_parts=_WHOLE_RUN,  # journal, fences, evaluations; reads the dataset
+        needs=Needs(
+            requests={"cpu": "100m", "memory": "256Mi"},
+            limits={"memory": "2Gi"},
+            scratch={"sizeLimit": "256Mi"},
+            grace_s=45,
+        ),
+        recreate=True,  # a second one beside it would be fenced off, but why start it
+    ),
+    RoleSpec(
+        role=Role.GENERATION,
+        what="serves the newest weights: an agent beside an engine",
+        program=Program.AREAL_ROLE,
+        entry="areal.generation.main:run",
+        workload="StatefulSet",
+        template_key="generation",
+        count=lambda spec, verifier: spec.generation.replicas,
+        indexed=True,
+        ports=("grpc", "metrics", "engine"),
+        start_s=600,  # large models load for minutes; it dials the controller when that is there
+        drain_s=15,
+        called_by=(Caller(Role.WORKER, "grpc", "makes tokens"),),
+        run_parts=(RunPart(_LAYOUT.weights),),
+        reads=(Source.MODEL,),
+        needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
+        headless=True,
+        holds_model=True,
+        max_unavailable="25%",
+        evict_unready=True,  # a server that isn't ready serves nobody: it may go whatever the others do
+    ),
+    RoleSpec(
+        role=Role.WORKER,
+        what="runs the recipe's workflow: asks for tokens and scores, adds samples to the ledger",
+        program=Program.AREAL_ROLE,
+        entry="areal.rollout.worker.main:run",
+        workload="StatefulSet",
+        template_key="worker",
+        count=lambda spec, verifier: spec.rollout.workers,
+        indexed=True,
+        drain_s=15,
+        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM),
+        redis_login="worker",
+        run_parts=(_RECIPE, RunPart(_LAYOUT.trajectories, writable=True)),
+        reads=(Source.MODEL,),  # the tokenizer
+        needs=Needs(
+            requests={"cpu": "250m", "memory": "512Mi"},
+            limits={"memory": "4Gi"},
+            scratch={"sizeLimit": "2Gi"},
+            grace_s=60,
+        ),
+        headless=True,
+    ),
+    RoleSpec(
+        role=Role.TRAINER,
+        what="takes batches from the ledger, trains, publishes weights, writes checkpoints",
+        program=Program.TORCHRUN,
+        workload="StatefulSet",
+        template_key="trainer",
+        count=lambda spec, verifier: spec.trainer.replicas,
+        indexed=True,
+        gang=True,
+        ports=("grpc", "metrics", "rendezvous"),
+        start_s=600,
+        drain_s=60,  # draining ends with a checkpoint
+        pod_drain_s=600,  # a large one on a shared volume; the pod's own grace may be shorter
+        depends_on=(Role.REDIS, Role.CONTROLLER),
+        called_by=_TRAINER_CALLERS,
+        redis_login="trainer",
+        run_parts=_WHOLE_RUN,  # evidence, fences, checkpoints, weights, the model
+        reads=(Source.MODEL, Source.HOOKS),
+        needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=660),  # only its owner knows the model's size
+        headless=True,
+        holds_model=True,
+        max_unavailable=1,  # a drain takes one of them, and the gang starts again from its checkpoint
+    ),
+    RoleSpec(
+        role=Role.PREPARE,
+        what="looks at every source and fills the run directory, before all others",
+        program=Program.AREAL_ROLE,
+        entry="areal.launch.prepare:run",
+        workload="Job",
+        template_key="tools",
+        ports=(),
+        secret=(),
+        run_parts=_WHOLE_RUN,
+        reads=(Source.MODEL, Source.HOOKS, Source.RECIPE, Source.DATASET),
+        needs=_TOOL,
+    ),
+    RoleSpec(
+        role=Role.FINISH,
+        what="audits the run and writes its report, after all others",
+        program=Program.AREAL_ROLE,
+        entry="areal.stage.finish:run",
+        workload="Job",
+        template_key="tools",
+        ports=(),
+        secret=(),
+        run_parts=_WHOLE_RUN,
+        needs=_TOOL,
+    ),
+    RoleSpec(
+        role=Role.UPLOAD,
+        what="receives the user's files for `areal submit`",
+        program=Program.RECEIVER,
+        workload="Pod",
+        template_key="tools",
+        ports=(),
+        secret=(),
+    ),
+)
+
+ROLE_SPECS: dict[Role, RoleSpec] = {row.role: row for row in _ROWS}
+"""Every role, in the order in which a job needs them."""
+
+
+def spec_of(role: Role) -> RoleSpec:
+    """The row of a role."""
+    return ROLE_SPECS[role]
+
+
+def long_running() -> tuple[Role, ...]:
+    """Roles that run as long as the job."""
+    return tuple(role for role, row in ROLE_SPECS.items() if row.runs_on)
+
+
+def batch_jobs() -> tuple[Role, ...]:
+    """Roles that run to an end, before and after all others."""
+    return tuple(role for role, row in ROLE_SPECS.items() if row.workload == "Job")
+
+
+def redis_logins() -> dict[Role, str]:
+    """Roles that talk to Redis, and as whom."""
+    return {role: row.redis_login for role, row in ROLE_SPECS.items() if row.redis_login is not None}
+
+
+def counts(spec: JobSpec, verifier: str | None) -> dict[Role, int]:
+    """The long-running roles of a job and how many pods each has, in the order in which they are needed."""
+    pods = {role: ROLE_SPECS[role].count(spec, verifier) for role in long_running()}
+    return {role: count for role, count in pods.items() if count}
+
+
+def entries() -> dict[str, RoleSpec]:
+    """The rows that `areal-role` can start, by role."""
+    return {f"{role}": row for role, row in ROLE_SPECS.items() if row.entry}

@@ -1,1 +1,0 @@
-"""What runs inside a killable child process: user code and computer algebra. Nothing here talks to the network."""

@@ -1,0 +1,220 @@
+"""Dataset checks before a run: the first row that could be scored by no verifier stops the run, with its place.
+
+Expected answers of the math verifier must be mathematics that equals itself. They are read in processes that are killed
+at a deadline, so no row can stall the check, and the whole of it has a budget: what wasn't reached in time is reported,
+not refused. Tests of programs are read from the first rows only, for most mistakes are in all rows; what is wrong with
+a later one is a fault of its group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from areal.data import Snapshot
+from areal.errors import ArealError, DataError
+from areal.judge.formats.registry import suite_of
+from areal.reward.rows import gold_of_row
+from areal.reward.verifiers.extraction import gold_text, quick_verdict
+from areal.reward.verifiers.guards import too_complex
+from areal.reward.verifiers.math import SCORER
+from areal.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.scorer_pool.process import ScorerCommand
+from areal.spec.job import RLJob
+
+CHECK_S = 10.0  # an answer that needs longer could never be compared within a check's two seconds
+FIRST_ROWS = 2_000  # for a quick look: most mistakes are in all rows
+QUICK_BUDGET_S = 20.0
+FULL_BUDGET_S = 300.0  # some 80,000 different answers on two cores
+_AT_ONCE = 256  # answers between two looks at the clock, and at most read after the first bad one
+_MEMORY_BYTES = 1 << 30
+_SHOWN_CHARS = 80
+_FIX = "correct it, drop the row, or choose another verifier (exact compares text)"
+
+_SUITE_ROWS = 2_000
+_SUITE_BYTES = 64 << 20  # of rows that are read, at most
+
+SuiteRows = Iterable[tuple[str, Mapping[str, Any], int]]
+"""Where a row is, for people; the row; its length in bytes."""
+
+Rows = Iterable[tuple[str, Mapping[str, Any]]]
+"""Where a row is, for people, and the row."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was looked at."""
+
+    rows: int
+    read: int  # different answers that computer algebra has read
+    left: int = 0  # different answers that the budget left unread
+
+
+def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limit: int | None = None) -> Looked:
+    """Look at every row's expected answer, or at those of the first `limit` rows.
+
+    Raises:
+        DataError: names the first row whose expected answer can't be compared, and how many more there are.
+        InfraError: the processes that read answers can't be started.
+    """
+    known = 0
+    places: dict[str, str] = {}  # different answers that need reading → their first place
+    for place, row in itertools.islice(rows, limit):
+        known += 1
+        try:
+            gold = gold_text(gold_of_row(row, field))
+        except DataError as error:
+            raise DataError(f"{place}: {error.message}", fix=error.fix) from None
+        if not gold:
+            raise DataError(f'{place}: the expected answer in "{field}" is empty', fix=_FIX)
+        if quick_verdict(gold, gold):
+            continue
+        if (why := too_complex(gold, gold)) is not None:
+            raise DataError(_unusable(place, field, gold, why), fix=_FIX)
+        places.setdefault(gold, place)
+    if not places:
+        return Looked(known, 0)
+    golds = list(places)
+    bad, read = _in_thread(golds, budget_s)
+    if bad:
+        (first, why), *more = bad.items()
+        words = _unusable(places[first], field, first, why)
+        raise DataError(f"{words}, and {len(more)} more answers" if more else words, fix=_FIX)
+    return Looked(known, read, len(golds) - read)
+
+
+def check_snapshot(directory: Path, field: str, *, budget_s: float = FULL_BUDGET_S) -> Looked:
+    """The same for all rows of a prepared dataset."""
+    snapshot = Snapshot(directory)
+    try:
+        source = snapshot.meta.source
+        rows = ((f"{source}, row {number}", row) for number, row in enumerate(snapshot, start=1))
+        return check_golds(rows, field, budget_s=budget_s)
+    finally:
+        snapshot.close()
+
+
+def check_suites(job: RLJob, rows: SuiteRows) -> None:
+    """Raise DataError for the first row whose tests could judge no program, when programs are what the job scores."""
+    if job.spec.reward.verifier != "code":
+        return
+    left = _SUITE_BYTES
+    for number, (place, row, size) in enumerate(rows):
+        left -= size
+        if number >= _SUITE_ROWS or left < 0:
+            return
+        try:
+            suite_of(row, job.spec.reward.programs.format)
+        except ArealError as error:
+            raise DataError(f"{place}: {error.message.removeprefix('row: ')}", fix=error.fix) from None
+
+
+def rows_of_file(path: Path) -> SuiteRows:
+    """The rows of a file of JSON lines, as `check_suites` takes them. Lines without an object are others' business."""
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                row = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if isinstance(row, dict):
+                yield f"{path}:{number}", row, len(line)
+
+
+def rows_of_snapshot(directory: Path, split: str) -> SuiteRows:
+    """The rows of a prepared dataset, the same way; none when there is no such split."""
+    if not directory.exists():
+        return
+    snapshot = Snapshot(directory)
+    try:
+        for index in range(min(len(snapshot), _SUITE_ROWS)):
+            line = snapshot.row_json(index)
+            yield f"dataset.{split}, row {index + 1}", orjson.loads(line), len(line)
+    finally:
+        snapshot.close()
+
+
+def installed() -> bool:
+    """Whether expected answers can be looked at here."""
+    return importlib.util.find_spec("math_verify") is not None
+
+
+def _unusable(place: str, field: str, gold: str, why: str) -> str:
+    shown = gold if len(gold) <= _SHOWN_CHARS else f"{gold[:_SHOWN_CHARS]}…"
+    return f'{place}: the expected answer {shown!r} in "{field}" can\'t be compared as mathematics ({why})'
+
+
+def _in_thread(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
+    """Runs `_read` to its end wherever the caller is, inside an event loop or not."""
+    answer: list[tuple[dict[str, str], int]] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(asyncio.run(_read(golds, budget_s)))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="golds")
+    thread.start()
+    thread.join()
+    if failure:
+        raise failure[0]
+    return answer[0]
+
+
+async def _read(golds: list[str], budget_s: float) -> tuple[dict[str, str], int]:
+    """Bad answers with what is wrong with them, and how many were read. Stops soon after the first bad one."""
+    ends = time.monotonic() + budget_s
+    workers = max(1, min(os.cpu_count() or 1, -(-len(golds) // 16)))
+    command = ScorerCommand(SCORER, memory_bytes=_MEMORY_BYTES, preloaded=True, confined=True)
+    pool = KillablePool(command, PoolSize(least=1, most=workers))
+    bad: dict[str, str] = {}
+    read = 0
+    await pool.start()
+    try:
+        for start in range(0, len(golds), _AT_ONCE):
+            left_s = ends - time.monotonic()
+            if left_s <= 0 or bad:
+                break
+            part = golds[start : start + _AT_ONCE]
+            deadline_s = min(CHECK_S, left_s)
+            payloads = [[gold, gold, True] for gold in part]
+            outcomes = await pool.run(payloads, [deadline_s] * len(part), left_s)
+            for gold, outcome in zip(part, outcomes, strict=True):
+                wrong = _wrong(outcome, deadline_s)
+                read += wrong is not None
+                if wrong:
+                    bad[gold] = wrong
+    finally:
+        await pool.stop()
+    return bad, read
+
+
+def _wrong(outcome: Outcome, deadline_s: float) -> str | None:
+    """What is wrong with an answer; nothing ("") or not known (None)."""
+    match outcome:
+        case Answered(["EQUAL", _]):
+            return ""
+        case Answered(["NOT_EQUAL", _]):
+            return "it doesn't equal itself"
+        case Answered(["GOLD_UNPARSEABLE" | "UNPARSEABLE", _]):
+            return "math-verify can't read it"
+        case Answered([str(status), str(detail)]):
+            return f"{status}: {detail}" if detail else status
+        case DeadlineHit() if deadline_s >= CHECK_S:
+            return f"reading it takes more than {CHECK_S:g} s"
+        case Crashed(how):
+            return f"reading it ends the process ({how})"
+        case _:
+            return None

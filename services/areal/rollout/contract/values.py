@@ -1,0 +1,153 @@
+"""The values that workers and the rollout controller exchange. No protobuf here; `wire` converts, both ways."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from areal.ledger.values import SampleMeta
+
+
+class FailureKind(StrEnum):
+    """Why an episode gave no sample, or an evaluation row no score."""
+
+    NONE = ""
+    REJECTED = "rejected"  # the workflow returned None
+    EXCEPTION = "exception"  # the user's code raised
+    HANG = "hang"  # the user's code passed its deadline
+    INFRA = "infra"  # not the user's fault
+
+
+# ---- what a worker tells
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Sample (group, index) is in the ledger with these figures, maybe an earlier attempt's."""
+
+    group: int
+    index: int
+    reward: float
+    oldest_version: int
+    newest_version: int
+    max_staleness: int
+    tokens: int = 0
+    truncated: bool = False
+    attempt: int = 0
+
+    @classmethod
+    def of(cls, group: int, index: int, meta: SampleMeta) -> Done:
+        """The figures of a stored sample."""
+        return cls(
+            group=group,
+            index=index,
+            reward=meta.reward,
+            oldest_version=meta.oldest_version,
+            newest_version=meta.newest_version,
+            max_staleness=meta.max_staleness,
+            tokens=meta.tokens,
+            truncated=meta.truncated,
+            attempt=meta.attempt,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Sample (group, index) could not be made."""
+
+    group: int
+    index: int
+    attempt: int
+    kind: FailureKind
+    message: str = ""
+    fix: str = ""
+    traceback: str = ""
+
+    @property
+    def detail(self) -> str:
+        """All that is known of it."""
+        return _joined(self.message, self.fix, self.traceback)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The end of an evaluation row; a score when `kind` is NONE."""
+
+    evaluation_id: str
+    row: int
+    score: float = 0.0
+    oldest_version: int = -1
+    newest_version: int = -1
+    kind: FailureKind = FailureKind.NONE
+    message: str = ""
+    traceback: str = ""
+
+    @property
+    def detail(self) -> str:
+        """All that is known of its failure."""
+        return _joined(self.message, self.traceback)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A group that a worker works on when it opens a stream."""
+
+    group: int
+    attempt: int
+    indices: tuple[int, ...]
+    max_staleness: int
+    has_tokens: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is new since the last message. `held` is None except in the first message of a stream."""
+
+    done: tuple[Done, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    evaluated: tuple[Evaluated, ...] = ()
+    released: tuple[int, ...] = ()
+    held: tuple[Held, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """One message of a worker: who it is, how it stands, what is new."""
+
+    worker_id: str
+    incarnation: str
+    capacity: int
+    news: Report = Report()
+    progress: int = 0
+    tokens_total: int = 0
+
+
+# ---- what the controller orders
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A lease: a group and the samples it misses. A second one adds samples to a held group."""
+
+    group: int
+    attempt: int
+    missing: tuple[int, ...]
+    group_size: int
+    floor: int
+    max_staleness: int
+    row_json: bytes
+    deadline_s: float  # what is left of the group's time
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationGrant:
+    """One row of an evaluation."""
+
+    evaluation_id: str
+    row: int
+    floor: int
+    row_json: bytes
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)

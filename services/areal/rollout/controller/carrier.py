@@ -1,0 +1,263 @@
+"""Carries out what the controller's core decides, in the order that its promises need. Pure: `Ports` do the work.
+
+Owns the order of effects: an entry is in the journal before the ledger, or a caller, hears of it; what is kept is on
+disk before the call that changed it is answered; operations for a ledger that lost data are dropped with its epoch. One
+batch of journal entries and one of ledger operations is under way at a time; what is decided meanwhile is the next. The
+service drives it with asyncio, the simulation with virtual time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import takewhile
+from typing import Protocol, TypeAlias
+
+from areal.ledger.journal import JournalState
+from areal.ledger.values import CloseResult, CloseStatus, LedgerSnapshot
+from areal.rollout.controller.core import Controller, Rebuilt
+from areal.rollout.controller.decisions import (
+    Admit,
+    AdvanceLedger,
+    Answer,
+    CloseGroup,
+    Decision,
+    FleetChanged,
+    FloorChanged,
+    GrantLease,
+    JournalCursor,
+    JournalTombstone,
+    KeepHot,
+    KeepServed,
+    LeaseEvaluation,
+    RecordEvaluation,
+    ReopenGroup,
+    Resend,
+    Revoke,
+    ScanLedger,
+    StopWorkers,
+    WantWeights,
+)
+from areal.rollout.controller.inputs import (
+    Call,
+    CursorJournalled,
+    GroupClosed,
+    Input,
+    Journalled,
+    LedgerRestarted,
+    LedgerScanned,
+)
+from areal.rollout.controller.kept import Kept
+from areal.rollout.controller.settings import Settings
+
+Entry: TypeAlias = JournalTombstone | JournalCursor | CloseGroup
+Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
+LedgerAnswer: TypeAlias = CloseResult | LedgerSnapshot | None
+WorkOrder: TypeAlias = GrantLease | Revoke | FloorChanged | LeaseEvaluation
+
+_CLOSES_AT_ONCE = 64  # more would only queue inside the ledger's client
+
+
+class Ports(Protocol):
+    """What a carrier needs done. Each call returns at once."""
+
+    def wake(self) -> None:
+        """An input waits: call `Carrier.step` soon."""
+
+    def journal(self, entries: Sequence[Entry]) -> None:
+        """Write these and fsync, then call `Carrier.journalled`."""
+
+    def ledger(self, operations: Sequence[Operation]) -> None:
+        """Carry these out, at once or one after the other, and call `Carrier.answered` for each."""
+
+    def keep(self, kept: Kept) -> None:
+        """On disk when it returns."""
+
+    def reply(self, answer: Answer) -> None:
+        """A call has its answer."""
+
+    def order(self, order: WorkOrder) -> None:
+        """Tell the worker it names."""
+
+    def resend(self) -> None:
+        """Tell every worker to add its held samples again."""
+
+    def stop_workers(self) -> None:
+        """Tell every worker that the run is over."""
+
+    def tell_fleet(self) -> None:
+        """Tell every worker the whole fleet."""
+
+    def tell_servers(self) -> None:
+        """Tell every generation server the served weights."""
+
+    def record(self, evaluation: RecordEvaluation) -> None:
+        """Write an evaluation's result down."""
+
+    def admitted(self, group: int) -> None:
+        """A group exists from now on."""
+
+
+class Carrier:
+    """Feeds one core and carries its decisions out."""
+
+    def __init__(self, core: Controller, ports: Ports, kept: Kept) -> None:
+        self.core = core
+        self._ports = ports
+        self._kept = kept
+        self._inbox: list[Input] = []
+        self._tickets = 0
+        self._to_write: list[Entry] = []
+        self._writing: list[Entry] = []
+        self._to_ask: deque[Operation] = deque()
+        self._asked: list[Operation] = []
+
+    # ---- inputs
+
+    def post(self, item: Input) -> None:
+        """Something happened."""
+        self._inbox.append(item)
+        self._ports.wake()
+
+    def ask(self, call: Call) -> int:
+        """A call came: the ticket that its answer will hold."""
+        self._tickets += 1
+        self.post(replace(call, ticket=self._tickets))
+        return self._tickets
+
+    def step(self, now: float) -> None:
+        """Take what waits and carry out what follows from it."""
+        inbox, self._inbox = self._inbox, []
+        for item in inbox:
+            self.core.take(item, now)
+        self._carry(self.core.decide(now))
+
+    def tick(self, now: float) -> None:
+        """Time passed."""
+        self.core.tick(now)
+        self.step(now)
+
+    # ---- answers of the ports
+
+    def journalled(self) -> None:
+        """The entries given last are on disk: now the ledger or the core may hear of them."""
+        written, self._writing = self._writing, []
+        for entry in written:
+            match entry:
+                case JournalTombstone(group, reason):
+                    self.post(Journalled(group, reason))
+                case JournalCursor(ticket):
+                    self.post(CursorJournalled(ticket))
+                case CloseGroup(epoch):
+                    if epoch == self.core.book.epoch:
+                        self._to_ask.append(entry)
+        self._write_next()
+        self._ask_next()
+
+    def answered(self, operation: Operation, answer: LedgerAnswer) -> None:
+        """The ledger did an operation. An answer that nobody waits for any more changes nothing."""
+        if operation not in self._asked:
+            return
+        self._asked.remove(operation)
+        match operation, answer:
+            case CloseGroup(epoch, group, outcome), CloseResult(status, final, missing):
+                lacking = missing if status is CloseStatus.MISSING else ()
+                self.post(GroupClosed(epoch, group, final or outcome, lacking))
+            case ScanLedger(ticket, epoch), LedgerSnapshot():
+                self.post(LedgerScanned(ticket, epoch, answer))
+            case _:
+                pass
+        self._ask_next()
+
+    def ledger_restarted(self) -> None:
+        """The ledger's run id changed and it is claimed again: what was meant for the old one is void."""
+        self._to_ask.clear()
+        self._asked.clear()
+        self.post(LedgerRestarted())
+
+    @property
+    def unanswered(self) -> Sequence[Operation]:
+        """Operations given to the ledger that it did not answer yet."""
+        return tuple(self._asked)
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is on its way to the journal or the ledger."""
+        return not (self._to_write or self._writing or self._to_ask or self._asked)
+
+    # ---- decisions
+
+    def _carry(self, decisions: Iterable[Decision]) -> None:
+        ports = self._ports
+        for decision in decisions:
+            match decision:
+                case GrantLease() | Revoke() | FloorChanged() | LeaseEvaluation():
+                    ports.order(decision)
+                case JournalTombstone() | JournalCursor() | CloseGroup(short=True):
+                    self._to_write.append(decision)
+                case CloseGroup() | ReopenGroup() | ScanLedger() | AdvanceLedger():
+                    self._to_ask.append(decision)
+                case KeepServed(weights):
+                    self._keep(replace(self._kept, served=weights))
+                case KeepHot(max_steps, max_staleness, max_concurrent):
+                    self._keep(Kept(self._kept.served, max_steps, max_staleness, max_concurrent, self._kept.job_digest))
+                case Answer():
+                    ports.reply(decision)
+                case WantWeights():
+                    ports.tell_servers()
+                case FleetChanged():
+                    ports.tell_fleet()
+                case Resend():
+                    ports.resend()
+                case StopWorkers():
+                    ports.stop_workers()
+                case RecordEvaluation():
+                    ports.record(decision)
+                case Admit(group):
+                    ports.admitted(group)
+        self._write_next()
+        self._ask_next()
+
+    def _keep(self, kept: Kept) -> None:
+        self._kept = kept
+        self._ports.keep(kept)
+
+    def _write_next(self) -> None:
+        if self._to_write and not self._writing:
+            self._writing, self._to_write = self._to_write, []
+            self._ports.journal(self._writing)
+
+    def _ask_next(self) -> None:
+        """The next operation, or all closes up to the next other one."""
+        if not self._to_ask or self._asked:
+            return
+        closes = list(takewhile(lambda operation: isinstance(operation, CloseGroup), self._to_ask))[:_CLOSES_AT_ONCE]
+        for _ in range(max(1, len(closes))):
+            self._asked.append(self._to_ask.popleft())
+        self._ports.ledger(self.unanswered)
+
+
+def rebuild(
+    settings: Settings, journal: JournalState, kept: Kept, view: LedgerSnapshot, evaluated: Iterable[str]
+) -> tuple[Settings, Rebuilt]:
+    """What a controller starts from: its settings with hot fields as they were last set, and what it finds."""
+    settings = replace(
+        settings,
+        max_steps=settings.max_steps if kept.max_steps is None else kept.max_steps,
+        max_staleness=settings.max_staleness if kept.max_staleness is None else kept.max_staleness,
+        max_concurrent=settings.max_concurrent if kept.max_concurrent is None else kept.max_concurrent,
+    )
+    cursor = journal.cursor
+    next_group = cursor.next_group if cursor else 0
+    below = sum(1 for group in journal.tombstones if group < next_group)
+    rebuilt = Rebuilt(
+        view=view,
+        tombstones={group: tombstone.reason for group, tombstone in journal.tombstones.items()},
+        trainer_fence=cursor.fence if cursor else 0,
+        next_group=next_group,
+        trainer_step=(next_group - below) // settings.batch_groups,
+        served=kept.served,
+        evaluated=evaluated,
+    )
+    return settings, rebuilt

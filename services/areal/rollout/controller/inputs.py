@@ -1,0 +1,144 @@
+"""Inputs of the controller's core: frozen values, one for each kind of event.
+
+Owns the list of inputs, as `decisions` owns that of outputs. A run's inputs with their times replay the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from areal.rollout.contract.values import WorkerReport
+from areal.rollout.controller.reports import LedgerView, ServerReport, TrainerReport, Weights
+
+# ---- heartbeats
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBeat:
+    """A worker's message."""
+
+    report: WorkerReport
+
+
+@dataclass(frozen=True, slots=True)
+class ServerBeat:
+    """A generation agent's message."""
+
+    report: ServerReport
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerBeat:
+    """The trainer's message."""
+
+    report: TrainerReport
+
+
+# ---- calls; each is answered by an `Answer` with its ticket, which whoever queues the call fills in
+
+
+@dataclass(frozen=True, slots=True)
+class AttachTrainer:
+    """A trainer starts from a checkpoint. Its ledger `recover` came before."""
+
+    fence: int
+    next_group: int
+    step: int
+    ticket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceCursor:
+    """The trainer took every group below `next_group`, the last batch for `step`."""
+
+    fence: int
+    next_group: int
+    step: int
+    ticket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PublishWeights:
+    """New weights lie on the volume."""
+
+    fence: int
+    weights: Weights
+    ticket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProposeTombstone:
+    """The trainer can't train a group."""
+
+    fence: int
+    group: int
+    reason: str
+    detail: str = ""
+    ticket: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SetHotFields:
+    """Change what may change while the job runs; None leaves a field as it is."""
+
+    max_steps: int | None = None
+    max_staleness: int | None = None
+    max_concurrent: int | None = None
+    ticket: int = 0
+
+
+# ---- answers to decisions
+
+
+@dataclass(frozen=True, slots=True)
+class Journalled:
+    """A tombstone is on disk."""
+
+    group: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CursorJournalled:
+    """The trainer's position is on disk; the ticket is that of the call that told it."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClosed:
+    """The ledger answered a close: the outcome that holds, or the samples that a complete one lacks."""
+
+    epoch: int
+    group: int
+    outcome: str
+    missing: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerScanned:
+    """The ledger was read; the ticket is that of the scan."""
+
+    ticket: int
+    epoch: int
+    view: LedgerView
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRestarted:
+    """The ledger's run id changed and it is claimed again: it may have lost a tail, or everything."""
+
+
+Call: TypeAlias = AttachTrainer | AdvanceCursor | PublishWeights | ProposeTombstone | SetHotFields
+Input: TypeAlias = (
+    WorkerBeat
+    | ServerBeat
+    | TrainerBeat
+    | Call
+    | Journalled
+    | CursorJournalled
+    | GroupClosed
+    | LedgerScanned
+    | LedgerRestarted
+)

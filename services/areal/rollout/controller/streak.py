@@ -1,0 +1,88 @@
+"""Circuit breaker of admission: counts groups in a row that ended untrained, slows admission down, names a stall.
+
+Owns the count since the last complete group. Groups that were filtered or turned down may be the job's own choice, and
+stall only at its limit. Failures (an exception, a hang, a deadline, infrastructure) pause admission exponentially and
+stall much earlier; a few groups are still tried after each pause, so that a cause that goes away ends the stall.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from areal.ledger.values import Reason
+from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.settings import retry_pause_s
+
+FAILED_TO_PAUSE = 16  # a few bad rows beside each other are no pattern
+FAILED_TO_STALL = 64
+_PROBES = 16  # groups after each pause
+_CHARACTERS = 300  # of a headline: what users raise may be long
+_ENDINGS = {
+    Reason.FILTERED: "were filtered",
+    Reason.REJECTED: "were rejected",
+    Reason.DEADLINE: "passed their deadline",
+    Reason.POISON: "crashed the trainer",
+    Reason.INFRA: "failed for want of infrastructure",
+}
+_FRAME = re.compile(r'File "(?:[^"]*/)?([^"/]+)", line (\d+)')
+
+
+class Streak:
+    """What happened since the last group that will be trained."""
+
+    def __init__(self) -> None:
+        self._ended: Counter[str] = Counter()  # by reason
+        self._failed = 0
+        self._newest = ""
+        self._pauses = 0
+        self._until = 0.0
+        self._probes = 0  # left, after the pause
+
+    def completed(self) -> None:
+        """A group will be trained."""
+        self._ended.clear()
+        self._failed = self._pauses = 0
+
+    def ended(self, now: float, verdict: Verdict) -> None:
+        """A group ended untrained. One beyond the end of the run says nothing."""
+        if verdict.reason == Reason.ENDED:
+            return
+        self._ended[verdict.reason] += 1
+        self._newest = headline(verdict.detail)
+        if verdict.chosen:
+            return
+        self._failed += 1
+        if self._failed >= FAILED_TO_PAUSE and now >= self._until and self._probes <= 0:
+            self._until = now + retry_pause_s(self._pauses)
+            self._pauses += 1
+            self._probes = _PROBES
+
+    def admissible(self, now: float, limit: int, most: int) -> int:
+        """How many groups may be admitted now, at most `most`; `limit` is that of `stall`."""
+        if limit and self._ended.total() >= limit:
+            return 0
+        if self._failed < FAILED_TO_PAUSE:
+            return most
+        return min(self._probes, most) if now >= self._until else 0
+
+    def admitted(self, count: int) -> None:
+        """So many groups were admitted just now."""
+        self._probes -= count
+
+    def stall(self, limit: int) -> str:
+        """Why nothing is trained, when `limit` groups in a row were not (0: any number may be), or too many failed."""
+        ended = self._ended.total()
+        if self._failed < FAILED_TO_STALL and not (limit and ended >= limit):
+            return ""
+        each = ", ".join(f"{count} {reason}" for reason, count in sorted(self._ended.items()))
+        how = _ENDINGS[Reason(next(iter(self._ended)))] if len(self._ended) == 1 else f"ended without training ({each})"
+        return f"{ended} groups in a row {how}: {self._newest}"
+
+
+def headline(detail: str) -> str:
+    """The first line of a tombstone's detail, with the place of its traceback's innermost frame."""
+    first = detail.partition("\n")[0].removeprefix("exception: ")[:_CHARACTERS]
+    frames = _FRAME.findall(detail)
+    words = f"{first} ({frames[-1][0]}:{frames[-1][1]})" if frames else first
+    return "".join(letter if letter.isprintable() else " " for letter in words)

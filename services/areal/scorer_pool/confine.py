@@ -1,0 +1,50 @@
+"""Confinement of a scorer process: drops capabilities, then Landlock and seccomp, before it reads a model's text.
+
+The math scorers parse and compute, nothing else: no file to write, no program, no process, no socket. Layers that the
+machine lacks are left out and said so. For a process that has imported what it needs; there is no way back.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from areal.sandbox.kernel import calls as kernel
+from areal.sandbox.kernel import landlock, mounts, seccomp
+
+LAYERS = ("no_new_privileges", "landlock", "seccomp")
+
+
+def confine() -> tuple[str, ...]:
+    """Gives up everything that judging text doesn't need; answers which of LAYERS hold now."""
+    held = []
+    if not kernel.supported():
+        return ()
+    version = landlock.abi()
+    for layer, apply in zip(LAYERS, (_no_new_privileges, _only_libraries, _only_computing), strict=True):
+        try:
+            apply(version)
+        except OSError:
+            continue  # a kernel without it; what stays open is said by its absence
+        held.append(layer)
+    return tuple(held)
+
+
+def _no_new_privileges(version: int) -> None:
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    kernel.drop_capabilities()
+
+
+def _only_libraries(version: int) -> None:
+    """Reads the interpreter's libraries, which are partly imported late; writes nothing."""
+    paths = (*mounts.library_paths(), *(os.path.realpath(path) for path in sys.path if path))
+    rules = landlock.ruleset([landlock.Rule(path, landlock.READ) for path in paths], version)
+    try:
+        landlock.restrict(rules)
+    finally:
+        os.close(rules)
+
+
+def _only_computing(version: int) -> None:
+    scoped = version >= landlock.SCOPES_FROM
+    seccomp.install(seccomp.program(seccomp.Policy(only_signal=None if scoped else os.getpid())))

@@ -1,0 +1,244 @@
+"""One child process as the service sees it: start, send a batch, receive results, ask what it works on, kill.
+
+Owns the process (whatever user code starts dies with it), the socket and the shared area. It decides
+nothing: who is to blame for a death is `pool`'s business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from areal.errors import DataError, InfraError
+from areal.scorer_pool import frames
+from areal.scorer_pool import progress as shared
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_REAP_S = 10.0  # after SIGKILL; longer means a process stuck in the kernel
+
+
+@dataclass(frozen=True)
+class ScorerCommand:
+    """What to start: the module of a scorer, and the arguments of its `make_judge`."""
+
+    scorer: str  # for example areal.reward.scorers.math
+    arguments: Sequence[str] = ()
+    memory_bytes: int = 0  # address space it may add after its start; 0 is no limit
+    environment: dict[str, str] = field(default_factory=dict)
+    preloaded: bool = False  # forked from a process that has imported everything; see `fork_server`
+    confined: bool = False  # gives up what judging doesn't need; see `confine`. For preloaded ones
+
+    @property
+    def name(self) -> str:
+        """The scorer in messages."""
+        return self.scorer.rpartition(".")[2]
+
+
+class Process(Protocol):
+    """What a child runs in."""
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def kill(self) -> None:
+        """Ends it and everything it started; asked again, whatever it takes. No error when it is gone."""
+
+
+class Starter(Protocol):
+    """Makes the children of one command."""
+
+    async def start_child(self, timeout_s: float) -> Child:
+        """A ready child. Raises DataError when none can ever work, InfraError when it died or wasn't ready in time."""
+
+    async def stop(self) -> None:
+        """Ends what it keeps for that."""
+
+
+class _Kept:
+    """A scorer under its keeper, known by the keeper's pid."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._told = False
+        self.pid = process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.returncode
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(signal.SIGKILL if self._told else signal.SIGTERM)
+            self._told = True
+
+
+class _Link(asyncio.Protocol):
+    def __init__(self) -> None:
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()  # None: the child closed its end
+        self.transport: asyncio.Transport | None = None
+        self._reader = frames.FrameReader()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self._reader.feed(data):
+                self.messages.put_nowait(message)
+        except InfraError:
+            assert self.transport is not None
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.messages.put_nowait(None)
+
+
+class Child:
+    """A running child. A `Starter` makes them."""
+
+    def __init__(self, process: Process, link: _Link, area: shared.Current) -> None:
+        self._process = process
+        self._link = link
+        self._area = area
+        self._rss_at_start = 0
+        self._scorer_pid = process.pid
+        self.items_sent = 0
+        self.layers: tuple[str, ...] = ()  # of its confinement
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.returncode is None and not (
+            self._link.transport is None or self._link.transport.is_closing()
+        )
+
+    def send(self, payloads: Sequence[Any]) -> int:
+        """Hands over a batch; returns the number of its first item over the child's life."""
+        assert self._link.transport is not None
+        first = self.items_sent
+        self._link.transport.write(frames.encode(payloads))
+        self.items_sent += len(payloads)
+        return first
+
+    async def receive(self, timeout_s: float) -> Any:
+        """The next message; None when the child closed its end. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            return await self._link.messages.get()
+
+    def working_on(self) -> tuple[int, float]:
+        """The item it began last, and when (monotonic)."""
+        return self._area.read()
+
+    def grown_bytes(self) -> int:
+        """By how much its resident memory has grown since it was ready."""
+        return self._rss() - self._rss_at_start
+
+    def is_ready(self, layers: Sequence[str], scorer_pid: int) -> None:
+        """It has said so."""
+        self.layers = tuple(layers)
+        self._scorer_pid = scorer_pid
+        self._rss_at_start = self._rss()
+
+    def _rss(self) -> int:
+        try:
+            return int(Path(f"/proc/{self._scorer_pid}/statm").read_bytes().split()[1]) * _PAGE_BYTES
+        except (OSError, IndexError):
+            return 0  # it has ended
+
+    async def kill(self) -> str:
+        """Ends the child and everything it started; says how the process ended."""
+        self._process.kill()
+        return await self.gone()
+
+    async def gone(self) -> str:
+        """Waits for the end of a process that is ending; says how it ended."""
+        try:
+            code = await asyncio.wait_for(self._process.wait(), _REAP_S)
+        except TimeoutError:
+            self._process.kill()
+            code = None
+        if self._link.transport is not None:
+            self._link.transport.abort()
+        self._area.close()
+        if code is None:
+            return "did not end"
+        return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+class Spawner:
+    """Starts each child as a new interpreter."""
+
+    def __init__(self, command: ScorerCommand) -> None:
+        self._command = command
+
+    async def start_child(self, timeout_s: float) -> Child:
+        """As `Starter` says."""
+        ours, theirs = socket.socketpair()
+        descriptor = shared.create()
+        command = self._command
+        argv = [sys.executable, "-m", "areal.scorer_pool.process_main", command.scorer, *command.arguments,
+                "--socket", str(theirs.fileno()), "--current", str(descriptor),
+                "--parent", str(os.getpid()), "--memory-bytes", str(command.memory_bytes)]  # fmt: skip
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), descriptor),
+                start_new_session=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1", **command.environment},
+            )
+            area = shared.Current(descriptor)
+        finally:
+            theirs.close()
+            os.close(descriptor)
+        return await join(command, _Kept(process), ours, area, timeout_s)
+
+    async def stop(self) -> None:
+        """It keeps nothing."""
+
+
+async def join(
+    command: ScorerCommand, process: Process, ours: socket.socket, area: shared.Current, timeout_s: float
+) -> Child:
+    """The child at the other end of `ours`, once it says that it is ready. Raises as `Starter` says."""
+    ours.setblocking(False)
+    _, link = await asyncio.get_running_loop().create_connection(_Link, sock=ours)
+    child = Child(process, link, area)
+    try:
+        hello = await child.receive(timeout_s)
+    except TimeoutError:
+        await child.kill()
+        raise InfraError(
+            f"a {command.name} scorer was not ready after {timeout_s:g} s", fix="look for slow imports in the recipe"
+        ) from None
+    except asyncio.CancelledError:
+        await child.kill()
+        raise
+    if isinstance(hello, dict) and hello.get("ready"):
+        child.is_ready(hello.get("layers", ()), hello.get("pid", child.pid))
+        return child
+    how = await child.kill()
+    if isinstance(hello, dict) and "failed" in hello:
+        raise DataError(str(hello["failed"]), fix=str(hello.get("fix", "")))
+    raise InfraError(f"a {command.name} scorer died at its start ({how})", fix="its log lines say why")

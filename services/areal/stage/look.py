@@ -1,0 +1,150 @@
+"""A job's files, looked at as the run will read them, before anything is written.
+
+Owns the order: recipe, model, tokenizer, rows. Imports the recipe elsewhere (`recipe_probe`), reads rows with the
+reader of `prepare`. Promises that each fault is found at its file and line, and says what it didn't look at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from dataclasses import field as made
+from pathlib import Path
+
+from areal.data.peek import peek
+from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource
+from areal.errors import ArealError
+from areal.plan.resolve import check_model, check_tokenizer, verifier_of
+from areal.spec import Facts, RLJob
+from areal.spec.sources import DatasetSource
+from areal.stage.datasets import located, required_columns
+from areal.stage.facts import Sources, model_facts, tokenizer_facts
+from areal.stage.prompts import Prompts
+from areal.stage.recipe_probe import SLOW_S, RecipeParts, probe
+from areal.stage.weight_files import WeightFiles, look_at_weights
+
+_ROWS = 200_000  # of a file
+_SECONDS = 1.0  # of processor time for the rows of one split
+_GENERATED = 32  # rows of a source that makes them, or of a library's
+
+
+@dataclass
+class Looked:
+    """What was found. `faults`: dotted field → what a run would stop at; `unseen`: what was not looked at."""
+
+    facts: Facts = made(default_factory=Facts)
+    faults: list[tuple[str, ArealError]] = made(default_factory=list)
+    unseen: list[str] = made(default_factory=list)
+    warnings: list[tuple[str, str, str]] = made(default_factory=list)  # field, message, fix
+    weights: WeightFiles | None = None
+
+    @contextmanager
+    def at(self, place: str) -> Iterator[None]:
+        """Collect what is wrong with one field."""
+        try:
+            yield
+        except ArealError as error:
+            self.faults.append((place, error))
+
+
+def look(job: RLJob, sources: Sources, base_dir: Path) -> Looked:
+    """Look at everything that a job names and that is on this machine."""
+    looked = Looked()
+    parts = _recipe(looked, sources)
+    _model(looked, job, sources)
+    for split, source in (("train", job.spec.dataset.train), ("evaluation", job.spec.dataset.evaluation)):
+        if source is not None and len(source.given) == 1:
+            with looked.at(f"spec.dataset.{split}"):
+                _rows(looked, job, sources, base_dir, split, source, parts)
+    return looked
+
+
+def _recipe(looked: Looked, sources: Sources) -> RecipeParts | None:
+    if sources.recipe is None:
+        return None
+    with looked.at("spec.recipe.file"):
+        parts = probe(sources.recipe)
+        looked.facts = replace(looked.facts, recipe_defines_reward=parts.reward, recipe_workflows=parts.workflows)
+        if parts.seconds > SLOW_S:
+            message = f"importing the recipe takes {parts.seconds:.0f} s of processor time in every worker"
+            looked.warnings.append(("spec.recipe.file", message, "Do slow work inside functions, not at import."))
+        return parts
+    return None
+
+
+def _model(looked: Looked, job: RLJob, sources: Sources) -> None:
+    model, tokenizer = sources.model, sources.tokenizer
+    if model is not None:
+        with looked.at("spec.model.path"):
+            check_model(model, job.where("spec.model.path"))
+            looked.weights = look_at_weights(model)
+            vocabulary, context = model_facts(model)
+            looked.facts = replace(looked.facts, model_vocabulary=vocabulary, model_context_tokens=context)
+    if tokenizer is not None and (model is None or tokenizer != model or (model / "config.json").is_file()):
+        field = "spec.model.tokenizer" if job.spec.model.tokenizer else "spec.model.path"
+        with looked.at(field):
+            check_tokenizer(tokenizer, job.where(field))
+            looked.facts = replace(looked.facts, tokenizer_vocabulary=tokenizer_facts(tokenizer))
+
+
+def _rows(
+    looked: Looked,
+    job: RLJob,
+    sources: Sources,
+    base_dir: Path,
+    split: str,
+    source: DatasetSource,
+    parts: RecipeParts | None,
+) -> None:
+    file = sources.train if split == "train" else sources.evaluation
+    if file is not None:
+        source = source.model_copy(update={"jsonl": str(file)})
+    named = located(source, base_dir, sources.recipe or Path("recipe"), split)
+    limit = _GENERATED
+    match named:
+        case JsonlSource(path):
+            if not path.is_file():
+                return  # another rule's business
+            limit = _ROWS
+        case RecipeSource():
+            looked.unseen.append(f"dataset.{split}: the rows of the recipe are made when the run is prepared")
+            return
+        case HuggingFaceSource(path=name) if not Path(name).exists():
+            looked.unseen.append(f"dataset.{split}: {name} on the Hugging Face hub")
+            return
+        case ReasoningGymSource() | HuggingFaceSource():
+            pass
+    verifier = job.spec.reward.verifier or ("custom" if parts is not None and parts.reward else None)
+    if sources.recipe is not None and job.spec.reward.verifier is None and parts is None:
+        verifier = verifier_of(job, sources.recipe)
+    needed = parts.needs if parts is not None else ()
+    readable = not any(field.startswith("spec.model") for field, _ in looked.faults)
+    prompts = Prompts(job, sources.tokenizer if readable else None, sources.model)
+    seen = peek(
+        named,
+        required=required_columns(job, verifier, needed),
+        limit=limit,
+        seconds=_SECONDS,
+        each=prompts.measure,
+    )
+    rows = seen.rows if seen.whole else _size(named)
+    if not seen.whole:
+        of = f"of {rows:,} rows" if rows is not None else "rows"
+        looked.unseen.append(f"dataset.{split}: only the first {seen.rows:,} {of} were read")
+    if split == "evaluation":
+        looked.facts = replace(looked.facts, evaluation_rows=rows)
+        return
+    looked.facts = replace(
+        looked.facts,
+        train_rows=rows,
+        train_columns=seen.columns,
+        longest_prompt_tokens=prompts.longest,
+        longest_prompt_place=prompts.place,
+        prompts_too_long=prompts.too_long,
+    )
+
+
+def _size(source: object) -> int | None:
+    """How many rows a source has that wasn't read to its end, where that is cheap to know."""
+    return source.size if isinstance(source, ReasoningGymSource) else None

@@ -1,0 +1,1 @@
+"""Values that every role names in the same way."""

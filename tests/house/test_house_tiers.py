@@ -1,0 +1,63 @@
+"""`make test` runs every tier, whatever fails, and says at the end how each went."""
+
+from __future__ import annotations
+
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    loader = SourceFileLoader("tiers_tool", str(ROOT / "tools" / "tiers"))
+    spec = spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = module_from_spec(spec)
+    sys.modules[loader.name] = module
+    loader.exec_module(module)
+    return module
+
+
+def test_tiers_after_a_failed_one_run_and_the_table_says_which_failed(tool, capsys):
+    def tier(name: str, script: str, minutes: float = 1):
+        return tool.Tier(name, minutes, ("sh", "-c", script))
+
+    stages = [
+        [[tier("first", "echo 1 failed; exit 3")]],
+        [[tier("second", "echo 2 passed")], [tier("third", "echo 3 passed"), tier("late", "echo 4 passed", 0)]],
+    ]
+    assert tool.run_all(stages) == 1
+    said = capsys.readouterr().out
+    rows = {line.split()[0]: line for line in said.partition("closing line")[2].splitlines() if line}
+    assert "FAILED (exit status 3)" in rows["first"]
+    assert rows["first"].endswith("1 failed")
+    assert ("passed" in rows["second"], "passed" in rows["third"]) == (True, True)
+    assert "more than twice its budget" in rows["late"]
+    assert said.rstrip().endswith("FAILED: first, late")
+    assert tool.run_all([[[tier("only", "true")]]]) == 0
+
+
+def test_the_slowest_tests_come_from_pytests_own_report(tool, tmp_path):
+    report = tmp_path / "report.xml"
+    report.write_text('<testsuites><testsuite><testcase classname="a.b" name="c" time="1.5"/></testsuite></testsuites>')
+    assert tool.times(report) == {"a.b::c": 1.5}
+    outcome = tool.Outcome(tool.Tier("unit", 1, ()), 62.0, "", "1 passed", tool.times(report))
+    assert "0:01  a.b::c" in tool.table([outcome], 62.0)
+
+
+def test_every_test_file_belongs_to_a_tier(tool):
+    check, rest = tool.tiers()
+    commands = [tier.command for stage in rest for lane in stage for tier in lane]
+    for mark in ("component", "sglang_real", "system", "kube_api", "kube_node"):
+        for file in tool.marked(mark):
+            assert any(file in command for command in commands), file
+    unit = check[-1].command
+    assert "tests" in unit
+    ignored = {word.removeprefix("--ignore=") for word in unit if word.startswith("--ignore=")}
+    assert all(any(path in command for command in commands) for path in ignored)

@@ -1,0 +1,52 @@
+"""LiveCodeBench's packed cases: bounded, and never unpickled."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zlib
+from typing import Any
+
+import pytest
+from areal.errors import DataError
+from areal.judge.formats import livecodebench
+from areal.judge.formats.registry import suite_of
+
+CASES = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}]
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return (pytest.fail, ("a pickle was loaded",))
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4])
+@pytest.mark.parametrize("content", [Bomb(), json.dumps(CASES)])
+def test_a_pickle_is_refused_unopened(content: Any, protocol: int) -> None:
+    value = base64.b64encode(zlib.compress(pickle.dumps(content, protocol))).decode()
+    with pytest.raises(DataError, match="holds a pickle") as refused:
+        suite_of({"public_test_cases": CASES, "private_test_cases": value})
+    assert "json.loads(pickle.loads" in refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "!!!",
+        base64.b64encode(b"no zlib").decode(),
+        base64.b64encode(zlib.compress(b"[" * 9_999)[:-9]).decode(),
+        base64.b64encode(zlib.compress(b"nothing")).decode(),
+        base64.b64encode(zlib.compress(b"{}")).decode(),
+    ],
+)
+def test_what_does_not_unpack_is_refused(value: str) -> None:
+    with pytest.raises(DataError, match=r"row\.private_test_cases"):
+        livecodebench.unpacked(value, "private_test_cases")
+
+
+def test_unpacking_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(livecodebench, "MAX_TEXT_CHARS", 1 << 20)
+    bomb = base64.b64encode(zlib.compress(b" " * (2 << 20))).decode()
+    with pytest.raises(DataError, match="unpacks to more than"):
+        livecodebench.unpacked(bomb, "private_test_cases")

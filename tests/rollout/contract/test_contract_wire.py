@@ -1,0 +1,65 @@
+"""What workers and the controller say arrives as it was said."""
+
+from __future__ import annotations
+
+from areal.rollout.contract import wire
+from areal.rollout.contract.values import (
+    Done,
+    Evaluated,
+    EvaluationGrant,
+    Failure,
+    FailureKind,
+    Grant,
+    Held,
+    Report,
+    WorkerReport,
+)
+from areal.v1 import rollout_pb2 as rollout
+from hypothesis import given
+from hypothesis import strategies as st
+
+count = st.integers(0, 2**32 - 1)
+group = st.integers(0, 2**64 - 1)
+version = st.integers(-1, 2**40)
+number = st.floats(allow_nan=False)
+text = st.text(max_size=12)
+failed = st.sampled_from([kind for kind in FailureKind if kind is not FailureKind.NONE])
+
+done = st.builds(Done, group, count, number, version, version, count, count, st.booleans(), count)
+failure = st.builds(Failure, group, count, count, failed, text, text, text)
+scored = st.builds(Evaluated, text, count, number, version, version)
+unscored = st.builds(Evaluated, text, count, number, version, version, failed, text, text)
+held = st.builds(Held, group, count, st.lists(count, max_size=3).map(tuple), count, st.booleans())
+report = st.builds(
+    Report,
+    st.lists(done, max_size=3).map(tuple),
+    st.lists(failure, max_size=3).map(tuple),
+    st.lists(scored | unscored, max_size=3).map(tuple),
+    st.lists(group, max_size=3).map(tuple),
+    st.none() | st.lists(held, max_size=3).map(tuple),
+)
+
+
+@given(st.builds(WorkerReport, text, text, count, report, group, group))
+def test_a_workers_message_arrives_as_it_was_said(told: WorkerReport) -> None:
+    sent = rollout.WorkerMessage.FromString(wire.worker_message(told, "node", ()).SerializeToString())
+    assert wire.worker_report(sent, first=told.news.held is not None) == told
+
+
+@given(st.builds(Grant, group, count, st.lists(count).map(tuple), count, version, count, st.binary(), number))
+def test_a_lease_arrives_as_it_was_said(told: Grant) -> None:
+    assert wire.grant(rollout.Lease.FromString(wire.lease(told).SerializeToString())) == told
+
+
+@given(st.builds(EvaluationGrant, text, count, version, st.binary()))
+def test_an_evaluation_row_arrives_as_it_was_said(told: EvaluationGrant) -> None:
+    assert wire.evaluation_grant(rollout.EvalLease.FromString(wire.evaluation_lease(told).SerializeToString())) == told
+
+
+def test_a_kind_of_failure_that_is_not_known_is_tried_again() -> None:
+    message = rollout.WorkerMessage(
+        failures=[rollout.GroupFailure(group=1, kind=99), rollout.GroupFailure(group=2)],  # type: ignore[arg-type]
+        evaluated=[rollout.EvalDone(row=1, kind=99)],  # type: ignore[arg-type]
+    )
+    news = wire.worker_report(message, first=False).news
+    assert {told.kind for told in (*news.failures, *news.evaluated)} == {FailureKind.INFRA}

@@ -1,0 +1,103 @@
+"""Groups that end without training: what is counted, how admission slows down, when it is a stall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from areal.ledger.values import Reason
+from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
+from controller_bench import SETTINGS, Bench, leased, started
+
+TRACEBACK = """exception: KeyError: 'answer'
+Traceback (most recent call last):
+  File "/lib/runner.py", line 9, in run
+  File "/home/me/recipe.py", line 12, in reward
+KeyError: 'answer'"""
+WIDE = replace(SETTINGS, max_steps=1000, max_staleness=900, max_filtered_per_step=4096)
+
+
+def fail(bench: Bench, kind: FailureKind, *groups: int) -> None:
+    bench.worker(failures=tuple(Failure(group, 0, 1, kind, TRACEBACK[11:]) for group in groups))
+
+
+def fail_all(bench: Bench, seconds: float) -> int:
+    """Every lease fails at once for so long; the number of groups that failed."""
+    failed = 0
+    until = bench.now + seconds
+    while bench.now < until:
+        new = leased(bench)[failed:]
+        fail(bench, FailureKind.EXCEPTION, *new)
+        failed += len(new)
+        bench.later(0.25)
+    return failed
+
+
+def test_rejected_groups_stall_with_the_newest_exception_and_its_place() -> None:
+    bench = started(WIDE)
+    failed = fail_all(bench, 60.0)
+    words = f"{failed} groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"
+    assert bench.core.stalled == words
+    assert FAILED_TO_STALL <= failed < 500, "admission slows down"
+
+
+def test_admission_goes_on_slowly_and_one_complete_group_ends_the_stall() -> None:
+    bench = started(WIDE)
+    fail_all(bench, 60.0)
+    before = len(leased(bench))
+    bench.later(20.0)
+    new = leased(bench)[before:]
+    assert 0 < len(new) <= 64
+    bench.done(new[0])
+    assert not bench.core.stalled
+    bench.later(0.5)
+    assert len(leased(bench)) >= before + 90, "as many as before"
+
+
+def test_groups_that_the_job_turns_down_stall_at_its_limit_and_are_not_slowed_down() -> None:
+    bench = started(replace(WIDE, max_filtered_per_step=200))
+    fail(bench, FailureKind.REJECTED, *leased(bench))
+    assert not bench.core.stalled
+    assert len(leased(bench)) == 200
+    fail(bench, FailureKind.REJECTED, *leased(bench)[100:])
+    assert bench.core.stalled.startswith("200 groups in a row were rejected: ")
+    fail(bench, FailureKind.REJECTED, *leased(bench)[200:])  # leased while the last ones were on their way to disk
+    assert len(leased(bench)) == 300
+
+
+@pytest.mark.parametrize("reason", [Reason.REJECTED, Reason.DEADLINE, Reason.INFRA])
+def test_every_failure_counts_but_the_end_of_the_run(reason: Reason) -> None:
+    streak = Streak()
+    for _ in range(FAILED_TO_STALL):
+        streak.ended(0.0, Verdict(Reason.ENDED))
+    assert not streak.stall(1)
+    for _ in range(FAILED_TO_STALL):
+        streak.ended(0.0, Verdict(reason, "why"))
+    assert streak.stall(0).startswith("64 groups in a row ")
+    assert streak.stall(0).endswith(": why")
+    streak.ended(0.0, Verdict(Reason.FILTERED, "same", chosen=True))
+    each = ", ".join(sorted(["1 filtered", f"64 {reason}"], key=lambda count: count.split()[1]))
+    assert streak.stall(0) == f"65 groups in a row ended without training ({each}): same"
+
+
+def test_pauses_double() -> None:
+    streak, now, pauses = Streak(), 0.0, []
+    for _ in range(FAILED_TO_PAUSE):
+        streak.ended(now, Verdict(Reason.REJECTED))
+    for _ in range(4):
+        began = now
+        while not (count := streak.admissible(now, 0, 1000)):
+            now += 0.125
+        pauses.append(now - began)
+        streak.admitted(count)
+        for _ in range(count):
+            streak.ended(now, Verdict(Reason.REJECTED))
+    assert pauses == [0.25, 0.5, 1.0, 2.0]
+
+
+def test_the_headline_of_a_detail_is_its_first_line_and_its_innermost_place() -> None:
+    assert headline(TRACEBACK) == "KeyError: 'answer' (recipe.py:12)"
+    assert headline("exception: \x1b[2J" + 1000 * "x") == " [2J" + 296 * "x", "what users raise reaches terminals"
+    assert headline("2 samples in 60 s") == "2 samples in 60 s"

@@ -1,0 +1,60 @@
+"""The runner of episodes: what is left of them when they have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from typing import Any
+
+from areal.clients.generation import GenerationClient
+from areal.clients.generation.accumulate import Accumulator
+from areal.clients.generation.client import Generation
+from areal.observe.waits import WaitRegistry
+from areal.rollout.contract.values import FailureKind
+from areal.rollout.worker.episode_engine import EpisodeEngine
+from areal.rollout.worker.episode_run import EpisodeRun, Settings
+from areal.rollout.worker.runner import Ending, Key, Runner, _Slot
+from areal.rollout.worker.user_loop import OwnedTask
+from areal.workflow.base import Engine, RolloutWorkflow
+from areal.workflow.episode import Episode
+from areal.workflow.generation import GenerationRequest, Sampling
+from areal.workflow.tokenizer import Tokenizer
+
+OF_AN_EPISODE = (_Slot, EpisodeRun, EpisodeEngine, Generation, Accumulator, OwnedTask)
+
+
+class AsksTwice(RolloutWorkflow):
+    """Generates in a task of its own, then directly; rejects the sample."""
+
+    async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
+        request = GenerationRequest([1, 2, 3])
+        await asyncio.create_task(engine.agenerate(request))
+        await engine.agenerate(request)
+        return None
+
+
+def _alive() -> dict[str, int]:
+    gc.collect()
+    counts = Counter(type(each) for each in gc.get_objects())
+    return {kind.__name__: counts[kind] for kind in OF_AN_EPISODE}
+
+
+async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokenizer) -> None:
+    ended: asyncio.Queue[Ending] = asyncio.Queue()
+    settings = Settings(
+        seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, chat_template=None, verifier=""
+    )
+    client = GenerationClient("", owner="w", vocab_size=64, eos_ids=frozenset(), waits=WaitRegistry("w"))
+    runner = Runner(
+        client, None, worker_tokenizer, settings, AsksTwice, lambda _key, end: ended.put_nowait(end), stall_s=60.0
+    )
+    before = _alive()
+    for group in range(100):
+        for index in range(2):
+            runner.start(Key(group, index), b'{"prompt": "a"}', floor=0)
+    for _ in range(200):
+        assert (await ended.get()).kind is FailureKind.REJECTED
+    runner.close()  # its loop turns no more; the runner itself is held here
+    assert _alive() == before
+    await client.close()

@@ -1,0 +1,75 @@
+"""What a recipe's advantages are given, what enters the figures, which parameters decay, which models are refused."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from areal.errors import DataError
+from areal_trainer.algorithms.advantages import AdvantageOptions, group_advantages
+from areal_trainer.data.batch import AdvantageBatch, TokenBatch
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.model import PolicyModel
+from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW
+from support.trainer_parts import batch
+
+
+def with_a_partial_sample() -> TokenBatch:
+    """Two groups of four; the first sequence was cut at a deadline: none of its tokens is trained."""
+    tokens = batch(2)
+    mask = tokens.loss_mask.copy()
+    mask[: tokens.offsets[1]] = False
+    return replace(tokens, loss_mask=mask)
+
+
+def test_a_recipe_sees_which_sequences_count_and_can_change_nothing():
+    tokens = with_a_partial_sample()
+    given = AdvantageBatch.of(tokens, tokens.has_signal())
+    assert given.counted.tolist() == [False] + [True] * 7
+    for field in fields(given):
+        assert not getattr(given, field.name).flags.writeable, field.name
+    assert tokens.rewards.flags.writeable
+
+
+def test_a_partial_sample_enters_no_mean():
+    tokens = with_a_partial_sample()
+    result = group_advantages(
+        tokens.rewards, tokens.group_ids, tokens.sample_indices, tokens.has_signal(), AdvantageOptions()
+    )
+    assert result.counted.tolist() == [False] + [True] * 7
+    assert not result.trained[0]
+
+
+def test_weight_decay_leaves_norms_biases_and_embeddings_alone():
+    names = {"block.weight": (2, 2), "block.bias": (2,), "norm.weight": (2,), "embed_tokens.weight": (3, 2)}
+    parameters = {name: torch.nn.Parameter(torch.ones(shape)) for name, shape in names.items()}
+    optimizer = ShardedAdamW(parameters, AdamWOptions(weight_decay=0.5), Ranks())
+    for parameter in parameters.values():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step(0.1)
+    changed = {name for name, parameter in parameters.items() if not torch.equal(parameter, torch.ones_like(parameter))}
+    assert changed == {"block.weight"}
+
+
+def test_a_model_whose_blocks_have_another_name_is_refused_in_words():
+    from transformers import AutoModelForCausalLM, GPT2Config
+
+    lm = AutoModelForCausalLM.from_config(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=16))
+    with pytest.raises(DataError, match="gpt2 name their transformer blocks"):
+        PolicyModel(lm)
+
+
+def test_dropout_of_a_configuration_is_switched_off():
+    from transformers import AutoModelForCausalLM, Qwen3Config
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config = Qwen3Config(vocab_size=16, head_dim=8, intermediate_size=16, attention_dropout=0.5, **shape)
+    model = PolicyModel(AutoModelForCausalLM.from_config(config)).train()
+    ids = torch.arange(6)[None]
+    arguments = (ids, ids, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(), torch.arange(5), torch.arange(1, 6), 1.0)
+    first, second = model(*arguments)[0], model(*arguments)[0]
+    assert torch.equal(first, second)
+    assert np.isfinite(first.detach().numpy()).all()

@@ -1,0 +1,71 @@
+"""The rows of metrics.jsonl: JSON whatever was earned, and rates of what was trained."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal_trainer.checkpoint.checkpointer import Position, Saved
+from areal_trainer.reporting import Reporter
+
+
+def row_of(tmp_path: Path, rewards: list[float], *, trained: int, tokens: int = 8) -> dict[str, Any]:
+    batch = SimpleNamespace(
+        tokens=tokens,
+        rewards=np.array(rewards),
+        group_ids=np.array([0, 0]),
+        sequences=2,
+        versions=np.array([0, 0]),
+        sequence_of=np.array([0, 1]),
+    )
+    advantages = SimpleNamespace(
+        values=np.zeros(2), trained=np.zeros(2, bool), counted=np.ones(2, bool), zero_variance_groups=1
+    )
+    loss = SimpleNamespace(
+        loss=math.nan, clip_ratio=math.inf, rejected_ratio=0.0, approx_kl=0.0, behaviour_weight_mean=1.0,
+        behaviour_weight_max=1.0, behaviour_gap=0.0, logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0,
+        tokens=trained,
+    )  # fmt: skip
+    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0)
+    reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, RoleMetrics("trainer", "digits"), ProgressCounter())
+    reporter.step(0, batch, advantages, update, {"train": 0.001})  # type: ignore[arg-type]
+    reporter.close()
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is no JSON")
+
+    row: dict[str, Any] = json.loads((tmp_path / "metrics.jsonl").read_text(), parse_constant=refuse)
+    return row
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+def test_a_row_is_json_whatever_the_rewards_are(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [-1e308, -1e308], trained=0)
+    assert row["reward_mean"] is None
+    assert row["clip_ratio"] is None
+
+
+def test_a_step_that_trained_nothing_has_no_rate(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [1.0, 1.0], trained=0)
+    assert (row["tokens_per_s"], row["tokens"], row["trained_tokens"], row["updates"]) == (0.0, 8, 0, 0)
+
+
+def test_a_checkpoints_time_and_size_are_shown(tmp_path: Path) -> None:
+    metrics = RoleMetrics("trainer", "job")
+    path = tmp_path / "step-1"
+    path.mkdir()
+    for name, size in (("a", 1000), ("b", 24)):
+        (path / name).write_bytes(b"x" * size)
+    reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, metrics, ProgressCounter())
+    reporter.checkpoint(Saved(Position(1, 4, 0, 1), path, 2.5))
+    shown = {sample.name: sample.value for family in metrics.registry.collect() for sample in family.samples}
+    assert shown["areal_checkpoint_bytes"] == 1024
+    assert shown["areal_checkpoint_duration_seconds_sum"] == 2.5
