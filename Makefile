@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
+# Images of development environments set it; without bytecode every process compiles torch again, for three seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # A cluster of your own is used only when this command line names it: make test KUBECONFIG=~/.kube/kind
 ifeq ($(origin KUBECONFIG),command line)
