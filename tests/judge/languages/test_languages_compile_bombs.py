@@ -134,7 +134,7 @@ async def test_a_compilation_that_nobody_waits_for_ends_and_leaves_nothing(
     asking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asking
-    async with asyncio.timeout(30):  # the cancelled caller returns at once; the kernel ends a killed group a little later
+    async with asyncio.timeout(30):  # the caller is back at once; the kernel ends a killed group later
         while _compilers() or cells.counters().running:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
