@@ -27,22 +27,28 @@ SLEEPER = "import http.server, sys; " + (
 )
 
 
-@pytest.mark.parametrize("engine", [EmbeddedEngine(), SglangEngine(type="sglang", tensor_parallel=2)])
-@pytest.mark.parametrize("cuda", [False, True])
-def test_every_engine_is_told_the_same_facts(engine, cuda):
-    argv = launch(engine, START, cuda=cuda).argv
+ON_CPU = SglangEngine(type="sglang", tensor_parallel=2, extra_args=["--sampling-backend", "pytorch"])
+ON_GPUS = ON_CPU.model_copy(
+    update={"gpus": 2, "context_length": 4096, "mem_fraction": 0.7, "python": "/opt/sglang/bin/python"}
+)
+
+
+@pytest.mark.parametrize("engine", [EmbeddedEngine(), ON_CPU, ON_GPUS])
+def test_every_engine_is_told_the_same_facts(engine):
+    argv = launch(engine, START).argv
     for flag, value in (("--weight-version", "3.f1"), ("--port", "4000"), ("--stream-interval", "16")):
         assert argv[argv.index(flag) + 1] == value
     assert argv[argv.index("--model-path") + 1] == "/models/m"
 
 
 def test_sglang_runs_stock_on_gpus_and_behind_stand_ins_without():
-    engine = SglangEngine(type="sglang", tensor_parallel=2, extra_args=["--mem-fraction-static", "0.7"])
-    on_gpu, on_cpu = (launch(engine, START, cuda=cuda).argv for cuda in (True, False))
-    assert on_gpu[1:3] == ["-m", "sglang.launch_server"]
+    on_gpu, on_cpu = launch(ON_GPUS, START).argv, launch(ON_CPU, START).argv
+    assert on_gpu[:3] == ["/opt/sglang/bin/python", "-m", "sglang.launch_server"]
     assert on_gpu[on_gpu.index("--tp-size") + 1] == "2"
+    assert on_gpu[on_gpu.index("--context-length") + 1] == "4096"
+    assert on_gpu[on_gpu.index("--mem-fraction-static") + 1] == "0.7"
     assert on_cpu[1:3] == ["-m", "areal.engine.sglang_cpu"]
-    assert on_gpu[-2:] == on_cpu[-2:] == ["--mem-fraction-static", "0.7"]
+    assert on_gpu[-2:] == on_cpu[-2:] == ["--sampling-backend", "pytorch"]
 
 
 class Watched:

@@ -114,6 +114,41 @@ def test_a_job_can_say_nothing_about_its_pods_confinement(field: str) -> None:
         patched(**{field: {}})
 
 
+def test_gpus_and_network_cards_are_requests_and_limits_of_the_pods_that_use_them() -> None:
+    w = large_wanted()
+    asked = {role: main_of(pod_template(w, role))["resources"] for role in (Role.TRAINER, Role.GENERATION, Role.WORKER)}
+    for kind in ("requests", "limits"):
+        assert asked[Role.TRAINER][kind]["nvidia.com/gpu"] == "8"
+        assert asked[Role.TRAINER][kind]["rdma/hca"] == "8"
+        assert asked[Role.GENERATION][kind]["nvidia.com/gpu"] == "2"
+        assert "nvidia.com/gpu" not in asked[Role.WORKER].get(kind, {})
+
+
+def test_a_claim_keeps_compiled_kernels_for_trainers_and_engines() -> None:
+    values = quickstart()
+    values["spec"]["storage"] = {"cacheClaimName": "kernels"}
+    w = wanted(values, CPU_RUNTIME)
+    for role in (Role.TRAINER, Role.GENERATION, Role.WORKER):
+        template = pod_template(w, role)
+        claims = {
+            v["name"]: v["persistentVolumeClaim"]["claimName"]
+            for v in template["spec"]["volumes"]
+            if "persistentVolumeClaim" in v
+        }
+        mounted = {mount["mountPath"]: claims.get(mount["name"]) for mount in main_of(template)["volumeMounts"]}
+        assert mounted.get("/areal/kernels") == (None if role is Role.WORKER else "kernels")
+
+
+@pytest.mark.parametrize(
+    ("role", "says"), [("generation", "embedded engine runs on CPUs"), ("trainer", "trainer.gpus is 0")]
+)
+def test_gpus_of_a_runtime_that_would_stand_idle_are_refused(role: str, says: str) -> None:
+    gpu = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}}
+    runtime = {**CPU_RUNTIME, "roles": {**CPU_RUNTIME.get("roles", {}), role: {"template": gpu}}}
+    with pytest.raises(ConfigError, match=says):
+        pod_template(wanted(quickstart(), runtime), Role(role))
+
+
 _LABELS = st.dictionaries(st.sampled_from(["team", "x.org/y"]), st.sampled_from(["a", "b"]))
 _AMOUNTS = st.dictionaries(
     st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "ephemeral-storage"]), st.sampled_from(["1", "2Gi", "500m"])

@@ -34,6 +34,7 @@ WITH_CEL = {rule.id for rule in RULES if rule.cel is not None}
 BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     "foreign-tokenizer": "the tokenizer's and the model's vocabulary",
     "context-too-short": "the model's context",
+    "heads-that-do-not-split": "the model's attention heads",
     "math-without-answers": "the dataset's columns",
     "prompt-too-long": "the longest prompt",
     "recipe-without-reward": "what the recipe defines",

@@ -134,7 +134,7 @@ def test_a_job_that_says_nothing_of_pods_stores_nothing_of_pods():
     assert "default" not in defaults["storage"]
     assert "default" not in defaults["evaluation"], "whether it was given matters"
     assert defaults["generation"]["default"] == {
-        "engine": {"type": "embedded", "maxRunningRequests": 128, "dtype": "float32"},
+        "engine": {"type": "embedded", "maxRunningRequests": 128},
         "replicas": 1,
         "streamInterval": 16,
     }
@@ -145,8 +145,8 @@ def test_a_union_s_fields_are_of_its_members_only():
     assert engine["properties"]["type"]["enum"] == ["embedded", "sglang"]
     assert "default" not in engine["properties"]["tensorParallel"]
     assert {rule["rule"] for rule in engine["x-kubernetes-validations"]} == {
-        "self.type in ['sglang'] || !has(self.tensorParallel)",
-        "self.type in ['sglang'] || !has(self.extraArgs)",
+        f"self.type in ['sglang'] || !has(self.{field})"
+        for field in ("tensorParallel", "gpus", "contextLength", "memFraction", "python", "extraArgs")
     }
 
 

@@ -94,7 +94,7 @@ def quickstart() -> Json:
 
 def large() -> Json:
     """Two trainer nodes, SGLang, the recipe's reward, somebody else's Redis, a claim shared with other jobs."""
-    gpus = {"limits": {"nvidia.com/gpu": "8", "memory": "900Gi"}, "requests": {"cpu": "32", "memory": "900Gi"}}
+    much = {"limits": {"memory": "900Gi"}, "requests": {"cpu": "32", "memory": "900Gi"}}
     gpu_taint = {"key": "nvidia.com/gpu", "operator": "Exists"}
     return {
         "apiVersion": "areal.dev/v1alpha1",
@@ -108,24 +108,25 @@ def large() -> Json:
             "algorithm": {"name": "GRPO", "batchSize": 512, "maxSteps": 2000, "maxStaleness": 4},
             "reward": {"verifier": "custom", "replicas": 4},
             "generation": {"engine": {"type": "sglang", "tensorParallel": 2}, "replicas": 4},
-            "trainer": {"replicas": 2, "procPerNode": 8, "hooks": "pvc://shared/hooks.py"},
+            "trainer": {"replicas": 2, "gpus": 8, "hooks": "pvc://shared/hooks.py"},
             "replay": {"backend": "External", "external": {"secretName": "our-redis"}, "budgetBytes": "8Gi"},
             "storage": {"claimName": "shared"},
             "scheduling": {
                 "priorityClassName": "research",
                 "topologyKey": "topology.kubernetes.io/rack",
                 "exclusiveNodes": True,
+                "rdma": {"resource": "rdma/hca", "count": 8},
             },
             "podTemplate": {
                 "trainer": {
                     "labels": {"cost-centre": "42"},
                     "env": [{"name": "NCCL_DEBUG", "value": "WARN"}],
-                    "resources": gpus,
+                    "resources": much,
                     "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-H200"},
                     "tolerations": [gpu_taint],
                 },
                 "generation": {
-                    "resources": {"limits": {"nvidia.com/gpu": "2"}, "requests": {"memory": "64Gi"}},
+                    "resources": {"requests": {"memory": "64Gi"}},
                     "tolerations": [gpu_taint],
                     "priorityClassName": "spare",
                 },

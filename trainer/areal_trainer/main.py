@@ -42,11 +42,13 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     import torch
 
+    from areal_trainer.devices import require_gpus
     from areal_trainer.resolve import settings_of
     from areal_trainer.run import Ports, run
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
     settings = settings_of(Path(arguments.job))
+    require_gpus(settings.spec.trainer.gpus)
     return int(run(settings, Ports(arguments.port, arguments.metrics_port), stopping))
 
 

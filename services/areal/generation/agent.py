@@ -231,7 +231,6 @@ class Agent:
                 stream_interval=settings.stream_interval,
                 api_key=self._api_key,
             ),
-            cuda=engine_command.has_cuda(),
         )
 
     async def _engine_up(self) -> None:

@@ -35,7 +35,7 @@ class Launch:
     env: Mapping[str, str]
 
 
-def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart, *, cuda: bool) -> Launch:
+def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
     """The command of an engine on this machine."""
     common = [
         "--model-path", str(start.model_path),
@@ -53,9 +53,14 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart, *, cuda: b
             {"AREAL_ENGINE_API_KEY": start.api_key, "OMP_NUM_THREADS": "1"},
         )
     stock = [*common, "--api-key", start.api_key, "--enable-metrics", "--log-level", "warning", "--sleep-on-idle"]
+    if engine.context_length is not None:
+        stock += ["--context-length", str(engine.context_length)]
+    if engine.mem_fraction is not None:
+        stock += ["--mem-fraction-static", str(engine.mem_fraction)]
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
-    if cuda:
-        argv = [sys.executable, "-m", "sglang.launch_server", *stock, "--tp-size", str(engine.tensor_parallel)]
+    if engine.gpus:
+        python = engine.python or sys.executable
+        argv = [python, "-m", "sglang.launch_server", *stock, "--tp-size", str(engine.tensor_parallel)]
         return Launch([*argv, *engine.extra_args], env)
     cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
     cpu += ["--max-total-tokens", str(SGLANG_CPU_TOKENS)]
@@ -63,8 +68,3 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart, *, cuda: b
         [sys.executable, "-m", "areal.engine.sglang_cpu", *stock, *cpu, *engine.extra_args],
         {**env, "OMP_NUM_THREADS": "1"},
     )
-
-
-def has_cuda() -> bool:
-    """Whether this machine shows an NVIDIA device; asked without torch."""
-    return Path("/dev/nvidiactl").exists()

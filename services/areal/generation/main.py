@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 
+from areal import nvidia
 from areal.errors import ExitCode
 from areal.generation.agent import Agent, AgentSettings
 from areal.plan.context import RoleContext
+from areal.spec.serving import SglangEngine
 
 log = logging.getLogger(__name__)
 
@@ -32,8 +34,13 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
 
 
 async def run(ctx: RoleContext) -> int:
-    """Serve until asked to stop; returns the exit code. Raises InfraError when the engine can't be kept alive."""
-    agent = Agent(settings_of(ctx))
+    """Serve until asked to stop; returns the exit code. Raises InfraError when the engine can't be kept alive,
+    and ConfigError when GPUs were promised and aren't there.
+    """
+    settings = settings_of(ctx)
+    if isinstance(settings.engine, SglangEngine):
+        nvidia.require(settings.engine.gpus, f"the generation server {settings.server_id}")
+    agent = Agent(settings)
     port = await agent.start()
     agent.metrics.serve(ctx.metrics_port, ctx.bind)
     log.info("serving on port %d, engine %s on port %d", port, agent.settings.engine.type, agent.settings.engine_port)

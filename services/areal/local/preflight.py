@@ -14,6 +14,9 @@ import sys
 from areal.distribution import install
 from areal.errors import ConfigError, InfraError
 from areal.plan import Place, ResolvedJob
+from areal.plan.gpus import deal
+from areal.plan.roles import role_instances
+from areal.spec.serving import SglangEngine
 
 _REDIS_MAJOR = 7  # the scripts need Redis 7's functions of time and ACL checks
 _VERSION = re.compile(r"v=(\d+)\.(\d+)")
@@ -32,7 +35,9 @@ def preflight(resolved: ResolvedJob) -> None:
         raise ConfigError(
             f"runs need Linux, this is {sys.platform}", fix="use a Linux machine, a container or a cluster"
         )
-    check_redis(Place.here().redis_server)
+    here = Place.here()
+    check_redis(here.redis_server)
+    deal(resolved.job.spec, role_instances(resolved.job, resolved.verifier), here.gpus)
     check_packages(resolved)
 
 
@@ -54,7 +59,8 @@ def check_redis(binary: str) -> None:
 def check_packages(resolved: ResolvedJob) -> None:
     """Refuse when a package that a role imports is not installed."""
     needed = dict(_PACKAGES)
-    if resolved.job.spec.generation.engine.type == "sglang":
+    engine = resolved.job.spec.generation.engine
+    if isinstance(engine, SglangEngine) and engine.python is None:
         needed["sglang"] = "sglang (a package of its own)"
     if resolved.verifier == "math":
         needed["math_verify"] = "reward"

@@ -151,6 +151,8 @@ CLAIMS_DIR = PurePosixPath("/areal/claims")
 """Volumes named by `pvc://` addresses, one directory a claim, read-only."""
 RECIPE_DIR = PurePosixPath("/areal/recipe")
 """The user's ConfigMap with the recipe, in the prepare pod."""
+KERNELS_DIR = PurePosixPath("/areal/kernels")
+"""Compiled kernels, where the job names a claim that keeps them."""
 REDIS_DATA_DIR = PurePosixPath("/data")
 """Redis' own volume."""
 SCRATCH_DIR = PurePosixPath("/tmp")

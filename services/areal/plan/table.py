@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from areal.errors import ConfigError
-from areal.plan.cluster_names import SCRATCH_DIR, Role
+from areal.nvidia import VISIBLE, Machine
+from areal.plan.cluster_names import KERNELS_DIR, SCRATCH_DIR, Role
+from areal.plan.gpus import deal
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import Program, long_running, spec_of
 from areal.plan.roles import RoleInstance, role_instances
@@ -31,6 +33,7 @@ class Place:
     interface: str = "lo"  # that trainer processes talk over; empty lets them choose
     scratch: Path | None = None  # where libraries may keep caches; the user's home unless given
     job_file: Path | None = None  # the resolved job; that of the run directory unless given
+    gpus: tuple[str, ...] = ()  # of this machine; in pods a device plugin deals them
 
     @classmethod
     def here(cls) -> Place:
@@ -41,7 +44,7 @@ class Place:
                 "there is no redis-server on PATH, and a run keeps its ledger in Redis",
                 fix="Install Redis 7 or newer: `apt-get install redis-server`, or run `make setup`.",
             )
-        return cls(sys.executable, _areal_role(), redis)
+        return cls(sys.executable, _areal_role(), redis, gpus=Machine().devices())
 
     @classmethod
     def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> Place:
@@ -81,19 +84,30 @@ _ANYWHERE = ("0.0.0.0", "::")  # bound to these, a server is on loopback, too
 
 
 def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRow]:
-    """The rows of a run on one machine in dependency order; `place` defaults to this machine."""
+    """The rows of a run on one machine in dependency order; `place` defaults to this machine.
+
+    Raises ConfigError when the job asks for more GPUs than the machine shows.
+    """
     where = Place.here() if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
+    dealt = deal(resolved.job.spec, instances, where.gpus)
     by_role: dict[Role, list[str]] = {}
     for instance in instances:
         by_role.setdefault(instance.role, []).append(instance.name)
+    rows = [(instance, _row(resolved, instance, where)) for instance in instances]
     return [
         replace(
-            _row(resolved, instance, where),
+            row,
+            env={**row.env, **_visible(where, dealt.get(row.name))},
             depends_on=[name for role in spec_of(instance.role).depends_on for name in by_role.get(role, ())],
         )
-        for instance in instances
+        for instance, row in rows
     ]
+
+
+def _visible(where: Place, devices: tuple[str, ...] | None) -> dict[str, str]:
+    """Which GPUs a row sees. Where there are none, nothing is said."""
+    return {} if devices is None or not where.gpus else {VISIBLE: ",".join(devices)}
 
 
 def role_row(resolved: ResolvedJob, role: str, index: int, place: Place) -> RoleRow:
@@ -178,7 +192,21 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: Place) ->
         environment["GLOO_SOCKET_IFNAME"] = place.interface
     if resolved.namespace is not None:
         environment["AREAL_NAMESPACE"] = resolved.namespace
-    return environment if place.scratch is None else {**environment, **caches(place.scratch)}
+    if place.scratch is None:
+        return environment
+    environment |= caches(place.scratch)
+    kept = resolved.job.spec.storage.cache_claim_name is not None and spec_of(instance.role).holds_model
+    return {**environment, **kernel_caches(Path(KERNELS_DIR))} if kept else environment
+
+
+def kernel_caches(place: Path) -> dict[str, str]:
+    """Where compilers of kernels keep what they made, so that the next pod needn't make it again."""
+    return {
+        "TRITON_CACHE_DIR": str(place / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"),
+        "FLASHINFER_WORKSPACE_BASE": str(place / "flashinfer"),
+        "CUDA_CACHE_PATH": str(place / "cuda"),
+    }
 
 
 def caches(scratch: Path) -> dict[str, str]:

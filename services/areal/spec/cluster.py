@@ -37,6 +37,13 @@ class RuntimeRef(Block):
     name: Name = fixed(what="The runtime's name.")
 
 
+class Rdma(Block):
+    """Network cards for collectives between nodes, as their device plugin calls them."""
+
+    resource: LabelKey = resting(what="The extended resource, for example rdma/hca.")
+    count: int = resting(1, what="How many of it each trainer pod asks for.", ge=1, le=64)
+
+
 class Storage(Block):
     """The run's volume: checkpoints, weights, logs, inputs. What is left out comes from the runtime, then from us."""
 
@@ -52,6 +59,9 @@ class Storage(Block):
     access_mode: AccessMode | None = fixed(
         None, what="ReadWriteMany unless the runtime says another; ReadWriteOnce does where all pods share a node."
     )
+    cache_claim_name: Name | None = resting(
+        None, what="A volume claim that exists, where trainers and engines keep compiled kernels for the next pod."
+    )
 
 
 class Scheduling(Block):
@@ -62,6 +72,7 @@ class Scheduling(Block):
         None, what="Trainer pods share one value of this node label, for example topology.kubernetes.io/rack."
     )
     exclusive_nodes: bool = resting(False, what="No two trainer pods on one node.")
+    rdma: Rdma | None = resting(None, what="RDMA devices of trainer pods; none unless given.")
 
 
 class Cleanup(Block):

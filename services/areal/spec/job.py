@@ -8,11 +8,12 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, model_validator
 
 from areal.spec.algorithm import Algorithm
 from areal.spec.block import Block, Change, block_for, fields_of, knob, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
+from areal.spec.gpu_defaults import on_gpus
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
@@ -67,6 +68,12 @@ class JobSpec(Block):
     run_policy: RunPolicy = knob(RunPolicy, what="Cluster only: deadlines, cleaning up.", change=Change.RESUME)
     failure_policy: FailurePolicy = knob(FailurePolicy, what="Cluster only: what restarts what.", change=Change.RESUME)
     pod_template: PodTemplate = knob(PodTemplate, what="Cluster only: patches of pods, by role.", change=Change.RESUME)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _engine_follows_gpus(cls, values: Any) -> Any:
+        """Defaults of the engine where there are GPUs: as many as it is split over, and the trainer's precision."""
+        return on_gpus(values) if isinstance(values, dict) else values
 
 
 class RLJob(Block):

@@ -33,6 +33,8 @@ class Facts:
     tokenizer_vocabulary: int | None = None  # largest token id + 1
     model_vocabulary: int | None = None
     model_context_tokens: int | None = None
+    model_attention_heads: int | None = None
+    model_parameters: int | None = None
 
 
 Predicate = Callable[[RLJob, Facts], str | None]

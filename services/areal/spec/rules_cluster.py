@@ -139,7 +139,12 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
 )
 def storage_claim(job: RLJob, facts: Facts) -> str | None:
     storage = job.spec.storage
-    given = [name for name, value in storage if name != "claim_name" and value is not None]
+    chosen = {
+        "size": storage.size,
+        "storage_class_name": storage.storage_class_name,
+        "access_mode": storage.access_mode,
+    }
+    given = [name for name, value in chosen.items() if value is not None]
     if storage.claim_name is None or not given:
         return None
     return f"claimName {storage.claim_name!r} is there already, so {', '.join(sorted(given))} can't be chosen"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from areal.spec.gpu_defaults import DTYPE_CEL, PRECISION_CEL, PROCESSES_CEL
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, Severity, rule
 
@@ -41,7 +42,7 @@ def mini_batches(job: RLJob, facts: Facts) -> str | None:
     "Every trainer process has a sample of every update.",
     fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
     cel=(
-        "self.spec.trainer.replicas * self.spec.trainer.procPerNode * self.spec.algorithm.miniBatches "
+        f"self.spec.trainer.replicas * {PROCESSES_CEL} * self.spec.algorithm.miniBatches "
         "<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize"
     ),
 )
@@ -64,7 +65,7 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
     fix="Correct trainer.mesh.dp, or leave it out.",
     cel=(
         "!has(self.spec.trainer.mesh) || !has(self.spec.trainer.mesh.dp) || "
-        "self.spec.trainer.mesh.dp == self.spec.trainer.replicas * self.spec.trainer.procPerNode"
+        f"self.spec.trainer.mesh.dp == self.spec.trainer.replicas * {PROCESSES_CEL}"
     ),
 )
 def mesh(job: RLJob, facts: Facts) -> str | None:
@@ -223,7 +224,7 @@ def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
     "spec.generation.engine.dtype",
     "The engine computes in the trainer's precision.",
     fix="Set generation.engine.dtype and trainer.precision to the same, or expect a larger log-probability mismatch.",
-    cel="self.spec.generation.engine.dtype == self.spec.trainer.precision",
+    cel=f"{DTYPE_CEL} == {PRECISION_CEL}",
     severity=Severity.WARNING,
 )
 def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:

@@ -8,14 +8,17 @@ from pydantic import Discriminator, Tag, field_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
-from areal.spec.text import LONGEST_WORD, Argument
+from areal.spec.text import LONGEST_WORD, AbsolutePath, Argument
 
 COMPILE_S = 20.0
 """Longest time for the compilation of a program."""
 
 
+_DTYPE = "Precision of the served weights; bfloat16 on GPUs, and the trainer's where that has GPUs, unless given."
+
+
 class EmbeddedEngine(Block):
-    """The engine of this project: torch, on CPU or GPU, needs nothing installed."""
+    """The engine of this project: torch on CPU, for small models; needs nothing installed."""
 
     union_key = "type"
 
@@ -23,7 +26,7 @@ class EmbeddedEngine(Block):
     max_running_requests: int = knob(
         128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
     )
-    dtype: Literal["float32", "bfloat16"] = knob("float32", what="Precision of the served weights.")
+    dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
 
 
 class SglangEngine(Block):
@@ -35,8 +38,26 @@ class SglangEngine(Block):
     max_running_requests: int = knob(
         128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
     )
-    dtype: Literal["float32", "bfloat16"] = knob("float32", what="Precision of the served weights.")
-    tensor_parallel: int = knob(1, what="GPUs that one server spreads over.", change=Change.RESUME, ge=1, le=1024)
+    dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
+    tensor_parallel: int = knob(
+        1, what="Parts that a server's model is split into, one a GPU.", change=Change.RESUME, ge=1, le=1024
+    )
+    gpus: int = knob(
+        0, what="GPUs of one server, as many as tensorParallel, and so many unless given where the trainer has GPUs; "
+        "0 serves on CPUs.",
+        change=Change.RESUME, server_default=False, ge=0, le=1024,
+    )  # fmt: skip
+    context_length: int | None = knob(
+        None, what="Longest prompt and answer together; the model's own unless given.", unit="tokens",
+        change=Change.RESUME, ge=1, le=1 << 24,
+    )  # fmt: skip
+    mem_fraction: float | None = knob(
+        None, what="Share of a GPU's memory for weights and cache; SGLang chooses unless given.", change=Change.RESUME,
+        gt=0, lt=1,
+    )  # fmt: skip
+    python: AbsolutePath | None = knob(
+        None, what="The Python that has SGLang, an absolute path; the agent's own unless given.", change=Change.RESUME
+    )
     extra_args: list[Argument] = knob(
         list, what="More arguments of SGLang's server.", change=Change.RESUME, max_length=64
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.quantity import Bytes
@@ -21,7 +23,17 @@ class Trainer(Block):
     """The trainer: torchrun and FSDP2, one process a GPU (or a CPU core)."""
 
     replicas: int = knob(1, what="Nodes.", change=Change.RESUME, ge=1, le=1024)
-    proc_per_node: int = knob(1, what="Processes a node.", change=Change.RESUME, ge=1, le=64)
+    gpus: int = knob(
+        0, what="GPUs of each node, one process each; 0 trains on CPUs.", change=Change.RESUME, ge=0, le=64
+    )
+    gpu_memory: Bytes | None = knob(
+        None, what="Memory of one of these GPUs, as it shows itself: `areal check` refuses what can't fit.",
+        unit="bytes", change=Change.RESUME, ge=1 << 30, le=1 << 50,
+    )  # fmt: skip
+    proc_per_node: int = knob(
+        1, what="Processes a node; as many as gpus, where there are any.", change=Change.RESUME, server_default=False,
+        ge=1, le=64,
+    )  # fmt: skip
     micro_batch_tokens: int = knob(
         8192, what="Tokens of one forward and backward pass on a process; bounds memory.", unit="tokens",
         change=Change.RESUME, ge=1, le=1 << 24,
@@ -30,13 +42,28 @@ class Trainer(Block):
         None, what="Samples are packed into rows of at least this many tokens; chosen by lengths unless given.",
         unit="tokens", change=Change.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
-    precision: Literal["float32", "bfloat16"] = knob("float32", what="Of the forward and backward pass.")
+    precision: Literal["float32", "bfloat16"] = knob(
+        "float32", what="Of the forward and backward pass; bfloat16 on GPUs unless given.", server_default=False
+    )
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
     mesh: Mesh = knob(Mesh, what="How processes divide the work.")
     hooks: str | None = knob(
         None, what="A Python file, imported by the trainer only, that may import torch; or pvc://claim/path.",
         min_length=1, max_length=LONGEST_PATH,
     )  # fmt: skip
+
+    @model_validator(mode="before")
+    @classmethod
+    def _follows_gpus(cls, values: Any) -> Any:
+        """Defaults on GPUs: a process each, and bfloat16."""
+        gpus = values.get("gpus") if isinstance(values, dict) else None
+        if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
+            return values
+        given = dict(values)
+        if "proc_per_node" not in given:
+            given.setdefault("procPerNode", gpus)
+        given.setdefault("precision", "bfloat16")
+        return given
 
     @property
     def world_size(self) -> int:

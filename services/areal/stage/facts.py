@@ -6,7 +6,7 @@ Owns where a job's files are, and the figures of model, tokenizer and prepared d
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,12 +81,12 @@ def with_snapshots(resolved: ResolvedJob) -> Facts:
     )
 
 
-def model_facts(model: Path) -> tuple[int | None, int | None]:
-    """Vocabulary and context length."""
+def model_facts(model: Path, known: Facts) -> Facts:
+    """What is known, and the model's vocabulary, context length and attention heads."""
     config = config_of(model)
-    known = [config.get(key) for key in ("vocab_size", "max_position_embeddings")]
-    vocabulary, context = (value if isinstance(value, int) else None for value in known)
-    return vocabulary, context
+    keys = ("vocab_size", "max_position_embeddings", "num_attention_heads")
+    vocabulary, context, heads = (value if isinstance(value := config.get(key), int) else None for key in keys)
+    return replace(known, model_vocabulary=vocabulary, model_context_tokens=context, model_attention_heads=heads)
 
 
 def tokenizer_facts(tokenizer: Path) -> int | None:

@@ -79,8 +79,7 @@ def _model(looked: Looked, job: RLJob, sources: Sources) -> None:
         with looked.at("spec.model.path"):
             check_model(model, job.where("spec.model.path"))
             looked.weights = look_at_weights(model)
-            vocabulary, context = model_facts(model)
-            looked.facts = replace(looked.facts, model_vocabulary=vocabulary, model_context_tokens=context)
+            looked.facts = replace(model_facts(model, looked.facts), model_parameters=looked.weights.parameters)
     if tokenizer is not None and (model is None or tokenizer != model or (model / "config.json").is_file()):
         field = "spec.model.tokenizer" if job.spec.model.tokenizer else "spec.model.path"
         with looked.at(field):

@@ -16,6 +16,7 @@ from areal.plan.cluster_names import (
     ACCESS_DIR,
     CLAIMS_DIR,
     JOB_DIR,
+    KERNELS_DIR,
     RECIPE_DIR,
     REDIS_CONF_KEY,
     REDIS_DATA_DIR,
@@ -96,7 +97,14 @@ def mounts(w: Wanted, role: Role) -> list[Json]:
         sub_path = PurePosixPath(run_sub_path(w.name, w.uid)) / below
         mount: Json = {"name": "run", "mountPath": str(part.path), "subPath": str(sub_path)}
         found.append(mount if part.writable else {**mount, "readOnly": True})
+    if (cache := _kernel_claim(w, role)) is not None:
+        found.append({"name": _claims(w)[cache], "mountPath": str(KERNELS_DIR)})
     return found + _source_mounts(w, role)
+
+
+def _kernel_claim(w: Wanted, role: Role) -> str | None:
+    """The claim that keeps compiled kernels, for roles that compile any."""
+    return w.job.spec.storage.cache_claim_name if spec_of(role).holds_model else None
 
 
 def root_mount() -> Json:
@@ -155,6 +163,8 @@ def _claims(w: Wanted) -> dict[str, str]:
     """Every claim that the job uses, and the volume's name in pods: one volume a claim, or kubelets wait for ever."""
     found = {run_claim_name(w): "run"}
     named = {claim for claim, _ in _on_claims(_read_in_place(w.resolved, Role.PREPARE))}
+    if (cache := w.job.spec.storage.cache_claim_name) is not None:
+        named.add(cache)
     return found | {claim: f"claim-{index}" for index, claim in enumerate(sorted(named - found.keys()))}
 
 

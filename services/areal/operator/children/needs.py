@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from areal.errors import ConfigError
 from areal.operator.children.amounts import size
 from areal.operator.children.wanted import Json
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.role_specs import Needs, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
+from areal.spec.gpu_defaults import GPU
 from areal.spec.job import RLJob
+from areal.spec.serving import SglangEngine
 
 _MIB = 1 << 20
 _REDIS_OVERHEAD = 2.0  # maxmemory to limit: while the append-only file is rewritten, changed pages exist twice
@@ -54,6 +57,35 @@ def resources(role: Role, job: RLJob) -> Json:
         found["requests"]["memory"] = _mebibytes(maxmemory // 4 + _REDIS_FLOOR)  # it fills only when training stops
         found["limits"] = {"memory": _mebibytes(int(maxmemory * _REDIS_OVERHEAD) + _REDIS_FLOOR)}
     return found
+
+
+def devices(role: Role, job: RLJob) -> dict[str, str]:
+    """Extended resources that a role's pods ask for: GPUs, and the trainer's network cards."""
+    if role is Role.TRAINER:
+        rdma = job.spec.scheduling.rdma
+        found = {GPU: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}
+        return found | ({rdma.resource: str(rdma.count)} if rdma else {})
+    engine = job.spec.generation.engine
+    if role is Role.GENERATION and isinstance(engine, SglangEngine) and engine.gpus:
+        return {GPU: str(engine.gpus)}
+    return {}
+
+
+def refuse_idle_gpus(role: Role, job: RLJob, given: Json) -> None:
+    """Raise ConfigError when a runtime gives pods GPUs that the job has no use for: they would stand idle."""
+    count = next((amounts[GPU] for amounts in given.values() if isinstance(amounts, dict) and amounts.get(GPU)), 0)
+    if not count or GPU in devices(role, job):
+        return
+    if role is Role.GENERATION and job.spec.generation.engine.type == "embedded":
+        raise ConfigError(
+            f"the runtime gives generation pods {GPU}: {count}, and the embedded engine runs on CPUs only",
+            fix="Set generation.engine.type: sglang, or choose a runtime for CPUs.",
+        )
+    field = {Role.TRAINER: "trainer.gpus", Role.GENERATION: "generation.engine.gpus"}.get(role)
+    raise ConfigError(
+        f"the runtime gives {role} pods {GPU}: {count}, and {f'{field} is 0' if field else 'the role uses none'}",
+        fix=f"Set {field}: {count}." if field else f"Remove {GPU} from the runtime's {role} pods.",
+    )
 
 
 def redis_disk_bytes(budget_bytes: int, has_bytes: int) -> int:

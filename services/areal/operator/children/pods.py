@@ -53,6 +53,7 @@ def pod_template(w: Wanted, role: Role) -> Json:
     own = _of_platform(w.runtime.template_of(key), f"the runtime's spec.roles.{key}.template")
     default = _default(w, role, _containers(everybody, own))
     merged = merge(default, everybody, own)
+    needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {})
     merged = merge(merged, _job_patch(w, role), where=f"spec.podTemplate.{key}")
     return _hashed(_claimed(merged, w, role, default))
 
@@ -123,7 +124,11 @@ def _job_patch(w: Wanted, role: Role) -> Json:
     reserved.refuse_labels(patch.labels, f"{field}.labels")
     reserved.refuse_annotations(patch.annotations, f"{field}.annotations")
     reserved.refuse_env((variable.name for variable in patch.env), f"{field}.env")
-    resources = {"requests": dict(patch.resources.requests), "limits": dict(patch.resources.limits)}
+    devices = needs.devices(role, w.job)  # Kubernetes wants extended resources as limits, and requests equal to them
+    resources = {
+        "requests": {**devices, **patch.resources.requests},
+        "limits": {**devices, **patch.resources.limits},
+    }
     main = {
         "name": MAIN_CONTAINER,
         "env": [{"name": variable.name, "value": variable.value} for variable in patch.env],

@@ -1,0 +1,179 @@
+"""Rules of GPUs: processes, precision, what the engine is split over, what pods ask for."""
+
+from __future__ import annotations
+
+from areal.spec.gpu_defaults import DTYPE_CEL, ENGINE_GPUS_CEL, GPU, PRECISION_CEL
+from areal.spec.job import RLJob
+from areal.spec.rules import Facts, Rule, Severity, rule
+from areal.spec.serving import SglangEngine
+
+EMBEDDED_PARAMETERS = 300_000_000  # beyond it the engine of this project is a demonstration
+_EMBEDDED_GFLOPS = 20  # of a core with 32 running rows: what the expected rate is reckoned with
+
+_SGLANG = "self.spec.generation.engine.type == 'sglang'"
+
+
+@rule(
+    "gpus-and-processes",
+    "spec.trainer.procPerNode",
+    "Each GPU of a trainer has one process: procPerNode = gpus.",
+    fix="Leave trainer.procPerNode out, or set it to trainer.gpus.",
+    cel=(
+        "self.spec.trainer.gpus == 0 || !has(self.spec.trainer.procPerNode) || "
+        "self.spec.trainer.procPerNode == self.spec.trainer.gpus"
+    ),
+)
+def gpus_and_processes(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.gpus in (0, trainer.proc_per_node):
+        return None
+    return f"{trainer.gpus} GPUs a node and {trainer.proc_per_node} processes: each process has one GPU"
+
+
+@rule(
+    "engine-gpus",
+    "spec.generation.engine.gpus",
+    "A server on GPUs has one for each part of its model: gpus = tensorParallel.",
+    fix="Leave generation.engine.gpus out, or set it to tensorParallel (0 serves on CPUs).",
+    cel=(
+        f"!({_SGLANG}) || !has(self.spec.generation.engine.gpus) || self.spec.generation.engine.gpus == 0 || "
+        "self.spec.generation.engine.gpus == (has(self.spec.generation.engine.tensorParallel) ? "
+        "self.spec.generation.engine.tensorParallel : 1)"
+    ),
+)
+def engine_gpus(job: RLJob, facts: Facts) -> str | None:
+    engine = job.spec.generation.engine
+    if not isinstance(engine, SglangEngine) or engine.gpus in (0, engine.tensor_parallel):
+        return None
+    return f"{engine.gpus} GPUs a server, and its model in {engine.tensor_parallel} parts"
+
+
+@rule(
+    "precision-on-gpu",
+    "spec.generation.engine.dtype",
+    "SGLang serves bfloat16 on GPUs.",
+    fix="Set generation.engine.dtype: bfloat16, or leave it out.",
+    cel=f"!({_SGLANG}) || {ENGINE_GPUS_CEL} == 0 || {DTYPE_CEL} != 'float32'",
+)
+def float32_on_gpu(job: RLJob, facts: Facts) -> str | None:
+    engine = job.spec.generation.engine
+    if not isinstance(engine, SglangEngine) or engine.gpus == 0 or engine.dtype != "float32":
+        return None
+    return "float32 on GPUs: SGLang's attention kernels take 16-bit numbers only"
+
+
+@rule(
+    "trainer-precision-on-gpu",
+    "spec.trainer.precision",
+    "A trainer on GPUs computes in bfloat16; its weights and optimizer stay float32.",
+    fix="Set trainer.precision: bfloat16, or leave it out.",
+    cel=f"self.spec.trainer.gpus == 0 || {PRECISION_CEL} == 'bfloat16'",
+    severity=Severity.WARNING,
+)
+def float32_trainer_on_gpu(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.gpus == 0 or trainer.precision == "bfloat16":
+        return None
+    return "float32 on GPUs takes twice the memory of bfloat16 and about eight times its time"
+
+
+@rule(
+    "tensor-divides-heads",
+    "spec.generation.engine.tensorParallel",
+    "A model splits between its attention heads: tensorParallel divides their number.",
+    fix="Set generation.engine.tensorParallel to a divisor of the model's attention heads.",
+    cel=None,
+)
+def tensor_divides_heads(job: RLJob, facts: Facts) -> str | None:
+    engine, heads = job.spec.generation.engine, facts.model_attention_heads
+    if not isinstance(engine, SglangEngine) or heads is None or heads % engine.tensor_parallel == 0:
+        return None
+    return f"{heads} attention heads don't split into {engine.tensor_parallel} equal parts"
+
+
+@rule(
+    "engine-context",
+    "spec.generation.engine.contextLength",
+    "The engine takes the longest sample: contextLength ≥ maxSampleTokens.",
+    fix="Raise generation.engine.contextLength, or leave it out; or lower rollout.maxSampleTokens.",
+    cel=(
+        f"!({_SGLANG}) || !has(self.spec.generation.engine.contextLength) || "
+        "self.spec.generation.engine.contextLength >= self.spec.rollout.maxSampleTokens"
+    ),
+)
+def engine_context(job: RLJob, facts: Facts) -> str | None:
+    engine, sample = job.spec.generation.engine, job.spec.rollout.max_sample_tokens
+    if not isinstance(engine, SglangEngine) or engine.context_length is None or engine.context_length >= sample:
+        return None
+    return f"a sample may have {sample} tokens, the engine takes {engine.context_length}"
+
+
+@rule(
+    "embedded-too-large",
+    "spec.generation.engine.type",
+    f"The embedded engine runs on CPUs: it is for up to {EMBEDDED_PARAMETERS // 10**6} million parameters.",
+    fix="Set generation.engine.type: sglang.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def embedded_too_large(job: RLJob, facts: Facts) -> str | None:
+    count = facts.model_parameters
+    if job.spec.generation.engine.type != "embedded" or count is None or count <= EMBEDDED_PARAMETERS:
+        return None
+    rate = max(1, round(_EMBEDDED_GFLOPS * 1e9 / (2 * count)))
+    return (
+        f"{count / 1e9:.1f} billion parameters on CPUs: 2 · {count / 1e9:.1f}e9 operations a token at about "
+        f"{_EMBEDDED_GFLOPS} GFLOP/s a core are {rate} tokens/s"
+    )
+
+
+def _pod_gpus(id: str, role: str, field: str, owner: str, count_cel: str) -> Rule:
+    """That a role's podTemplate asks for no other number of GPUs than the field that owns it."""
+    resources = f"self.spec.podTemplate.{role}.resources"
+    absent = [f"!has(self.spec.podTemplate{path})" for path in ("", f".{role}", f".{role}.resources")]
+    lists = [
+        f"(!has({resources}.{kind}) || !('{GPU}' in {resources}.{kind}) || "
+        f"string({resources}.{kind}['{GPU}']) == string({count_cel}))"
+        for kind in ("requests", "limits")
+    ]
+
+    @rule(
+        id,
+        field,
+        f"GPUs of {role} pods are named once: {owner}.",
+        fix=f"Remove {GPU} from podTemplate.{role}.resources, and set {owner}.",
+        cel=f"{' || '.join(absent)} || ({' && '.join(lists)})",
+    )
+    def broken(job: RLJob, facts: Facts) -> str | None:
+        asked = getattr(job.spec.pod_template, role).resources
+        engine = job.spec.generation.engine
+        count = job.spec.trainer.gpus if role == "trainer" else getattr(engine, "gpus", 0)
+        for kind, amounts in (("requests", asked.requests), ("limits", asked.limits)):
+            if (given := amounts.get(GPU)) is not None and given != str(count):
+                if role == "generation" and engine.type == "embedded":
+                    return f"{kind} ask for {given} GPUs, and the embedded engine has no use for any"
+                return f"{kind} ask for {given} GPUs, {owner} is {count}"
+        return None
+
+    return broken
+
+
+generation_pod_gpus = _pod_gpus(
+    "gpus-of-generation-pods", "generation", "spec.podTemplate.generation.resources", "generation.engine.gpus",
+    ENGINE_GPUS_CEL,
+)  # fmt: skip
+trainer_pod_gpus = _pod_gpus(
+    "gpus-of-trainer-pods", "trainer", "spec.podTemplate.trainer.resources", "trainer.gpus", "self.spec.trainer.gpus"
+)
+
+RULES = (
+    gpus_and_processes,
+    engine_gpus,
+    float32_on_gpu,
+    float32_trainer_on_gpu,
+    tensor_divides_heads,
+    engine_context,
+    embedded_too_large,
+    trainer_pod_gpus,
+    generation_pod_gpus,
+)
