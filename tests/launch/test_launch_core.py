@@ -58,12 +58,11 @@ def test_a_spent_budget_fails_and_says_why():
 
 def test_half_a_spent_budget_is_told_while_the_child_runs_again():
     core = running()
-    assert core.told(1.5) == ""
+    assert core.warning(1.5) == ""
     core.exited(-9, [], 2.0)
-    assert core.told(2.0) == "killed by SIGKILL; 1 of 2 restarts in 100 s are used (1× killed by SIGKILL)"
     core.tick(3.0)
     core.probed(Answer.READY, 4.0)
-    assert core.told(4.0) == "1 of 2 restarts in 100 s are used (1× killed by SIGKILL)"
+    assert core.warning(4.0) == "1 of 2 restarts in 100 s are used (1× killed by SIGKILL)"
 
 
 def test_restarts_that_a_person_asks_for_never_end_the_run():
@@ -72,7 +71,7 @@ def test_restarts_that_a_person_asks_for_never_end_the_run():
         core.exited(143, [], 10.0 * number)
         assert core.tick(10.0 * number + 5) == [Action.START]
         core.probed(Answer.READY, 10.0 * number + 6)
-    assert (core.phase, core.told(120.0)) == (Phase.READY, "")
+    assert (core.phase, core.warning(120.0)) == (Phase.READY, "")
 
 
 def test_silence_at_the_start_is_a_hang_after_the_deadline():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from areal.errors import BugError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy, StalenessViolation, TrainerState, check_spans
-from areal.ledger.evidence import Attempt, Entry, Evidence
-from areal.ledger.poison import precaution
+from areal.ledger.evidence import Attempt, Entry, Evidence, EvidenceLog, Exit, exited, read
+from areal.ledger.poison import Precaution, precaution
 from areal.ledger.values import COMPLETE, TakenGroup
 from areal.v1 import common_pb2 as common
 from ledger_samples import meta, payload
@@ -177,26 +179,69 @@ def attempts(count: int, groups: dict[int, int], first: int = 1) -> list[Attempt
     return [Attempt(5, fence, groups) for fence in range(first, first + count)]
 
 
+def failed(count: int, code: int = 70, error: str = "ValueError") -> list[Exit]:
+    return [Exit(fence, code, error) for fence in range(1, count + 1)]
+
+
 @pytest.mark.parametrize(("crashes", "divisor", "tombstone"), [(1, 1, None), (2, 1, None), (3, 2, None), (4, 2, 11)])
 def test_a_step_that_crashes_again_and_again_costs_its_largest_group(
     crashes: int, divisor: int, tombstone: int | None
 ) -> None:
-    evidence = Evidence(attempts=attempts(crashes, {10: 50, 11: 70, 12: 60}))
+    evidence = Evidence(attempts=attempts(crashes, {10: 50, 11: 70, 12: 60}), exits=failed(crashes))
     found = precaution(evidence, 4)
     assert (found.step, found.crashes) == (5, crashes)
     assert (found.micro_batch_divisor, found.tombstone) == (divisor, tombstone)
 
 
+@pytest.mark.parametrize(
+    ("code", "error", "counted"),
+    [
+        (-signal.SIGKILL, "", False),  # preempted, or the machine's memory was full
+        (-signal.SIGTERM, "", False),
+        (143, "", False),
+        (75, "DistError", False),  # another rank, or the store, went away
+        (75, "OutOfMemoryError", True),  # this batch did not fit on the device
+        (70, "ValueError", True),
+        (1, "", True),
+        (-signal.SIGSEGV, "", True),
+        (-signal.SIGABRT, "", True),
+    ],
+)
+def test_only_a_trainers_own_failures_give_up_a_group(code: int, error: str, counted: bool) -> None:
+    evidence = Evidence(attempts=attempts(4, {10: 50, 11: 70}), exits=failed(4, code, error))
+    assert precaution(evidence, 5).tombstone == (11 if counted else None)
+
+
+def test_a_trainer_that_was_lost_with_its_node_says_nothing_about_its_batch() -> None:
+    assert precaution(Evidence(attempts=attempts(9, {10: 50})), 5) == Precaution(5, 0)
+    mixed = Evidence(attempts=attempts(9, {10: 50}), exits=failed(3))
+    assert precaution(mixed, 5) == Precaution(5, 3, micro_batch_divisor=2)
+
+
+def test_an_exit_is_kept_with_its_code(tmp_path: Path) -> None:
+    log = EvidenceLog(tmp_path, 3)
+    log.start(0, 2, 4)
+    log.attempt(0, {0: 10})
+    log.close()
+    exited(tmp_path, Exit(3, 75, "OutOfMemoryError"), "rank-1")
+    exited(tmp_path, Exit(3, -9), "launcher")
+    found = read(tmp_path)
+    assert sorted(found.exits, key=lambda one: one.code) == [Exit(3, -9), Exit(3, 75, "OutOfMemoryError")]
+    assert (found.problems, len(found.attempts)) == ([], 1)
+
+
 def test_without_the_poisonous_group_crashes_count_from_one() -> None:
-    evidence = Evidence(attempts=attempts(4, {10: 50, 11: 70}) + attempts(1, {10: 50, 13: 20}, first=5))
+    evidence = Evidence(
+        attempts=attempts(4, {10: 50, 11: 70}) + attempts(1, {10: 50, 13: 20}, first=5), exits=failed(5)
+    )
     assert precaution(evidence, 4).crashes == 1
 
 
 def test_a_trained_step_is_no_crash() -> None:
-    evidence = Evidence(attempts=attempts(3, {10: 50}), entries=[Entry(5, 3, "trained", ())])
+    evidence = Evidence(attempts=attempts(3, {10: 50}), exits=failed(3), entries=[Entry(5, 3, "trained", ())])
     assert precaution(evidence, 4).crashes == 0
     assert precaution(Evidence(), 0).crashes == 0
 
 
 def test_crashes_below_the_checkpoint_are_history() -> None:
-    assert precaution(Evidence(attempts=attempts(4, {10: 50})), 6).tombstone is None
+    assert precaution(Evidence(attempts=attempts(4, {10: 50}), exits=failed(4)), 6).tombstone is None

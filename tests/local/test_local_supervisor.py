@@ -152,6 +152,14 @@ async def test_a_spent_budget_ends_the_run_and_names_the_role(table, gang):
     assert children() <= table.before
 
 
+async def test_a_trainer_that_people_restart_uses_no_budget(table):
+    code = "sys.exit(143 if int(os.environ['AREAL_EPOCH']) < 4 else 75 if os.environ['AREAL_EPOCH'] == '4' else 0)"
+    table.add("trainer", code, gang=True)
+    supervisor = Supervisor(table.members)
+    outcome = await asyncio.wait_for(supervisor.run(), 30)
+    assert (outcome.ended, supervisor.children["trainer"].status.restarts) == (Ended.COMPLETE, 5)
+
+
 async def test_a_broken_job_is_not_restarted(table):
     table.add("worker-0", "sys.exit(65)").add("trainer")
     outcome = await asyncio.wait_for(Supervisor(table.members).run(), 30)

@@ -61,6 +61,14 @@ def test_steps_without_a_gradient_are_warned_of_after_three():
     assert "100% of groups earned the same" in drawn(without(3))
 
 
+def test_a_role_that_used_half_of_its_restarts_is_warned_of():
+    used = "9 of 10 restarts in 600 s are used (7× killed by SIGKILL; 2× exit 75: something outside failed)"
+    shown = replace(VIEW, roles=[*ROLES[:-1], replace(ROLES[-1], warning=used)])
+    assert f"WARNING: trainer: {used}" in view.line(shown)
+    assert "trainer: 9 of 10 restarts in 600 s are used (7× killed by SIGKILL" in drawn(shown)
+    assert "WARNING" not in view.line(VIEW)
+
+
 def test_a_line_counts_tombstones_by_reason():
     assert "tombstones 2 filtered" in view.line(VIEW)
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from areal.errors import ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
+from areal_trainer.blame import exit_code
 from areal_trainer.control import Orders
 from areal_trainer.engine.group import Message, Ranks
-from areal_trainer.main import _blame
 from areal_trainer.rollout import FirstRank, Rollout
 from areal_trainer.timer import PhaseTimer
 
@@ -70,4 +70,4 @@ def test_an_evaluation_that_ends_no_row_is_given_up() -> None:
     ],
 )
 def test_a_collective_that_timed_out_is_a_lost_rank_and_no_bug(error: Exception, code: ExitCode) -> None:
-    assert _blame(error) is code
+    assert exit_code(error) is code

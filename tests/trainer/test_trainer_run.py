@@ -256,6 +256,19 @@ def test_a_recipe_replaces_the_loop_and_must_reach_the_end(make_world, tmp_path)
         world.train()
 
 
+def test_a_trainer_leaves_its_exit_code_and_the_signal_of_the_one_before(make_world, tmp_path, monkeypatch):
+    recipe = tmp_path / "recipe.py"
+    recipe.write_text("def train(ctx):\n    ctx.rollout.prepare_batch()\n    raise KeyError('answer')\n")
+    world = make_world(recipe=recipe)
+    fences.allocate(world.root / "fences", "trainer")
+    monkeypatch.setenv("AREAL_LAST_EXIT", "-11")
+    world.fill(range(3))
+    with pytest.raises(KeyError):
+        world.train()
+    exits = evidence.read(world.root / "evidence").exits
+    assert exits == [evidence.Exit(1, -11), evidence.Exit(2, 70, "KeyError")]
+
+
 def test_a_step_that_crashed_four_times_gives_up_its_largest_group(make_world):
     world = make_world()
     for _ in range(4):
@@ -264,6 +277,7 @@ def test_a_step_that_crashed_four_times_gives_up_its_largest_group(make_world):
         log.start(0, 3, 4)
         log.attempt(0, {0: 10, 1: 99, 2: 20})
         log.close()
+        evidence.exited(world.root / "evidence", evidence.Exit(fence, 70, "ValueError"), "rank-0")
     world.fill(range(13), tombstones=(1,), staleness=9)
     assert world.train() == ExitCode.DONE
     assert world.controller.tombstones == [(1, "poison")]

@@ -14,10 +14,10 @@ import sys
 import threading
 from pathlib import Path
 
-from areal.errors import ArealError, ExitCode
+from areal.errors import ArealError
 from areal.observe import logs
 
-_GLOO_LOST = ("onnection closed by peer", "imed out waiting", "onnection reset by peer")  # it has no type of its own
+from areal_trainer.blame import exit_code
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,7 +36,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(error.exit_code)
     except Exception as error:
         log.exception("the trainer failed")
-        return int(_blame(error))
+        return int(exit_code(error))
 
 
 def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
@@ -50,15 +50,6 @@ def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     settings = settings_of(Path(arguments.job))
     require_gpus(settings.spec.trainer.gpus)
     return int(run(settings, Ports(arguments.port, arguments.metrics_port), stopping))
-
-
-def _blame(error: Exception) -> ExitCode:
-    """Another rank or a device that went away is the world's fault; anything else without an owner is ours."""
-    import torch
-
-    lost = (torch.distributed.DistError, torch.OutOfMemoryError, OSError)
-    gloo = isinstance(error, RuntimeError) and any(words in str(error) for words in _GLOO_LOST)
-    return ExitCode.INFRA if isinstance(error, lost) or gloo else ExitCode.BUG
 
 
 def _wants_json() -> bool:

@@ -21,7 +21,7 @@ from areal.errors import DataError, ExitCode, FencedError, InfraError
 from areal.ledger import evidence as evidence_room
 from areal.ledger import fences
 from areal.ledger.consumer import Consumer, TrainerState
-from areal.ledger.evidence import EvidenceLog
+from areal.ledger.evidence import EvidenceLog, Exit
 from areal.ledger.poison import precaution
 from areal.ledger.sync_client import SyncLedger
 from areal.ledger.values import Reason
@@ -36,6 +36,7 @@ from areal.weights.manifest import MANIFEST_NAME
 
 from areal_trainer import loop
 from areal_trainer.actor import Actor
+from areal_trainer.blame import exit_code
 from areal_trainer.checkpoint.catalog import Began, Found, examine
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.context import TrainContext
@@ -47,7 +48,7 @@ from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.reporting import Reporter
 from areal_trainer.rollout import FirstRank, Rollout
-from areal_trainer.settings import Settings, overrides
+from areal_trainer.settings import Paths, Settings, overrides
 from areal_trainer.timer import PhaseTimer
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
     ranks = Ranks()
     user = overrides(settings.paths)
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
+    fence: int | None = None
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine)
     timer = PhaseTimer()
     desk = _Desk(settings, ports, timer) if ranks.first else None
@@ -100,6 +102,10 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
         return _finish(ctx, desk)
     except AskedToStop:
         return ExitCode.DRAINED  # nothing has begun: there is nothing to save
+    except Exception as error:
+        if fence is not None:
+            _note_exit(settings.paths, Exit(fence, exit_code(error), type(error).__name__), f"rank-{ranks.rank}")
+        raise
     finally:
         if desk is not None:
             desk.close()
@@ -150,6 +156,7 @@ class _Desk:
     def restore(self, checkpointer: Checkpointer) -> Message:
         """Which checkpoint to go on from, and this trainer's fence: what all ranks must know."""
         paths = self._settings.paths
+        _note_signal(paths, int(os.environ.get("AREAL_LAST_EXIT", "0")))
         self._evidence = evidence_room.read(paths.evidence)
         found = checkpointer.newest([Began(start.fence, start.from_step) for start in self._evidence.starts])
         if found is not None:
@@ -279,6 +286,21 @@ class _Desk:
     def _doing(self, phase: str) -> None:
         self._progress.doing = phase
         self._feed.link.telling.phase = phase
+
+
+def _note_signal(paths: Paths, code: int) -> None:
+    """A signal that ended the trainer before is known to its launcher only: `code`, below 0."""
+    newest = fences.newest(paths.fences, "trainer")
+    if code < 0 and newest:
+        _note_exit(paths, Exit(newest, code), "launcher")
+
+
+def _note_exit(paths: Paths, ended: Exit, seen_by: str) -> None:
+    """What ended the trainer matters more than the note of it."""
+    try:
+        evidence_room.exited(paths.evidence, ended, seen_by)
+    except InfraError as error:
+        _log.warning("the exit of fence %d is not in the evidence: %s", ended.fence, error.message)
 
 
 def _reach(ledger: SyncLedger, patience_s: float, stopping: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from areal.launch.budget import Budget, BudgetPolicy, Exhausted
+from areal.launch.budget import Budget, BudgetPolicy, Exhausted, Granted
 from areal.launch.exits import Exit, Verdict, asked_to_stop, classify, describe
 
 
@@ -95,10 +95,9 @@ class ChildCore:
         """Starts after the first."""
         return max(0, self.starts - 1)
 
-    def told(self, now: float) -> str:
-        """The reason, and what is used of the restarts once that is half: the next ones end the run."""
-        warning = "" if self.phase is Phase.FAILED else self._budget.warning(now)
-        return "; ".join(part for part in (self.reason, warning) if part)
+    def warning(self, now: float) -> str:
+        """What is used of the restarts once that is half: the next ones end the run."""
+        return "" if self.phase in TERMINAL else self._budget.warning(now)
 
     @property
     def wake_at(self) -> float | None:
@@ -231,8 +230,12 @@ class ChildCore:
         self._enter(Phase.STOPPED, now, self.reason)
         return []
 
+    def ask_restart(self, exit_: Exit, now: float) -> Granted | Exhausted:
+        """Ask the budget for a restart after `exit_`; one that somebody asked for by a signal uses nothing."""
+        return self._budget.ask(now, exit_.reason, counted=not asked_to_stop(exit_.code))
+
     def _ask_budget(self, exit_: Exit, now: float) -> None:
-        granted = self._budget.ask(now, exit_.reason, counted=not asked_to_stop(exit_.code))
+        granted = self.ask_restart(exit_, now)
         if isinstance(granted, Exhausted):
             self._enter(Phase.FAILED, now, granted.reason)
         else:

@@ -47,6 +47,7 @@ def to_wire(status: ChildStatus) -> operations.GetChildStatusResponse:
         last_exit_code=status.last_exit.code if status.last_exit else 0,
         last_exit_reason=status.reason or (status.last_exit.reason if status.last_exit else ""),
         awaits_epoch=status.awaits_epoch,
+        restart_warning=status.warning,
     )
 
 

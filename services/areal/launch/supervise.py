@@ -13,7 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from areal.errors import BugError
 from areal.launch import logfile
+from areal.launch.budget import Exhausted, Granted
 from areal.launch.child import Command, Family
 from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
 from areal.launch.exits import Exit
@@ -53,6 +55,7 @@ class ChildStatus:
     reason: str
     since: float  # monotonic
     awaits_epoch: bool
+    warning: str = ""  # half of its restarts are used
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,10 @@ class Supervised:
             restarts=core.restarts,
             epoch=core.epoch,
             last_exit=core.last_exit,
-            reason=core.told(self._clock()),
+            reason=core.reason,
             since=core.since,
             awaits_epoch=core.awaits_epoch,
+            warning=core.warning(self._clock()),
         )
 
     async def changed(self) -> None:
@@ -142,6 +146,13 @@ class Supervised:
         accepted, actions = self._core.restart(epoch, self._clock())
         self._tell(actions)
         return accepted
+
+    def ask_restart(self) -> Granted | Exhausted:
+        """Ask its budget for a restart after its last exit: what restarts a gang must ask."""
+        exit_ = self._core.last_exit
+        if exit_ is None:
+            raise BugError(f"{self.spec.name} has not ended yet")
+        return self._core.ask_restart(exit_, self._clock())
 
     async def _next(self) -> list[Action]:
         """The actions that follow from the next event, or from time passing."""
@@ -182,6 +193,8 @@ class Supervised:
         output = self._output(header)
         command = self.spec.command
         env = {**command.env, "AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts)}
+        if core.last_exit is not None:
+            env["AREAL_LAST_EXIT"] = str(core.last_exit.code)
         try:
             self._family = Family.start(Command(command.name, command.argv, env, command.cwd), output, self._living)
         finally:

@@ -53,6 +53,15 @@ class Attempt:
     groups: Mapping[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a trainer ended that did not end well."""
+
+    fence: int
+    code: int  # negative: a signal
+    error: str = ""  # type of what was raised; empty when a signal ended it
+
+
 @dataclass(slots=True)
 class Evidence:
     """Everything all trainers of a run wrote."""
@@ -60,6 +69,7 @@ class Evidence:
     starts: list[Start] = field(default_factory=list)
     entries: list[Entry] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
+    exits: list[Exit] = field(default_factory=list)
     finished: list[tuple[int, int]] = field(default_factory=list)  # (fence, step) of trainers that reached the end
     problems: list[str] = field(default_factory=list)
 
@@ -99,9 +109,20 @@ class EvidenceLog:
         self._writer.append([{"kind": kind, "fence": self.fence, **fields}])
 
 
+def exited(directory: Path, ended: Exit, seen_by: str) -> None:
+    """A trainer ended, says a rank of it (`rank-0`) or its `launcher`. Each writes a file of its own."""
+    writer = LineWriter(directory / f"exit-{ended.fence:08d}-{seen_by}.jsonl")
+    writer.append([{"kind": "exit", "fence": ended.fence, "code": ended.code, "error": ended.error}])
+    writer.close()
+
+
 def read(directory: Path) -> Evidence:
     """All evidence of a run, in the order of fences. A torn last line is no problem: its step had not ended."""
     evidence = Evidence()
+    for path in sorted(directory.glob("exit-*.jsonl")):
+        for line in read_lines(path):
+            if line.record is not None:
+                _apply(evidence, line.record)
     for path in sorted(directory.glob("trainer-*.jsonl")):
         lines = read_lines(path)
         for position, line in enumerate(lines):
@@ -131,6 +152,8 @@ def _apply(evidence: Evidence, record: Record) -> None:
             evidence.attempts.append(Attempt(record["step"], fence, dict(record["groups"])))
         case "trained" | "skipped" as outcome:
             evidence.entries.append(Entry(record["step"], fence, outcome, _unpack(record["groups"])))
+        case "exit":
+            evidence.exits.append(Exit(fence, record["code"], record["error"]))
         case "finished":
             evidence.finished.append((fence, record["step"]))
         case kind:

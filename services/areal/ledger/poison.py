@@ -1,18 +1,25 @@
 """Poison: what to do about a step that keeps crashing the trainer.
 
 Owns the rule: twice is chance, the third time the micro-batches are halved, after that the largest group is proposed
-for a tombstone. Pure: reads attempts from the evidence and answers.
+for a tombstone. Only a trainer's own failures count: one that was preempted, stopped or lost with its node, or that a
+service failed, says nothing about its batch. Pure: reads attempts and exits from the evidence and answers.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal.ledger.evidence import Attempt, Evidence
+from areal.errors import ExitCode
+from areal.ledger.evidence import Attempt, Evidence, Exit
 
 HALVED_CRASHES = 3
 """A batch that just doesn't fit into memory gets one try with half of it."""
+
+_OF_OTHERS = (ExitCode.DONE, ExitCode.DRAINED, ExitCode.INFRA, -signal.SIGTERM, -signal.SIGINT, -signal.SIGKILL)
+_OUT_OF_MEMORY = "OutOfMemoryError"
+"""Of the device. A device that is full is nobody's bug (exit 75), but it was this batch that didn't fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +27,14 @@ class Precaution:
     """How to go about a step."""
 
     step: int
-    crashes: int  # in a row, with the same groups
+    crashes: int  # of its own, with the same groups
     micro_batch_divisor: int = 1
     tombstone: int | None = None  # propose this group, before the first take
+
+
+def own_failure(ended: Exit) -> bool:
+    """Whether the trainer failed by itself, so that its batch may be what it died of."""
+    return ended.error == _OUT_OF_MEMORY or ended.code not in _OF_OTHERS
 
 
 def precaution(evidence: Evidence, from_step: int) -> Precaution:
@@ -31,7 +43,10 @@ def precaution(evidence: Evidence, from_step: int) -> Precaution:
     A later step than `from_step` may be the one: replaying from a checkpoint crashes on the way there, too.
     """
     trained = {(entry.step, entry.fence) for entry in evidence.entries}
-    crashed = [a for a in evidence.attempts if (a.step, a.fence) not in trained and a.step >= from_step]
+    failed = {ended.fence for ended in evidence.exits if own_failure(ended)}
+    crashed = [
+        a for a in evidence.attempts if a.fence in failed and (a.step, a.fence) not in trained and a.step >= from_step
+    ]
     if not crashed:
         return Precaution(from_step, 0)
     last = crashed[-1]

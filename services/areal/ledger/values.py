@@ -60,6 +60,7 @@ class SampleMeta:
     truncated: bool
     xxh3: int  # of the uncompressed sample
     worker_id: str = ""
+    masked: bool = False  # none of its tokens is trained, so its reward is no score
 
     def pack(self) -> bytes:
         """As a JSON array: small, and legible in redis-cli."""
@@ -74,6 +75,7 @@ class SampleMeta:
                 self.truncated,
                 self.xxh3,
                 self.worker_id,
+                self.masked,
             ]
         )
 

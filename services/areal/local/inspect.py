@@ -63,7 +63,14 @@ async def _look(layout: RunLayout) -> RunView:
 
 async def _state(stub: operations_grpc.LauncherAsyncStub, name: str) -> RoleState:
     child = await stub.GetChildStatus(operations.GetChildStatusRequest(role=name), timeout=_ASK_S)
-    return RoleState(name, phase_from_wire(child.phase), child.last_exit_reason, child.restarts, child.pid)
+    return RoleState(
+        name,
+        phase_from_wire(child.phase),
+        child.last_exit_reason,
+        child.restarts,
+        child.pid,
+        warning=child.restart_warning,
+    )
 
 
 def ended(run_dir: Path) -> str | None:

@@ -128,7 +128,9 @@ def _state(supervisor: Supervisor, name: str) -> RoleState:
     age = max(0.0, time.monotonic() - status.since) if status.since else 0.0
     missing = supervisor.waits_for(name)
     waits = [Waiting("start", f"{', '.join(missing)} to be ready", age)] if missing else []
-    return RoleState(name, status.phase, status.reason, status.restarts, status.pid, waits=waits)
+    return RoleState(
+        name, status.phase, status.reason, status.restarts, status.pid, waits=waits, warning=status.warning
+    )
 
 
 def _handle_signals(supervisor: Supervisor, display: Display, console: Console) -> None:

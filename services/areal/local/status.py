@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 
@@ -49,6 +49,7 @@ class RoleState:
     doing: str = ""
     policy_id: str = ""
     waits: Sequence[Waiting] = ()
+    warning: str = ""  # half of its restarts are used, and for what
 
 
 @dataclass(frozen=True)
@@ -214,12 +215,8 @@ class StatusSource:
             )
         except grpc.aio.AioRpcError:
             return role
-        return RoleState(
-            name=role.name,
-            phase=role.phase,
-            reason=role.reason,
-            restarts=role.restarts,
-            pid=role.pid,
+        return replace(
+            role,
             answers=True,
             doing=progress.doing,
             policy_id=progress.policy_id,

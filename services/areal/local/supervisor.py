@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 from areal.launch import orphans
-from areal.launch.budget import Budget, Exhausted
+from areal.launch.budget import Exhausted
 from areal.launch.core import TERMINAL, Phase, RestartBy
 from areal.launch.supervise import ChildSpec, ChildStatus, Supervised
 from areal.local import order
@@ -53,21 +52,14 @@ class Outcome:
 class Supervisor:
     """All children of one run. `stop` and `kill` may be called at any time from the same loop."""
 
-    def __init__(
-        self, members: Sequence[Member], *, final_role: str = "trainer", clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, members: Sequence[Member], *, final_role: str = "trainer") -> None:
         self._roles = {member.spec.name: member.role for member in members}
         self._needs = order.resolve(self._roles, {member.spec.name: member.depends_on for member in members})
         self._levels = order.stop_levels(self._needs)
         self._final = [member.spec.name for member in members if member.role == final_role]
-        self._clock = clock
         living: set[int] = set()
         self.children = {member.spec.name: Supervised(member.spec, living=living) for member in members}
-        self._budgets = {
-            name: Budget(child.spec.policy.budget)
-            for name, child in self.children.items()
-            if child.spec.policy.restart is RestartBy.EPOCH
-        }
+        self._gangs = [name for name, child in self.children.items() if child.spec.policy.restart is RestartBy.EPOCH]
         self._change = asyncio.Event()
         self._asked_to_stop = False
         self._asked_to_kill = False
@@ -104,7 +96,7 @@ class Supervisor:
         try:
             while (outcome := self._outcome()) is None:
                 self._change.clear()
-                for name in self._budgets:
+                for name in self._gangs:
                     if self.children[name].status.awaits_epoch:
                         self._restart_gang(name, gangs)
                 await self._change.wait()
@@ -155,7 +147,7 @@ class Supervisor:
         child = self.children[name]
         died = child.status
         reason = died.last_exit.reason if died.last_exit else died.reason
-        granted = self._budgets[name].ask(self._clock(), reason)
+        granted = child.ask_restart()
         if isinstance(granted, Exhausted):
             self._failure = Outcome(Ended.FAILED, died, granted.reason)
             self._change.set()

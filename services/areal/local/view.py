@@ -90,6 +90,11 @@ def warning(view: RunView) -> str:
     return f"no gradient in {count} steps: {NO_GRADIENT} ({groups} groups); {NO_GRADIENT_FIX}"
 
 
+def restart_warnings(view: RunView) -> list[str]:
+    """Roles that used half of their restarts: the next ones end the run."""
+    return [f"{role.name}: {role.warning}" for role in view.roles if role.warning]
+
+
 def line(view: RunView) -> str:
     """One line for a log."""
     parts = [f"step {view.step}/{view.max_steps}"]
@@ -109,8 +114,7 @@ def line(view: RunView) -> str:
         parts.append(f"tombstones {_tombstones(view.rollout)}")
     if view.restarts:
         parts.append(f"restarts {view.restarts}")
-    if said := warning(view):
-        parts.append(f"WARNING: {said}")
+    parts += [f"WARNING: {said}" for said in (*restart_warnings(view), warning(view)) if said]
     if view.stalled:
         parts.append(f"STALLED: {view.stalled}")
     if not view.steps:
@@ -126,8 +130,7 @@ def render(view: RunView, note: str = "") -> RenderableType:
         parts.append(Text(f"\nstalled: {view.stalled}", style="bold red"))
     elif view.rollout and view.rollout.idle_reason and not view.rollout.finished:
         parts.append(Text(f"\nadmission: {view.rollout.idle_reason}", style="dim"))
-    if said := warning(view):
-        parts.append(Text(f"\n{said}", style="bold yellow"))
+    parts += [Text(f"\n{said}", style="bold yellow") for said in (*restart_warnings(view), warning(view)) if said]
     if note:
         parts.append(Text(f"\n{note}", style="bold yellow"))
     return Panel(Group(*parts), title=f"[bold]{view.name}[/]", title_align="left", border_style="dim", width=100)

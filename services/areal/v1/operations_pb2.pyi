@@ -164,6 +164,7 @@ class GetChildStatusResponse(_message.Message):
     LAST_EXIT_CODE_FIELD_NUMBER: _builtins.int
     LAST_EXIT_REASON_FIELD_NUMBER: _builtins.int
     AWAITS_EPOCH_FIELD_NUMBER: _builtins.int
+    RESTART_WARNING_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     phase: Global___ChildPhase.ValueType
     pid: _builtins.int
@@ -173,6 +174,8 @@ class GetChildStatusResponse(_message.Message):
     last_exit_reason: _builtins.str
     awaits_epoch: _builtins.bool
     """only RestartChild with a later epoch starts it"""
+    restart_warning: _builtins.str
+    """half of its restarts are used, and for what"""
     def __init__(
         self,
         *,
@@ -184,10 +187,11 @@ class GetChildStatusResponse(_message.Message):
         last_exit_code: _builtins.int = ...,
         last_exit_reason: _builtins.str = ...,
         awaits_epoch: _builtins.bool = ...,
+        restart_warning: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_epoch", b"awaits_epoch", "epoch", b"epoch", "last_exit_code", b"last_exit_code", "last_exit_reason", b"last_exit_reason", "phase", b"phase", "pid", b"pid", "restarts", b"restarts", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["awaits_epoch", b"awaits_epoch", "epoch", b"epoch", "last_exit_code", b"last_exit_code", "last_exit_reason", b"last_exit_reason", "phase", b"phase", "pid", b"pid", "restart_warning", b"restart_warning", "restarts", b"restarts", "role", b"role"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -125,12 +125,15 @@ class SampleDone(_message.Message):
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
     TRUNCATED_FIELD_NUMBER: _builtins.int
+    MASKED_FIELD_NUMBER: _builtins.int
     reward: _builtins.float
     oldest_version: _builtins.int
     newest_version: _builtins.int
     max_staleness: _builtins.int
     tokens: _builtins.int
     truncated: _builtins.bool
+    masked: _builtins.bool
+    """none of its tokens is trained, so its reward is no score"""
     @_builtins.property
     def key(self) -> _common_pb2.SampleKey: ...
     def __init__(
@@ -143,10 +146,11 @@ class SampleDone(_message.Message):
         max_staleness: _builtins.int = ...,
         tokens: _builtins.int = ...,
         truncated: _builtins.bool = ...,
+        masked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "max_staleness", b"max_staleness", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "reward", b"reward", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "masked", b"masked", "max_staleness", b"max_staleness", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "reward", b"reward", "tokens", b"tokens", "truncated", b"truncated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

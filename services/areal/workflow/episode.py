@@ -119,6 +119,11 @@ class Episode:
         return sum(sequence.reward for sequence in self.sequences) / len(self.sequences)
 
     @property
+    def is_masked(self) -> bool:
+        """Whether none of its tokens is trained."""
+        return not any(sequence.loss_mask.any() for sequence in self.sequences)
+
+    @property
     def truncated(self) -> bool:
         """Whether any sequence ended by its budget."""
         return any(sequence.finish_reason != "stop" for sequence in self.sequences)

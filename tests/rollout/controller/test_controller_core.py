@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from areal.errors import ConfigError
 from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import Done, Failure, FailureKind
@@ -15,6 +16,7 @@ from areal.rollout.controller.decisions import (
     KeepHot,
     Revoke,
 )
+from areal.rollout.controller.groups import Group
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.status import idle_reason
@@ -89,6 +91,15 @@ def test_equal_rewards_are_filtered_and_credit_comes_after_the_journal() -> None
     bench.run()
     assert bench.ledger.closed == {0: "filtered"}
     assert leased(bench) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("whole", "same"), [((1.0, 1.0), True), ((1.0, 0.5), False), ((1.0,), True), ((), True)])
+def test_a_sample_that_was_cut_off_does_not_hide_that_the_whole_ones_are_equal(
+    whole: tuple[float, ...], same: bool
+) -> None:
+    cut = SampleMeta(1, 0.0, 0, 0, 1, 1, True, 0, masked=True)
+    scored = [SampleMeta(1, reward, 0, 0, 1, 1, False, 0) for reward in whole]
+    assert Group(0, done=dict(enumerate([cut, *scored]))).same_rewards() is same
 
 
 def test_equal_rewards_are_kept_when_the_job_masks() -> None:

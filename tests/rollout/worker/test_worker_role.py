@@ -244,7 +244,7 @@ async def test_late_samples_end_as_they_are_masked(bench):
         assert len(sequence.token_ids) // 4 == PROMPT + 1
         assert sum(sequence.loss_mask) == 0
         assert sequence.finish_reason == "deadline"
-    assert all(done.truncated for done in work.controller.done)
+    assert all(done.truncated and done.masked for done in work.controller.done)
 
 
 async def test_infra_faults_of_scoring_are_tried_again_and_data_faults_are_the_users(bench):

@@ -159,7 +159,7 @@ def launcher_report(answer: operations.GetChildStatusResponse, now: float) -> La
         epoch=answer.epoch,
         awaits_epoch=answer.awaits_epoch,
         exit_code=answer.last_exit_code,
-        exit_reason=answer.last_exit_reason,
+        exit_reason="; ".join(part for part in (answer.last_exit_reason, answer.restart_warning) if part),
         at=now,
     )
 

@@ -34,6 +34,7 @@ class Done:
     tokens: int = 0
     truncated: bool = False
     attempt: int = 0
+    masked: bool = False
 
     @classmethod
     def of(cls, group: int, index: int, meta: SampleMeta) -> Done:
@@ -48,6 +49,7 @@ class Done:
             tokens=meta.tokens,
             truncated=meta.truncated,
             attempt=meta.attempt,
+            masked=meta.masked,
         )
 
 

@@ -80,6 +80,7 @@ def _done_to_wire(item: Done) -> rollout.SampleDone:
         max_staleness=item.max_staleness,
         tokens=item.tokens,
         truncated=item.truncated,
+        masked=item.masked,
     )
 
 
@@ -94,6 +95,7 @@ def _done(item: rollout.SampleDone) -> Done:
         tokens=item.tokens,
         truncated=item.truncated,
         attempt=item.key.attempt,
+        masked=item.masked,
     )
 
 

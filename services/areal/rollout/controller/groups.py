@@ -80,6 +80,8 @@ class Group:
         self.has_tokens = False
 
     def same_rewards(self) -> bool:
-        """Whether all samples earned the same, so that the group's advantages are zero."""
-        rewards = {figures.reward for figures in self.done.values()}
-        return len(rewards) == 1
+        """Whether all samples that are trained earned the same, so that the group's advantages are zero.
+
+        A sample that its deadline cut off is masked and was never scored: its reward of 0 hides nothing.
+        """
+        return len({figures.reward for figures in self.done.values() if not figures.masked}) <= 1

@@ -57,6 +57,7 @@ def build(episode: Episode, origin: Origin) -> NewSample:
         truncated=episode.truncated,
         xxh3=payload.digest(stored),
         worker_id=origin.worker_id,
+        masked=episode.is_masked,
     )
     return NewSample(origin.group, origin.index, stored, meta)
 
