@@ -337,6 +337,8 @@ class ControllerRole:
 
     def going_on(self) -> list[ControllerProcess]:
         """Processes that were replaced, and go on."""
+        if not self.older:
+            return self.older
         self.older = [process for process in self.older if process.life.alive]
         return [process for process in self.older if process.life.paused_at is None]
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from areal.clients.generation.routing import Server
 from areal.generation.core import AgentCore, Entry, Wanted
 from areal.rollout.controller.inputs import ServerBeat
-from areal.rollout.controller.reports import RefusalReport, ServerReport
+from areal.rollout.controller.reports import RefusalReport, ServerReport, Weights
 from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.world import World
 from areal.values.policy import PolicyId
 
 _BEAT_S = 0.5
+_VOLUME = Path("volume")
 _SWAP_S = 0.02  # the engine is paused, its weights change, the canary is scored
 
 
@@ -33,6 +34,7 @@ class ServerProcess:
         self._incarnation = incarnation
         self._connection = Connection(world, controller)
         self._tokens = 0
+        self._heard: Weights | None = None  # the last order
         self._obeyed = 0  # newest trainer fence of weights that it holds
         self.life.start(self._beats())
         self.life.start(self._loads())
@@ -51,9 +53,11 @@ class ServerProcess:
         process = self._connection.process()
         if process is None or process.life.paused_at is not None or process.core is None:
             return
-        if (served := process.core.fleet.served) is not None:
+        served = process.core.fleet.served
+        if served is not None and served is not self._heard:
+            self._heard = served
             policy = PolicyId(served.version, served.fence)
-            self.core.want(Wanted(policy, Path("volume"), served.manifest_digest, served.rollback))
+            self.core.want(Wanted(policy, _VOLUME, served.manifest_digest, served.rollback))
 
     def _loads(self) -> Process:
         scheduler, core = self.world.scheduler, self.core

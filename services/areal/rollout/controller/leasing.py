@@ -71,9 +71,9 @@ def lease(
         elif group.worker not in seats:
             continue
         _grant(book, group, missing, now, emit)
-    free_rooms = _rooms(book, newest, max_steps, in_work + waiting)
+    gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
     before = book.next_admission
-    for _ in range(min(*free_rooms, seats.free, admit) if newest is not None else 0):
+    for _ in range(min(gate, by_bytes, seats.free, admit) if newest is not None else 0):
         group = book.admit()
         if not may_sample(book.floor(group), newest or 0):
             break
@@ -82,8 +82,9 @@ def lease(
         group.worker = worker
         in_work += 1
         _grant(book, group, group.unassigned(settings.group_size), now, emit)
-    book.streak.admitted(book.next_admission - before)
-    gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
+    if book.next_admission != before:
+        book.streak.admitted(book.next_admission - before)
+        gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
     return Pass(in_work, waiting, len(stuck), gate, by_bytes)
 
 
