@@ -69,7 +69,7 @@ def _chunk(seeds: range, aim: Aim | None) -> tuple[float, int, int, list[Outcome
 
 
 def _collect_seldom() -> None:
-    """A schedule makes few cycles and many objects that live as long as it does: a seventh of the time was collections."""
+    """A schedule makes few cycles, and many objects that live as long as it: a seventh of its time was collections."""
     gc.freeze()
     gc.set_threshold(50_000)
 
