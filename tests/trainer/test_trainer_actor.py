@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal_trainer.algorithms.advantages import AdvantageOptions, group_advantages
+from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.model import PolicyModel
@@ -35,9 +35,7 @@ def test_a_recipe_sees_which_sequences_count_and_can_change_nothing():
 
 def test_a_partial_sample_enters_no_mean():
     tokens = with_a_partial_sample()
-    result = group_advantages(
-        tokens.rewards, tokens.group_ids, tokens.sample_indices, tokens.has_signal(), AdvantageOptions()
-    )
+    result = estimate_advantages(tokens, AdvantageOptions())
     assert result.counted.tolist() == [False] + [True] * 7
     assert not result.trained[0]
 

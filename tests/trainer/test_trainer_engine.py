@@ -37,17 +37,19 @@ def test_chunked_logprobs_and_gradients_equal_the_whole_matrix_in_float64(tokens
     hidden = torch.randn(tokens, 8, requires_grad=True)
     weight = torch.randn(vocabulary, 8, requires_grad=True)
     targets = torch.randint(0, vocabulary, (tokens,))
-    scale = torch.randn(tokens)
+    scale, bonus = torch.randn(tokens), torch.randn(tokens) * (tokens % 2)  # without entropy's gradient, and with it
     values, entropy = chunked_logprobs(hidden, weight, targets, temperature, chunk=chunk)
-    (values * scale).sum().backward()
+    loss = (values * scale).sum()
+    (loss + (entropy * bonus).sum() if tokens % 2 else loss).backward()
 
     exact_hidden = hidden.detach().double().requires_grad_(True)
     exact_weight = weight.detach().double().requires_grad_(True)
     exact_log = torch.log_softmax(exact_hidden @ exact_weight.T / temperature, -1)
     exact = exact_log.gather(1, targets[:, None]).squeeze(1)
-    (exact * scale.double()).sum().backward()
+    exact_entropy = -(exact_log.exp() * exact_log).sum(-1)
+    (exact * scale.double() + exact_entropy * bonus.double()).sum().backward()
     torch.testing.assert_close(values.double(), exact, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(entropy.double(), -(exact_log.exp() * exact_log).sum(-1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(entropy.double(), exact_entropy, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(hidden.grad.double(), exact_hidden.grad, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(weight.grad.double(), exact_weight.grad, rtol=1e-4, atol=1e-4)
 

@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from areal.errors import DataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, group_advantages
-from areal_trainer.algorithms.ppo import PPOOptions, policy_loss
+from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, estimate_advantages
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer, Position, Saved
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
@@ -27,6 +25,7 @@ from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.schedule import Schedule
+from areal_trainer.objective import ComputeLoss, Objective, ObjectiveOptions
 from areal_trainer.timer import PhaseTimer
 
 
@@ -34,7 +33,7 @@ from areal_trainer.timer import PhaseTimer
 class ActorOptions:
     """How a batch becomes updates."""
 
-    ppo: PPOOptions
+    objective: ObjectiveOptions
     advantages: AdvantageOptions
     schedule: Schedule
     mini_batches: int = 1
@@ -84,11 +83,13 @@ class Actor:
         timer: PhaseTimer | None = None,
         still_mine: Callable[[], None] = lambda: None,
         compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
+        compute_loss: ComputeLoss | None = None,
     ) -> None:
         self.engine = engine
         self.options = options
         self._checkpointer = checkpointer
         self._compute_advantages = compute_advantages
+        self._compute_loss = compute_loss
         self._timer = timer or PhaseTimer()
         self._still_mine = still_mine
         self._micro_batch_tokens = options.micro_batch_tokens
@@ -96,27 +97,19 @@ class Actor:
 
     @property
     def needs_proximal(self) -> bool:
-        """With one update a step, π_θ is π_prox when its loss is taken: one forward pass serves for both."""
-        return self.options.mini_batches > 1
+        """Whether the proximal policy is a forward pass of its own, before the first update."""
+        return self.options.objective.proximal == "recompute"
 
     def advantages(self, tokens: TokenBatch) -> Advantages:
-        """One advantage a sequence, by the recipe's `compute_advantages(batch)` when it has one.
+        """The advantage of each token, by the recipe's `compute_advantages(batch)` when it has one.
 
-        Raises DataError when the recipe returns anything but one advantage a sequence.
+        Raises DataError when the recipe returns anything but one advantage a sequence or a token.
         """
-        counted = tokens.has_signal()
-        result = group_advantages(
-            tokens.rewards, tokens.group_ids, tokens.sample_indices, counted, self.options.advantages
-        )
+        result = estimate_advantages(tokens, self.options.advantages)
         if self._compute_advantages is None:
             return result
-        values = np.asarray(self._compute_advantages(AdvantageBatch.of(tokens, counted)), dtype=np.float64)
-        if values.shape != tokens.rewards.shape:
-            raise DataError(
-                f"compute_advantages returned shape {values.shape} for {tokens.sequences} sequences",
-                fix="return one advantage for each entry of batch.rewards",
-            )
-        return Advantages(values, counted & (values != 0.0), counted, result.zero_variance_groups)
+        given = AdvantageBatch.of(tokens, result.counted)
+        return _advantages_of(self._compute_advantages(given), tokens, result)
 
     def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
         """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
@@ -135,14 +128,16 @@ class Actor:
         step, tokens = batch.step, batch.tokens
         self._micro_batch_tokens = max(1, self.options.micro_batch_tokens // batch.micro_batch_divisor)
         device = self.engine.ranks.device
-        of_token = advantages.values[tokens.sequence_of]
         predicted = tokens.trainable() & advantages.trained[tokens.sequence_of]
         trained = np.flatnonzero(advantages.trained)
-        columns = _Columns(
-            behaviour=torch.from_numpy(tokens.behaviour_logprobs).to(device),
-            advantages=torch.from_numpy(of_token.astype(np.float32)).to(device),
-            same=torch.from_numpy(tokens.versions == step).to(device),
-            proximal=None if proximal is None else proximal.to(device),
+        objective = Objective(
+            tokens,
+            advantages,
+            self.options.objective,
+            step=step,
+            device=device,
+            proximal=proximal,
+            compute_loss=self._compute_loss,
         )
         statistics = LossStatistics(device)
         rate = self.options.schedule.at(step, batch.max_steps)
@@ -152,8 +147,7 @@ class Actor:
             chosen = trained[part]
             mask = np.zeros(tokens.sequences, np.bool_)
             mask[chosen] = True
-            count = int((predicted & mask[tokens.sequence_of]).sum())  # global: every rank sees the whole batch
-            loss = self._loss(columns, statistics, count)
+            loss = objective.of(predicted & mask[tokens.sequence_of], statistics)
             total = self.engine.accumulate(self._micros(tokens, chosen, predicted), loss)
             norms.append(self.engine.optimizer.step(rate, total))
         statistics.reduce(self.engine.ranks.add, self.engine.ranks.maximum)
@@ -189,27 +183,23 @@ class Actor:
             pack_length=self.options.pack_length,
         )
 
-    def _loss(
-        self, columns: _Columns, statistics: LossStatistics, count: int
-    ) -> Callable[[Tensor, Tensor, MicroBatch], Tensor]:
-        """Token-weighted mean over all micro-batches and ranks: each adds its sum over the global count."""
 
-        def loss(logprobs: Tensor, entropy: Tensor, micro: MicroBatch) -> Tensor:
-            place = micro.token_index.to(logprobs.device)
-            behaviour = columns.behaviour[place]
-            proximal = logprobs.detach() if columns.proximal is None else columns.proximal[place]
-            terms = policy_loss(logprobs, proximal, behaviour, columns.advantages[place], self.options.ppo)
-            statistics.add(terms, logprobs.detach(), proximal, behaviour, entropy, columns.same[place])
-            return terms.loss.sum() / max(count, 1)
-
-        return loss
-
-
-@dataclass(frozen=True)
-class _Columns:
-    """What the loss gathers by token, on the device, all [tokens]."""
-
-    behaviour: Tensor
-    advantages: Tensor
-    same: Tensor  # made by the very version that trains now
-    proximal: Tensor | None
+def _advantages_of(given: Any, tokens: TokenBatch, usual: Advantages) -> Advantages:
+    """What a recipe returned: one number a sequence, or one a token. Sequences of nothing but 0 are not trained."""
+    values = np.asarray(given, dtype=np.float64)
+    actions, sequence = tokens.trainable(), tokens.sequence_of
+    if values.shape == (tokens.sequences,):
+        by_token = np.where(actions, values[sequence], 0.0)
+    elif values.shape == (tokens.tokens,):
+        by_token = np.where(actions, values, 0.0)
+        values = np.bincount(sequence, by_token, tokens.sequences) / np.maximum(
+            np.bincount(sequence, actions, tokens.sequences), 1
+        )
+    else:
+        raise DataError(
+            f"compute_advantages gave shape {values.shape} for {tokens.sequences} sequences of {tokens.tokens} tokens",
+            fix="return one advantage for each entry of batch.rewards, or one for each entry of batch.token_ids",
+        )
+    signal = np.zeros(tokens.sequences, np.bool_)
+    signal[sequence[by_token != 0.0]] = True
+    return Advantages(values, by_token, usual.counted & signal, usual.counted, usual.zero_variance_groups)

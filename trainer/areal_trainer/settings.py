@@ -14,10 +14,15 @@ from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
 from areal_trainer.algorithms.advantages import AdvantageOptions
-from areal_trainer.algorithms.ppo import PPOOptions, Rejection
+from areal_trainer.algorithms.baseline import BaselineOptions
+from areal_trainer.algorithms.policy import PolicyOptions
+from areal_trainer.algorithms.proximal import Proximal
+from areal_trainer.algorithms.rejection import Rejection
+from areal_trainer.algorithms.surrogate import Surrogate
 from areal_trainer.engine.engine import EngineOptions
 from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
+from areal_trainer.objective import ObjectiveOptions
 
 
 @dataclass(frozen=True)
@@ -97,14 +102,21 @@ class Settings:
     @property
     def actor(self) -> ActorOptions:
         algorithm, trainer = self.spec.algorithm, self.spec.trainer
-        rejection = Rejection(algorithm.rejection.upper) if algorithm.rejection is not None else None
+        rejection = (Rejection(upper=algorithm.rejection.upper),) if algorithm.rejection is not None else ()
+        surrogate = Surrogate(clip_low=algorithm.clip_low, clip_high=algorithm.upper_clip)
+        proximal: Proximal = "trainingPass" if algorithm.mini_batches == 1 else "recompute"
         return ActorOptions(
-            ppo=PPOOptions(algorithm.clip_low, algorithm.upper_clip, algorithm.decoupled, rejection),
+            objective=ObjectiveOptions(
+                policy=PolicyOptions(surrogate=surrogate, rejection=rejection),
+                proximal=proximal if algorithm.decoupled else "behaviour",
+            ),
             advantages=AdvantageOptions(
-                mean=algorithm.advantage_mean,
-                std=algorithm.advantage_std,
-                leave_one_out=algorithm.leave_one_out,
-                mask_zero_variance=algorithm.masks_zero_variance,
+                baseline=BaselineOptions(
+                    mean=algorithm.advantage_mean,
+                    std=algorithm.advantage_std,
+                    leave_one_out=algorithm.leave_one_out,
+                    mask_zero_variance=algorithm.masks_zero_variance,
+                )
             ),
             schedule=Schedule(
                 algorithm.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio

@@ -1,131 +1,113 @@
-"""Group-relative advantages: rewards normalised by an explicit group.
+"""From rewards to advantages by token: shaping, baseline and scale, KL penalty, GAE, whitening, in this order.
 
-Owns reward normalisation. Works in float64 and by `group_ids`, never by a stride, so a group that lost a sample
-shifts no other group's baseline. Means are over samples: an episode of several sequences weighs as much as one of
-one sequence. Never sees tokens: every token of a sequence gets its sequence's advantage.
+Pure, in float64, the same on every rank because every rank sees the whole batch. Each part is a module of its own; this
+one owns the order and which sequences train.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-Level = Literal["group", "batch", "none"]
+from areal_trainer.algorithms.baseline import BaselineOptions, normalised_rewards
+from areal_trainer.algorithms.gae import gae
+from areal_trainer.algorithms.kl import Estimator
+from areal_trainer.algorithms.normalise import Normalise, normalise_advantages
+from areal_trainer.algorithms.shaping import ShapingOptions, shape_rewards
+from areal_trainer.algorithms.token_rewards import kl_penalty, token_rewards
+from areal_trainer.data.batch import TokenBatch
+
+Truncated = Literal["train", "neutral", "mask"]
+
+
+@dataclass(frozen=True)
+class RewardKL:
+    """−β·κ(p − f) on every action token, as reward."""
+
+    coefficient: float
+    estimator: Estimator = "k1"
 
 
 @dataclass(frozen=True)
 class AdvantageOptions:
-    """How rewards become advantages. GRPO is mean=group, std=group; Dr. GRPO std=none; RLOO adds leave_one_out."""
+    """How rewards become advantages."""
 
-    mean: Level = "group"
-    std: Level = "group"
-    leave_one_out: bool = False
-    mask_zero_variance: bool = True
-    epsilon: float = 1e-6  # added to the deviation
+    shaping: ShapingOptions = field(default_factory=ShapingOptions)
+    baseline: BaselineOptions = field(default_factory=BaselineOptions)
+    truncated: Truncated = "train"  # answers cut by length: as any other, with outcome 0, or not trained
+    kl: RewardKL | None = None
+    gamma: float = 1.0
+    lam: float = 1.0
+    normalise: Normalise = "none"
 
 
 @dataclass(frozen=True)
 class Advantages:
-    """One entry a sequence. `counted` entered the means; `trained` is False where a sequence carries no signal."""
+    """Of one batch. `counted` entered the means; `trained` is False where a sequence carries no signal."""
 
-    values: NDArray[np.float64]
-    trained: NDArray[np.bool_]
-    counted: NDArray[np.bool_]
+    values: NDArray[np.float64]  # [S], normalised rewards: of the sequence as a whole
+    tokens: NDArray[np.float64]  # [T]
+    trained: NDArray[np.bool_]  # [S]
+    counted: NDArray[np.bool_]  # [S]
     zero_variance_groups: int
+    returns: NDArray[np.float64] | None = None  # [T], the critic's targets; None without a critic
 
 
-def group_advantages(
-    rewards: NDArray[np.float64],
-    group_ids: NDArray[np.int64],
-    sample_indices: NDArray[np.int64],
-    counted: NDArray[np.bool_],
-    options: AdvantageOptions,
+@dataclass(frozen=True)
+class TokenColumns:
+    """What other models and passes say of each token, [T]; only what the options ask for."""
+
+    proximal: NDArray[np.float32] | None = None
+    reference: NDArray[np.float32] | None = None
+    values: NDArray[np.float64] | None = None  # of the critic, at the state before the token
+    bootstrap: NDArray[np.float64] | None = None  # [S], the critic's value after the last token; 0 where it ended
+
+
+def estimate_advantages(
+    batch: TokenBatch, options: AdvantageOptions, columns: TokenColumns | None = None
 ) -> Advantages:
-    """A = (r − μ) / (σ + ε), with μ and σ over the group or the batch (GRPO, arXiv 2402.03300, §4.1.2).
+    """The advantages of a batch.
 
-    Every sample has weight 1 in μ and σ, shared evenly by its counted sequences. σ is the population deviation around
-    its own level's mean, whatever μ is. With `leave_one_out`, μ of a sequence is the mean of the *other* samples of its
-    group (RLOO, arXiv 2402.14740); a sample alone in its group has no baseline and is not trained. A group whose
-    rewards are all the same has advantage exactly 0 under a group mean; with `mask_zero_variance` it is not trained.
-
-    Args:
-        rewards: [sequences]
-        group_ids: [sequences], any integers
-        sample_indices: [sequences], the sample of the group that a sequence belongs to
-        counted: [sequences]; False for a sequence that enters no mean (cut at a deadline: its reward means nothing)
+    Raises ValueError when a KL penalty has no proximal or reference log-probabilities.
     """
-    rewards = np.asarray(rewards, dtype=np.float64)
-    _, member = np.unique(group_ids, return_inverse=True)
-    groups = int(member.max()) + 1 if member.size else 0
-    weight = _sample_weights(member, sample_indices, counted)
-    size = np.bincount(member, weight, groups)  # samples
-    safe_size = np.maximum(size, 1.0)
-    group_mean = np.bincount(member, weight * rewards, groups) / safe_size
-    centred = np.where(counted, rewards - group_mean[member], 0.0)
-    group_std = np.sqrt(np.bincount(member, weight * centred * centred, groups) / safe_size)
-
-    low = np.full(groups, np.inf)
-    high = np.full(groups, -np.inf)
-    np.minimum.at(low, member[counted], rewards[counted])
-    np.maximum.at(high, member[counted], rewards[counted])
-    flat = ~(high > low)  # compares rewards, not a rounded deviation; an empty or single group is flat too
-
-    samples = max(float(weight.sum()), 1.0)
-    batch_mean = float((weight * rewards).sum()) / samples
-    batch_std = float(np.sqrt((weight * (rewards - batch_mean) ** 2).sum() / samples))
-
-    baseline: NDArray[np.float64]
-    if options.leave_one_out:
-        others = np.maximum(size[member] - 1.0, 1.0)
-        own = _own_mean(member, sample_indices, weight, rewards)
-        baseline = (group_mean[member] * size[member] - own) / others
-    elif options.mean == "group":
-        baseline = group_mean[member]
-    else:
-        baseline = np.full(rewards.shape, batch_mean if options.mean == "batch" else 0.0)
-
-    scale: NDArray[np.float64]
-    if options.std == "group":
-        scale = group_std[member] + options.epsilon
-    else:
-        scale = np.full(rewards.shape, batch_std + options.epsilon if options.std == "batch" else 1.0)
-
-    trained = counted.copy()
-    if options.mask_zero_variance:
-        trained &= ~flat[member]
-    if options.leave_one_out:
-        trained &= size[member] > 1.0
-    exact_zero = flat[member] & (options.mean == "group")
-    values = np.where(trained & ~exact_zero, (rewards - baseline) / scale, 0.0)
-    return Advantages(values, trained, counted, int(flat.sum()))
-
-
-def _sample_of(member: NDArray[np.int64], sample_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[sequences]: a dense number for each (group, sample)."""
-    pairs = np.stack([member, sample_indices], axis=1)
-    dense: NDArray[np.int64] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-    return dense
-
-
-def _sample_weights(
-    member: NDArray[np.int64], sample_indices: NDArray[np.int64], counted: NDArray[np.bool_]
-) -> NDArray[np.float64]:
-    """[sequences]: 1 over the number of counted sequences of its sample; 0 where a sequence isn't counted."""
-    sample = _sample_of(member, sample_indices)
-    sequences = np.bincount(sample, counted.astype(np.float64), int(sample.max(initial=-1)) + 1)
-    return np.where(counted, 1.0 / np.maximum(sequences[sample], 1.0), 0.0)
-
-
-def _own_mean(
-    member: NDArray[np.int64],
-    sample_indices: NDArray[np.int64],
-    weight: NDArray[np.float64],
-    rewards: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """[sequences]: the mean reward of the sample that a sequence belongs to."""
-    sample = _sample_of(member, sample_indices)
-    means: NDArray[np.float64] = np.bincount(sample, weight * rewards).astype(np.float64)
-    return means[sample]
+    columns = columns or TokenColumns()
+    actions, sequence = batch.trainable(), batch.sequence_of
+    lengths = np.bincount(sequence[actions], minlength=batch.sequences)
+    shaped = shape_rewards(batch.rewards, lengths, options.shaping)
+    outcomes = normalised_rewards(
+        shaped, batch.group_ids, batch.sample_indices, batch.has_signal(), options.baseline, raw=batch.rewards
+    )
+    values, trained = outcomes.values, outcomes.trained
+    if options.truncated == "neutral":
+        values = np.where(batch.truncated, 0.0, values)
+    elif options.truncated == "mask":
+        trained = trained & ~batch.truncated
+    penalty, coefficient = None, 0.0
+    if options.kl is not None:
+        if columns.proximal is None or columns.reference is None:
+            raise ValueError("a KL penalty needs the proximal and the reference log-probabilities")
+        penalty = kl_penalty(columns.proximal, columns.reference, options.kl.estimator)
+        coefficient = options.kl.coefficient
+    rewards = token_rewards(values, actions, batch.offsets, penalty, coefficient)
+    tokens, returns = gae(
+        rewards,
+        columns.values,
+        actions,
+        batch.offsets,
+        gamma=options.gamma,
+        lam=options.lam,
+        bootstrap=columns.bootstrap,
+    )
+    mask = actions & trained[sequence]
+    tokens = normalise_advantages(tokens, mask, batch.group_ids[sequence], options.normalise)
+    return Advantages(
+        values=values,
+        tokens=tokens,
+        trained=trained,
+        counted=outcomes.counted,
+        zero_variance_groups=outcomes.zero_variance_groups,
+        returns=None if columns.values is None else returns,
+    )

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from areal_trainer.algorithms.kl import kl
-from areal_trainer.algorithms.ppo import PPOTerms
+from areal_trainer.algorithms.policy import PolicyTerms
 
-_SUMS = ("tokens", "loss", "clipped", "rejected", "kl", "weight", "entropy", "gap", "same", "mismatch")
+_SUMS = ("tokens", "loss", "clipped", "rejected", "kl", "weight", "entropy", "gap", "same", "mismatch", "reference_kl")
 _MAXIMA = ("weight_max", "mismatch_max")
 
 
@@ -34,6 +34,7 @@ class LossFigures:
     behaviour_gap: float  # mean |log π_prox − log π_behav|: age and engine mismatch together
     logprob_mismatch: float | None  # the same over tokens of the trainer's own version: engine mismatch alone
     logprob_mismatch_max: float | None
+    reference_kl: float  # estimate against the reference in the loss; 0 without one
 
 
 class LossStatistics:
@@ -45,7 +46,7 @@ class LossStatistics:
 
     @torch.no_grad()
     def add(
-        self, terms: PPOTerms, logprobs: Tensor, proximal: Tensor, behaviour: Tensor, entropy: Tensor, same: Tensor
+        self, terms: PolicyTerms, logprobs: Tensor, proximal: Tensor, behaviour: Tensor, entropy: Tensor, same: Tensor
     ) -> None:
         """Count one micro-batch's tokens. All [tokens]; `same` marks tokens that the trainer's own version made."""
         if logprobs.numel() == 0:
@@ -64,6 +65,7 @@ class LossStatistics:
                 gap.sum(),
                 same.sum(),
                 mismatch.sum(),
+                terms.reference_kl.sum(),
             ]
         )
         self._sums += sums.double()
@@ -93,4 +95,5 @@ class LossStatistics:
             behaviour_gap=total["gap"] / tokens,
             logprob_mismatch=total["mismatch"] / same if same else None,
             logprob_mismatch_max=peak["mismatch_max"] if same else None,
+            reference_kl=total["reference_kl"] / tokens,
         )

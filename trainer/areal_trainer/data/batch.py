@@ -31,6 +31,7 @@ class TokenBatch:
     group_ids: NDArray[np.int64]  # [S]
     sample_indices: NDArray[np.int64]  # [S]
     rewards: NDArray[np.float64]  # [S]
+    truncated: NDArray[np.bool_]  # [S], cut by the limit of its length
 
     @property
     def sequences(self) -> int:
@@ -77,6 +78,7 @@ class AdvantageBatch:
     counted: NDArray[np.bool_]  # [S], False where no token is trained: its reward belongs into no mean
     group_ids: NDArray[np.int64]  # [S]
     sample_indices: NDArray[np.int64]  # [S], within the group; the sequences of one episode share it
+    truncated: NDArray[np.bool_]  # [S], cut by the limit of its length
     offsets: NDArray[np.int64]  # [S+1]
     token_ids: NDArray[np.int64]  # [T]
     loss_mask: NDArray[np.bool_]  # [T]
@@ -106,6 +108,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
     groups: list[int] = []
     indices: list[int] = []
     rewards: list[float] = []
+    truncated: list[bool] = []
     for sample in samples:
         for sequence in sample.sequences:
             token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
@@ -127,6 +130,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
             groups.append(sample.key.group)
             indices.append(sample.key.index)
             rewards.append(sequence.reward)
+            truncated.append(sequence.finish_reason == "length")
     offsets = np.zeros(len(ids) + 1, dtype=np.int64)
     np.cumsum([len(entry) for entry in ids], out=offsets[1:])
     token_column = np.concatenate(ids).astype(np.int64) if ids else np.zeros(0, np.int64)
@@ -144,4 +148,5 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
         group_ids=np.array(groups, dtype=np.int64),
         sample_indices=np.array(indices, dtype=np.int64),
         rewards=np.array(rewards, dtype=np.float64),
+        truncated=np.array(truncated, dtype=np.bool_),
     )

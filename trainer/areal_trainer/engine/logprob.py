@@ -34,24 +34,31 @@ class _ChunkedLogprob(torch.autograd.Function):
             logprobs[part] = logits.gather(1, targets[part, None]).squeeze(1) - log_total
             log_probabilities = logits.sub_(log_total[:, None])
             entropy[part] = -(log_probabilities.exp() * log_probabilities).sum(-1)
-        ctx.save_for_backward(hidden, weight, targets, normalizer)
+        ctx.save_for_backward(hidden, weight, targets, normalizer, entropy)
         ctx.temperature = temperature
         ctx.chunk = chunk
-        ctx.mark_non_differentiable(entropy)
+        ctx.set_materialize_grads(False)  # None tells which of the two the loss doesn't use
         return logprobs, entropy
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        hidden, weight, targets, normalizer = ctx.saved_tensors
-        grad_logprobs = grads[0]
+        hidden, weight, targets, normalizer, entropy = ctx.saved_tensors
+        grad_logprobs, grad_entropy = grads
+        if grad_logprobs is None:
+            grad_logprobs = torch.zeros_like(normalizer)
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], ctx.chunk):
             part = slice(start, min(start + ctx.chunk, hidden.shape[0]))
             logits = (hidden[part] @ weight.T).float().div_(ctx.temperature)
-            grad_logits = torch.exp(logits - normalizer[part, None]).neg_()
+            log_probabilities = logits.sub_(normalizer[part, None])
+            probabilities = log_probabilities.exp()
+            grad_logits = probabilities.neg_() if grad_entropy is None else probabilities.neg()
             grad_logits.scatter_add_(1, targets[part, None], torch.ones_like(grad_logits[:, :1]))
             grad_logits.mul_((grad_logprobs[part] / ctx.temperature)[:, None])
+            if grad_entropy is not None:  # ∂H/∂z_v = −q_v·(log q_v + H)/T
+                slope = log_probabilities.add_(entropy[part, None]).mul_(probabilities)
+                grad_logits.sub_(slope.mul_((grad_entropy[part] / ctx.temperature)[:, None]))
             grad_logits = grad_logits.to(hidden.dtype)
             grad_hidden[part] = grad_logits @ weight
             grad_weight += (grad_logits.T @ hidden[part]).float()
@@ -61,7 +68,7 @@ class _ChunkedLogprob(torch.autograd.Function):
 def chunked_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float, *, chunk: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """log softmax(hidden·weightᵀ / temperature)[target], and the entropy of that distribution (without gradient).
+    """log softmax(hidden·weightᵀ / temperature)[target], and the entropy of that distribution.
 
     Args:
         hidden: [tokens, width]; weight: [vocabulary, width]; targets: [tokens]

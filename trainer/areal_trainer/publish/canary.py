@@ -32,6 +32,7 @@ def canary(engine: Engine, *, served_in_bfloat16: bool = False) -> Canary:
         group_ids=np.zeros(1, np.int64),
         sample_indices=np.zeros(1, np.int64),
         rewards=np.zeros(1, np.float64),
+        truncated=np.zeros(1, np.bool_),
     )
     micros = rank_micro_batches(
         tokens,

@@ -1,0 +1,53 @@
+"""KL estimators: their means, and the gradient that each gives when it is a loss or a reward."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from areal_trainer.algorithms.kl import kl
+from areal_trainer.algorithms.policy import KLLoss, PolicyOptions, policy_loss
+
+
+def test_estimators_agree_with_the_exact_divergence_on_average():
+    generator = torch.Generator().manual_seed(0)
+    p = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
+    q = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
+    draws = torch.multinomial(p, 200_000, replacement=True, generator=generator)
+    exact = float((p * (p / q).log()).sum())
+    for estimator, tolerance in (("k1", 2e-3), ("k3", 2e-3), ("k2", 4e-3)):
+        mean = float(kl(p.log()[draws], q.log()[draws], estimator).mean())
+        assert mean == pytest.approx(exact, abs=tolerance)
+    assert bool((kl(p.log()[draws], q.log()[draws], "k3") >= 0).all())
+
+
+def gradients(estimator):
+    """The expected gradient of an estimator as a loss over a vocabulary of five, and the exact one's."""
+    torch.manual_seed(3)
+    logits = torch.randn(5, dtype=torch.float64, requires_grad=True)
+    reference = torch.log_softmax(torch.randn(5, dtype=torch.float64), -1)
+    logprobs = torch.log_softmax(logits, -1)
+    p = logprobs.detach().exp()
+    if estimator == "exact":
+        value = (logprobs.exp() * (logprobs - reference)).sum()
+    elif estimator == "k1 as reward":
+        value = (p * (logprobs - reference).detach() * logprobs).sum()
+    elif estimator == "k1 as loss":
+        value = (p * kl(logprobs, reference, "k1")).sum()
+    else:
+        zero = torch.zeros(5, dtype=torch.float64)
+        behaviour = logprobs.detach()
+        options = PolicyOptions(kl=KLLoss(1.0, estimator))
+        terms = policy_loss(logprobs, behaviour, behaviour, zero, torch.arange(5), options, reference=reference)
+        value = (p * terms.regulariser).sum()
+    (gradient,) = torch.autograd.grad(value, logits)
+    return gradient
+
+
+@pytest.mark.parametrize("estimator", ["k2", "k3u", "k1 as reward"])
+def test_these_have_the_exact_gradient_on_average(estimator):
+    torch.testing.assert_close(gradients(estimator), gradients("exact"), rtol=1e-9, atol=1e-12)
+
+
+def test_k1_as_a_loss_has_no_gradient_on_average_and_k3_another():
+    assert float(gradients("k1 as loss").abs().max()) < 1e-12
+    assert float((gradients("k3") - gradients("exact")).norm()) > 0.05 * float(gradients("exact").norm())

@@ -1,0 +1,123 @@
+"""The policy-gradient loss per token: ratio, surrogate, behaviour weight, rejection, KL and entropy put together.
+
+Pure. Returns terms a token; who calls it sums them with the weights of `aggregation`. A rejected token adds nothing and
+changes no other token's weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from areal_trainer.algorithms.kl import kl
+from areal_trainer.algorithms.ratio import LIMIT, ImportanceLevel, importance_ratio, sequence_mean
+from areal_trainer.algorithms.rejection import Rejection, rejected
+from areal_trainer.algorithms.surrogate import Surrogate, surrogate_loss
+from areal_trainer.algorithms.weight import Truncate, Weight, behaviour_weight
+
+
+@dataclass(frozen=True)
+class KLLoss:
+    """β·κ(ℓ − f) in the loss. k1 is no choice: its expected gradient is 0 (arXiv 2510.01555)."""
+
+    coefficient: float
+    estimator: Literal["k2", "k3", "k3u"] = "k2"
+
+
+@dataclass(frozen=True)
+class PolicyOptions:
+    """What the loss of a token is made of."""
+
+    surrogate: Surrogate = field(default_factory=Surrogate)
+    importance: ImportanceLevel = "token"
+    weight: Weight = "token"
+    truncate: Truncate | None = None
+    rejection: tuple[Rejection, ...] = ()
+    kl: KLLoss | None = None
+    entropy_coefficient: float = 0.0
+
+
+@dataclass(frozen=True)
+class PolicyTerms:
+    """All [tokens]. `loss`, `kl` and `entropy` carry gradients."""
+
+    loss: Tensor  # of the policy, 0 where rejected
+    regulariser: Tensor  # β·w·κ − c_H·H, always a mean over tokens
+    ratio: Tensor  # u
+    behaviour_weight: Tensor  # the constant factor in front; 0 where rejected
+    clipped: Tensor  # bool: a clip decided
+    rejected: Tensor  # bool
+    reference_kl: Tensor  # κ against the reference, without its coefficient; 0 without a reference
+
+
+def policy_loss(
+    logprobs: Tensor,
+    proximal: Tensor,
+    behaviour: Tensor,
+    advantages: Tensor,
+    sequence: Tensor,
+    options: PolicyOptions,
+    *,
+    reference: Tensor | None = None,
+    entropy: Tensor | None = None,
+    dropped: Tensor | None = None,
+) -> PolicyTerms:
+    """w·surrogate(u, A) with u = π_θ/π_prox and the constant w = π_prox/π_behav (arXiv 2505.24298, eq. 5).
+
+    With π_prox = π_behav it is the plain algorithm. Where the level is the sequence, its tokens here are all of its
+    trained tokens.
+
+    Args:
+        logprobs: of π_θ, with gradient, [tokens]
+        proximal, behaviour, advantages: constants, [tokens]
+        sequence: which sequence each token belongs to, any integers, [tokens]
+        reference: log-probabilities of the reference, [tokens]; needed with `options.kl`
+        entropy: of π_θ, with gradient, [tokens]; needed with an entropy coefficient
+        dropped: tokens that are rejected for another reason, [tokens] bool
+    """
+    proximal = proximal.detach()
+    out = rejected(proximal, behaviour, sequence, options.rejection)
+    impossible = ~torch.isfinite(torch.exp(proximal - behaviour))
+    if dropped is not None:
+        out = out | dropped
+    distance = torch.where(impossible, torch.zeros_like(proximal), proximal - behaviour)
+    weight = behaviour_weight(distance, sequence, options.weight, options.truncate)
+    weight = torch.where(out, torch.zeros_like(weight), weight)
+    centre = torch.where(torch.isfinite(proximal), proximal, logprobs.detach())  # inf · 0 would put NaN into gradients
+    ratio = importance_ratio(logprobs, centre, sequence, options.importance)
+    if options.importance == "sequence":
+        advantages = sequence_mean(advantages, sequence)
+    loss, clipped = surrogate_loss(logprobs, ratio, advantages, options.surrogate)
+    loss = torch.where(out, torch.zeros_like(loss), weight * loss)
+    divergence = torch.zeros_like(loss)
+    regulariser = torch.zeros_like(loss)
+    if options.kl is not None:
+        if reference is None:
+            raise ValueError("a KL loss needs the reference's log-probabilities")
+        divergence = _divergence(logprobs, reference, behaviour, options.kl)
+        factor = torch.ones_like(weight) if options.kl.estimator == "k3u" else weight
+        regulariser = options.kl.coefficient * torch.where(out, torch.zeros_like(divergence), factor * divergence)
+    if options.entropy_coefficient:
+        if entropy is None:
+            raise ValueError("an entropy bonus needs entropies")
+        regulariser = regulariser - options.entropy_coefficient * entropy
+    return PolicyTerms(
+        loss=loss,
+        regulariser=regulariser,
+        ratio=ratio.detach(),
+        behaviour_weight=weight,
+        clipped=clipped & ~out,
+        rejected=out,
+        reference_kl=divergence.detach(),
+    )
+
+
+def _divergence(logprobs: Tensor, reference: Tensor, behaviour: Tensor, options: KLLoss) -> Tensor:
+    """κ by token. k3u carries its own importance ratio e^{ℓ−b}, with gradient: unbiased off policy (2512.02556)."""
+    if options.estimator == "k2":
+        return kl(logprobs, reference, "k2")
+    value = kl(logprobs, reference, "k3")
+    return value if options.estimator == "k3" else torch.exp((logprobs - behaviour).clamp(-LIMIT, LIMIT)) * value
