@@ -33,7 +33,7 @@ def test_the_upstream_library_in_one_environment_is_one_clear_error(tmp_path):
 
 
 def test_an_environment_of_its_own_is_accepted():
-    refuse_upstream(nothing_installed)
+    assert refuse_upstream(nothing_installed) is None
 
 
 def test_no_text_tells_anybody_to_install_the_other_library():

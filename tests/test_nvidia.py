@@ -19,7 +19,7 @@ def machine(tmp_path, gpus: int, driver: str | None, **environment: str) -> Mach
 
 
 def test_a_cpu_job_asks_for_nothing(tmp_path):
-    require(0, "the trainer", machine(tmp_path, 0, None))
+    assert require(0, "the trainer", machine(tmp_path, 0, None)) is None
 
 
 def test_none_visible_is_the_job_s_fault_and_names_the_driver(tmp_path):

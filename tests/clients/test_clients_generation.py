@@ -135,7 +135,10 @@ def test_any_interruptions_on_two_servers_give_the_uninterrupted_answer(seed, cu
             for agent in pair:
                 agent.by_itself = True
                 agent.step(40)
-            check(await asyncio.wait_for(task, 10), seed)
+            result = await asyncio.wait_for(task, 10)
+            check(result, seed)
+            assert {span.server_id for span in result.spans} <= {"a", "b"}
+            assert sum(len(agent.starts) for agent in pair) >= len(result.spans)
         finally:
             await client.close()
             for agent in pair:
@@ -170,7 +173,10 @@ async def test_a_restarted_server_gets_its_requests_back(client, agents):
     await agent.die()
     agent.by_itself = True
     await agent.start()
-    check(await asyncio.wait_for(task, 10), LONG)
+    result = await asyncio.wait_for(task, 10)
+    check(result, LONG)
+    assert {span.server_id for span in result.spans} == {"a"}
+    assert [len(start.token_ids) // 4 for start in agent.starts] == [3, 8]  # the second goes on after five tokens
 
 
 async def test_a_dead_servers_requests_move_when_the_controller_says_so(client, agents):
@@ -180,7 +186,9 @@ async def test_a_dead_servers_requests_move_when_the_controller_says_so(client, 
     await hung.until_running(1)
     other.by_itself = True
     client.update_fleet([hung.state(live=False), other.state()])
-    check(await asyncio.wait_for(task, 10), LONG)
+    result = await asyncio.wait_for(task, 10)
+    check(result, LONG)
+    assert {span.server_id for span in result.spans} == {"b"}
 
 
 async def test_a_request_waits_by_name_for_a_version_and_starts_with_it(client, agents, waits):

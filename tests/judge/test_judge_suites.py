@@ -274,4 +274,7 @@ def test_a_suite_that_judges_nothing_is_refused(suite: Any, message: str) -> Non
     "test", ["self.assertEqual(f(1), 2)", "numpy.testing.assert_allclose(f(1), 2)", "raise ValueError"]
 )
 def test_other_assertions_count(test: str) -> None:
-    validate(replace(CHECK, test=test))
+    suite = replace(CHECK, test=test)
+    validate(suite)
+    with pytest.raises(DataError, match="asserts nothing"):
+        validate(replace(suite, test="print(1)"))

@@ -98,12 +98,15 @@ def test_a_row_without_usable_tests_is_named(tmp_path):
 
 
 def test_only_the_first_rows_are_read():
+    read = []
+
     def rows():
-        for number in range(10**9):
+        for number in range(10**6):
+            read.append(number)
             yield f"row {number}", GOOD, 100
-        raise AssertionError
 
     check_suites(job(), rows())
+    assert 1 < len(read) < 10_000
 
 
 @pytest.mark.parametrize("row", [GOOD, EMPTY], ids=["good", "empty"])

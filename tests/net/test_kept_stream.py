@@ -119,11 +119,11 @@ class Scene:
 def virtual(body: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     """The test, in virtual time."""
 
-    def test() -> None:
+    def in_virtual_time() -> None:
         run(body())
 
-    test.__name__ = body.__name__
-    return test
+    in_virtual_time.__name__ = body.__name__
+    return in_virtual_time
 
 
 @virtual

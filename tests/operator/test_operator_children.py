@@ -117,8 +117,11 @@ def test_building_changes_nothing_of_what_it_is_built_from() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_child_is_valid_in_every_supported_kubernetes(w: Wanted, version: str) -> None:
-    for one in everything(w):
+    children = everything(w)
+    for one in children:
         kubernetes_validate.validate(one, version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**children[0], "surely": "unknown"}, version, strict=True)
 
 
 def test_every_pod_may_run_in_a_restricted_namespace(w: Wanted) -> None:

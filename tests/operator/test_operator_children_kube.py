@@ -85,6 +85,7 @@ def test_a_job_may_be_suspended_and_scaled_and_its_pods_templates_changed(admin:
 
 def test_no_pod_violates_the_namespace_s_pod_security(admin: Client, namespace: str) -> None:
     """A StatefulSet is accepted whatever its pods are like; the pods themselves are asked here."""
+    accepted = []
     for one in everything(large_wanted(), namespace):
         template = one.get("spec", {}).get("template")
         if template is None:
@@ -96,6 +97,8 @@ def test_no_pod_violates_the_namespace_s_pod_security(admin: Client, namespace: 
         spec.pop("runtimeClassName", None)
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         apply(admin, pod, dry_run=True)
+        accepted.append(name)
+    assert {"large-trainer-x", "large-generation-x", "large-worker-x"} <= set(accepted)
 
 
 def test_a_pod_that_a_platform_loosened_is_refused_there(admin: Client, namespace: str) -> None:

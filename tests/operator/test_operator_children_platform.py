@@ -165,7 +165,9 @@ def _runtimes(*, map_: st.SearchStrategy[Any], list_: st.SearchStrategy[Any]) ->
 @given(template=_runtimes(map_=_JUNK, list_=_JUNK), role=st.sampled_from([Role.TRAINER, Role.PREPARE]))
 def test_a_malformed_runtime_is_refused_and_nothing_worse(template: Json, role: Role) -> None:
     with contextlib.suppress(ConfigError, ValidationError):
-        pod_template(wanted(quickstart(), {"template": template}), role)
+        made = pod_template(wanted(quickstart(), {"template": template}), role)
+        assert main_of(made)["command"] == spec_of(role).command
+        assert role_labels("digits", role).items() <= made["metadata"]["labels"].items()
 
 
 @settings(max_examples=100, deadline=None)

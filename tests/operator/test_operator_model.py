@@ -23,11 +23,14 @@ MUTANTS = [
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_job_keeps_every_promise_under_any_schedule(part: int) -> None:
-    async def live() -> None:
+    async def live() -> list[int]:
+        lived = []
         for seed in range(part, SCHEDULES, PARTS):
-            await Schedule(seed).run()
+            await Schedule(seed).run()  # asserts each promise at each step
+            lived.append(seed)
+        return lived
 
-    asyncio.run(live())
+    assert len(asyncio.run(live())) == SCHEDULES // PARTS
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)

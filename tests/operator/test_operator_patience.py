@@ -333,6 +333,7 @@ def test_an_answer_that_is_about_the_question_refuses_no_job(words: str) -> None
     stage = Stage()
     stage.operator.refusals["Pod"] = ForbiddenError(403, "Forbidden", f"POST /api/v1/namespaces/team/pods: {words}")
     stage.until_training()
+    assert stage.condition("Accepted")["status"] == "True"
 
 
 def test_pods_that_are_refused_later_are_named_and_no_deadline_runs() -> None:

@@ -61,6 +61,8 @@ def test_a_rest_does_not_wait_for_ever_for_a_trainer_that_cannot_be_reached() ->
     stage.operator.roles.cut = True
     suspend(stage)
     stage.run(lambda: stage.summary == "Suspended", limit=40, seconds=30.0)
+    assert stage.pods(Role.TRAINER) == []
+    assert stage.status["attempts"]["restarts"] == 0
 
 
 def test_a_suspension_that_is_taken_back_replaces_what_was_drained() -> None:

@@ -56,13 +56,13 @@ class Faces:
 async def faces() -> AsyncIterator[Faces]:
     dispatcher = dispatcher_of(ScriptedJudge(), slots=2, wall=time.time)
 
-    async def test() -> Finding:
+    async def self_test() -> Finding:
         return Finding(True, "all held")
 
     async def changed(ready: bool) -> None:
         pass
 
-    math, readiness, progress = MathVerifier("answer"), Readiness(test, changed), ProgressCounter()
+    math, readiness, progress = MathVerifier("answer"), Readiness(self_test, changed), ProgressCounter()
     handlers = SandboxHandlers(dispatcher, readiness, progress, math)
     server = GrpcServer("reward", TOKEN, waits=WaitRegistry("reward"), progress=progress)
     server.add(rpc.add_SandboxServicer_to_server, SandboxService(handlers), SERVICE_NAME)

@@ -44,7 +44,7 @@ async def served() -> AsyncIterator[Served]:
     judge = ScriptedJudge()
     dispatcher = dispatcher_of(judge, slots=1, bounds=Bounds(items=3), wall=time.time)
 
-    async def test() -> Finding:
+    async def self_test() -> Finding:
         return Finding(True, "all held")
 
     async def changed(ready: bool) -> None:
@@ -52,7 +52,7 @@ async def served() -> AsyncIterator[Served]:
 
     progress = ProgressCounter()
     server = GrpcServer("reward", TOKEN, waits=WaitRegistry("reward"), progress=progress)
-    readiness = Readiness(test, changed)
+    readiness = Readiness(self_test, changed)
     math = MathVerifier("answer")
     handlers = SandboxHandlers(dispatcher, readiness, progress, math)
     server.add(rpc.add_SandboxServicer_to_server, SandboxService(handlers), SERVICE_NAME)

@@ -46,13 +46,13 @@ async def face() -> AsyncIterator[Face]:
     judge = ScriptedJudge()
     dispatcher = dispatcher_of(judge, slots=1, bounds=Bounds(items=2), wall=time.time)
 
-    async def test() -> Finding:
+    async def self_test() -> Finding:
         return Finding(made.passes, "1 of 1 held" if made.passes else "an attack won")
 
     async def changed(ready: bool) -> None:
         pass
 
-    readiness = Readiness(test, changed)
+    readiness = Readiness(self_test, changed)
     handlers = SandboxHandlers(dispatcher, readiness, ProgressCounter())
     server = HttpServer(create_app(handlers, readiness, TOKEN, max_body_bytes=1 << 20), "127.0.0.1", 0)
     port = await server.start()

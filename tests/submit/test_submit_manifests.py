@@ -30,12 +30,15 @@ def job(tmp_path):
 @pytest.mark.parametrize("version", VERSIONS)
 def test_all_are_valid(version, job):
     volume = volume_of(job.spec, RuntimeSpec())
+    pod = manifests.upload_pod(job, "team-a", "digits-run", runtime())
     for obj in (
         manifests.recipe_config_map("digits", "team-a", "recipe.py", RECIPE),
         manifests.claim("digits", "team-a", volume),
-        manifests.upload_pod(job, "team-a", "digits-run", runtime()),
+        pod,
     ):
         kubernetes_validate.validate(obj, version, strict=True)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate({**pod, "surely": "unknown"}, version, strict=True)
 
 
 def test_the_pod_has_the_runtime_s_image_nodes_and_credentials_and_the_job_s_patch(job):

@@ -21,4 +21,4 @@ def test_gpus_that_only_the_driver_shows_are_refused_with_both_versions(tmp_path
 
 
 def test_a_trainer_on_cpus_asks_for_none():
-    require_gpus(0)
+    assert require_gpus(0) is None

@@ -45,6 +45,8 @@ def test_what_was_streamed_is_accepted(made):
     sequence, answers = made
     check_streamed(Episode([sequence]), answers)
     check_streamed(Episode([sequence.masked(), sequence]), [*answers, *answers])
+    with pytest.raises(DataError):
+        check_streamed(Episode([sequence]), [])
 
 
 @given(episodes(), st.data())
@@ -95,6 +97,8 @@ def test_of_several_answers_to_one_prompt_the_sequence_may_be_any():
     tries = [answer(turn, [5, 6], [7, 8 + turn]) for turn in range(3)]
     for chosen in tries:
         check_streamed(Episode([Sequence.of([5, 6], chosen.result, 1.0)]), tries)
+    with pytest.raises(DataError):
+        check_streamed(Episode([Sequence.of([5, 6], answer(3, [5, 6], [7, 20]).result, 1.0)]), tries)
 
 
 @pytest.mark.parametrize(

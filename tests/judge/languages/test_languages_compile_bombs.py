@@ -137,6 +137,8 @@ async def test_a_compilation_that_nobody_waits_for_ends_and_leaves_nothing(
     async with asyncio.timeout(30):  # the caller is back at once; the kernel ends a killed group later
         while _compilers() or cells.counters().running:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+    assert asking.cancelled()
+    assert (await quick.compiled(Submission("int main() {}", language))).result is not None
 
 
 def _compilers() -> list[int]:
