@@ -39,10 +39,19 @@ class Evaluation:
 
     def wait(self) -> None:
         feed = SimpleNamespace(link=SimpleNamespace(orders=self.orders, check=lambda: None))
-        parts: Any = (feed, None, None, WaitRegistry("trainer"))
+        parts: Any = (feed, None, WaitRegistry("trainer"))
         ranks = cast(Ranks, self)
         timer = PhaseTimer()
-        Rollout(ranks, 1, 8, first=FirstRank(*parts), timer=timer, now=lambda: self.now, sleep=self.sleep).evaluate()
+        Rollout(
+            ranks,
+            1,
+            8,
+            first=FirstRank(*parts),
+            publisher=cast(Any, None),
+            timer=timer,
+            now=lambda: self.now,
+            sleep=self.sleep,
+        ).evaluate()
 
 
 def test_an_evaluation_of_a_day_is_waited_for_as_long_as_rows_end() -> None:

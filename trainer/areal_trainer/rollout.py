@@ -1,7 +1,7 @@
 """Batches in, weights out: the training loop's interface to ledger and servers.
 
 One of the two objects a training loop works with (the other is `Actor`). Every method is a collective: all ranks call
-it in the same order. Rank 0 holds the `Feed` and the `Publisher`; the others are told.
+it in the same order. Rank 0 holds the `Feed`; the others are told.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from areal.errors import InfraError
@@ -24,7 +25,8 @@ from areal_trainer.data.batch import TokenBatch, columns
 from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.feed import Feed, Taken
 from areal_trainer.publish.canary import canary
-from areal_trainer.publish.publisher import Publisher
+from areal_trainer.publish.plan import owners
+from areal_trainer.publish.publisher import Order, Publisher
 from areal_trainer.reporting import Reporter
 from areal_trainer.timer import PhaseTimer
 
@@ -59,7 +61,6 @@ class FirstRank:
     """What rank 0 has and the others don't."""
 
     feed: Feed
-    publisher: Publisher
     reporter: Reporter
     waits: WaitRegistry
     stopping: Callable[[], bool] = lambda: False
@@ -75,6 +76,7 @@ class Rollout:
         vocabulary: int,
         *,
         first: FirstRank | None,
+        publisher: Publisher,
         timer: PhaseTimer,
         served_in_bfloat16: bool = False,
         now: Callable[[], float] = time.monotonic,
@@ -86,6 +88,8 @@ class Rollout:
         self._fence = fence
         self._vocabulary = vocabulary
         self._first = first
+        self._publisher = publisher
+        self._writers: dict[str, int] = {}  # which rank writes which tensor
         self._timer = timer
         self._served_in_bfloat16 = served_in_bfloat16
         self._now = now
@@ -125,16 +129,43 @@ class Rollout:
         """Publish the current weights; written and announced beside training, the final version awaited."""
         with self._timer.phase("publish"):
             proof = canary(actor.engine, served_in_bfloat16=self._served_in_bfloat16)
-            tensors = [pair for pair in actor.engine.export() if self._first is not None]
-            if self._first is None:
-                return
-            consumer = self._first.feed.consumer
-            policy = PolicyId(consumer.version, self._fence)
-            final = consumer.finished
-            self._first.publisher.publish(policy, tensors, proof, final=final, deadline_s=PUBLISH_DEADLINE_S)
-            consumer.published()
-            if final:
-                self._first.publisher.wait(PUBLISH_DEADLINE_S)
+            order = self._order()
+            if not self._writers:
+                self._writers = owners(actor.engine.export_sizes(), self._ranks.world_size)
+            tensors = actor.engine.export(lambda name: self._writers[name] == self._ranks.rank)
+            self._publisher.publish(order, tensors, proof, deadline_s=PUBLISH_DEADLINE_S)
+            if self._first is not None:
+                self._first.feed.consumer.published()
+            if order.final:
+                self._publisher.wait(PUBLISH_DEADLINE_S)
+
+    def settle(self) -> None:
+        """Wait until what was published is out."""
+        self._publisher.wait(PUBLISH_DEADLINE_S)
+
+    def _order(self) -> Order:
+        """All ranks learn what is published, once the version before is out."""
+        deadline = self._now() + PUBLISH_DEADLINE_S
+        while True:
+            told = self._ranks.tell(self._next_order(deadline) if self._first is not None else None).header
+            if told["policy"]:
+                return Order(PolicyId.parse(told["policy"]), Path(told["staging"]), told["final"])
+
+    def _next_order(self, deadline: float) -> Message:
+        """Rank 0: the next publication; without a policy while the one before still runs."""
+        assert self._first is not None
+        words = "the version before to be written and accepted"
+        with self._first.waits.waiting("publish", words, deadline_s=PUBLISH_DEADLINE_S):
+            idle = self._publisher.idle(_SLICE_S)
+        if not idle and self._now() > deadline:
+            raise InfraError(
+                f"publishing weights takes longer than {PUBLISH_DEADLINE_S:.0f} s", fix="check the run's volume"
+            )
+        if not idle:
+            return Message({"policy": ""}, {})
+        consumer = self._first.feed.consumer
+        order = self._publisher.order(PolicyId(consumer.version, self._fence), final=consumer.finished)
+        return Message({"policy": str(order.policy), "staging": str(order.staging), "final": order.final}, {})
 
     def commit(self, saved: Saved) -> None:
         """A checkpoint is on disk: what it holds may be freed."""

@@ -33,6 +33,7 @@ from areal.observe.waits import WaitRegistry
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.values.policy import PolicyId
 from areal.weights.manifest import MANIFEST_NAME
+from areal.weights.publish import WeightsRef
 
 from areal_trainer import loop
 from areal_trainer.actor import Actor
@@ -43,11 +44,12 @@ from areal_trainer.context import TrainContext
 from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.meeting import Meeting
 from areal_trainer.feed import Feed
 from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.reporting import Reporter
-from areal_trainer.rollout import FirstRank, Rollout
+from areal_trainer.rollout import PUBLISH_DEADLINE_S, FirstRank, Rollout
 from areal_trainer.settings import Paths, Settings, overrides
 from areal_trainer.timer import PhaseTimer
 
@@ -72,7 +74,16 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
     fence: int | None = None
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine)
     timer = PhaseTimer()
-    desk = _Desk(settings, ports, timer) if ranks.first else None
+    waits = WaitRegistry("trainer")
+    desk = _Desk(settings, ports, timer, waits) if ranks.first else None
+    publisher = Publisher(
+        settings.paths.weights,
+        side_files(settings.paths.start_model, settings.paths.tokenizer),
+        ranks.rank,
+        Meeting(ranks, "writing a version", PUBLISH_DEADLINE_S),
+        desk.announce if desk is not None else lambda reference, final: "",
+        waits,
+    )
     try:
         told = ranks.tell(desk.restore(checkpointer) if desk is not None else None).header
         if told["checkpoint"]:
@@ -84,6 +95,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
             fence,
             engine.vocabulary,
             first=first,
+            publisher=publisher,
             timer=timer,
             served_in_bfloat16=settings.spec.generation.engine.dtype == "bfloat16",
         )
@@ -107,6 +119,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
             _note_exit(settings.paths, Exit(fence, exit_code(error), type(error).__name__), f"rank-{ranks.rank}")
         raise
     finally:
+        publisher.close()
         if desk is not None:
             desk.close()
         ranks.close()
@@ -132,6 +145,7 @@ def _finish(ctx: TrainContext, desk: _Desk | None) -> ExitCode:
         rollout.commit(actor.save(due.position))
     if rollout.stopped:
         return ExitCode.DRAINED
+    rollout.settle()
     if desk is not None:
         desk.finish()
     rollout.evaluate()
@@ -141,11 +155,11 @@ def _finish(ctx: TrainContext, desk: _Desk | None) -> ExitCode:
 class _Desk:
     """Rank 0's connections and files."""
 
-    def __init__(self, settings: Settings, ports: Ports, timer: PhaseTimer) -> None:
+    def __init__(self, settings: Settings, ports: Ports, timer: PhaseTimer, waits: WaitRegistry) -> None:
         self._settings = settings
         self._ports = ports
         self._timer = timer
-        self._waits = WaitRegistry("trainer")
+        self._waits = waits
         self._progress = ProgressCounter()
         self._metrics = RoleMetrics("trainer", settings.name)
         self._thread = LoopThread()
@@ -211,18 +225,16 @@ class _Desk:
             groups_deadline_s=2 * settings.spec.rollout.group_deadline_seconds + 600.0,
             outage_s=settings.outage_s,
         )
-        self._publisher = Publisher(
-            paths.weights,
-            side_files(paths.start_model, paths.tokenizer),
-            lambda reference, final: link.publish(reference.message(), final),
-            self._waits,
-        )
         reporter = Reporter(paths.metrics, paths.tensorboard, fence, self._metrics, self._progress)
-        self._closing += [reporter.close, self._publisher.close, self._feed.close, link.close]
+        self._closing += [reporter.close, self._feed.close, link.close]
         self._progress.policy_id = str(PolicyId(state.step, fence))
         self._timer.doing = self._doing
         self._timer.spent = reporter.spent
-        return FirstRank(self._feed, self._publisher, reporter, self._waits, stopping)
+        return FirstRank(self._feed, reporter, self._waits, stopping)
+
+    def announce(self, reference: WeightsRef, final: bool) -> str:
+        """Tell the controller about a version; answers the policy that is served then."""
+        return self._feed.link.publish(reference.message(), final)
 
     def still_mine(self) -> None:
         """Raise FencedError when a newer trainer has begun."""
@@ -241,8 +253,7 @@ class _Desk:
             )
 
     def finish(self) -> None:
-        """The final model is on disk; the controller is told."""
-        self._publisher.wait(60.0)
+        """The final model is on disk; the controller is told. Nothing is being published any more."""
         policy = PolicyId(self._feed.consumer.version, self._fence)
         _copy_model(self._settings.paths.weights / policy.directory, self._settings.paths.model)
         self._feed.finished()

@@ -1,8 +1,8 @@
-"""Writes a version so that nobody ever sees half of it.
+"""Publishes a version atomically: nobody ever sees half of it.
 
 Everything goes to `.tmp-<version>-<random>`, every file is fsynced, the manifest last; then one rename makes the
-version visible and the parent is fsynced. Tensors that share storage (tied embeddings) are the caller's business: what
-is given is written. The buffers of one shard are held at a time: an iterable making tensors on demand bounds memory.
+version visible and the parent is fsynced. Several writers may fill the staging directory; one seals it. Tensors that
+share storage (tied embeddings) are the caller's business: what is given is written.
 """
 
 from __future__ import annotations
@@ -13,27 +13,20 @@ import json
 import shutil
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
-
-import xxhash
-from typing_extensions import Buffer
 
 from areal.errors import BugError, InfraError
 from areal.files import sync_directory, sync_file
 from areal.v1 import common_pb2 as common
 from areal.values.policy import PolicyId
 from areal.weights.manifest import MANIFEST_NAME, Canary, Manifest, TensorEntry
-from areal.weights.safetensors_format import DTYPE_BYTES, TensorHeader, byte_size, encode_header
+from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, Part, TensorSource, write_part
 
 TMP_PREFIX = ".tmp-"
 INDEX_NAME = "model.safetensors.index.json"
-DEFAULT_SHARD_BYTES = 2 << 30  # also what a publisher holds in memory at once
-
-TensorSource: TypeAlias = tuple[str, str, Sequence[int], Buffer]
-"""Name, safetensors dtype, shape, contiguous little-endian bytes."""
 
 
 @dataclass(frozen=True)
@@ -51,38 +44,6 @@ class WeightsRef:
         )
 
 
-@dataclass
-class _Shard:
-    """Tensors gathered until they fill a file."""
-
-    tensors: list[tuple[str, str, tuple[int, ...], memoryview]] = field(default_factory=list)
-    size: int = 0
-
-    def write(self, path: Path) -> dict[str, TensorEntry]:
-        """Write the file and fsync it; widest dtypes first, so that every tensor is aligned."""
-        ordered = sorted(self.tensors, key=lambda tensor: -DTYPE_BYTES[tensor[1]])
-        headers, position = [], 0
-        for name, dtype, shape, data in ordered:
-            headers.append(TensorHeader(name, dtype, shape, position, position + data.nbytes))
-            position += data.nbytes
-        head = encode_header(headers)
-        entries = {}
-        with path.open("wb") as file:
-            file.write(head)
-            for header, (name, dtype, shape, data) in zip(headers, ordered, strict=True):
-                file.write(data)
-                entries[name] = TensorEntry(
-                    shard=path.name,
-                    offset=len(head) + header.start,
-                    length=data.nbytes,
-                    dtype=dtype,
-                    shape=shape,
-                    xxh3=xxhash.xxh3_128_hexdigest(data),
-                )
-        sync_file(path)
-        return entries
-
-
 def publish(
     root: Path,
     policy: PolicyId,
@@ -91,46 +52,106 @@ def publish(
     extra_files: Mapping[str, bytes | Path],
     *,
     step: int | None = None,
-    base: str | None = None,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
 ) -> WeightsRef:
     """Write `policy` under `root` as a Hugging Face directory with a manifest; returns how to find it.
 
+    One writer does all of it. `extra_files`, `step` and what is raised: as `seal` has them.
+    """
+    with _volume_errors(root, policy):
+        staging = open_staging(root, policy)
+    try:
+        with _volume_errors(root, policy):
+            part = write_part(staging, 0, tensors, shard_bytes)
+        return seal(root, staging, policy, [part], canary, extra_files, step=step)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def open_staging(root: Path, policy: PolicyId) -> Path:
+    """An empty directory for the files of `policy`, under a name that no reader looks at."""
+    if policy.version < 0:
+        raise BugError(f"policy {policy} holds nothing: it can't be published")
+    staging = root / f"{TMP_PREFIX}{policy.directory}-{uuid.uuid4().hex[:12]}"
+    staging.mkdir(parents=True)
+    return staging
+
+
+def seal(
+    root: Path,
+    staging: Path,
+    policy: PolicyId,
+    parts: Sequence[Part],
+    canary: Canary | None,
+    extra_files: Mapping[str, bytes | Path],
+    *,
+    step: int | None = None,
+    before_rename: Callable[[], None] = lambda: None,
+) -> WeightsRef:
+    """Make a version of what the writers left in `staging`; returns how to find it.
+
     `extra_files` (config.json, tokenizer.json …) are copied beside the weights. `step` defaults to the version.
-    Publishing a policy that is already there with the same tensors and files changes nothing and returns what is there;
+    Sealing a policy that is already there with the same tensors and files changes nothing and returns what is there;
     with other content it raises BugError, because a policy's name is never used twice. A full or broken disk is an
     InfraError; whatever fails, nothing becomes visible.
     """
-    if policy.version < 0:
-        raise BugError(f"policy {policy} holds nothing: it can't be published")
-    target = root / policy.directory
-    staging = root / f"{TMP_PREFIX}{policy.directory}-{uuid.uuid4().hex[:12]}"
-    try:
-        staging.mkdir(parents=True)
+    with _volume_errors(root, policy):
         files = _write_files(staging, extra_files)
-        entries = _write_tensors(staging, tensors, shard_bytes)
         manifest = Manifest(
             policy=str(policy),
-            base=base,
             step=policy.version if step is None else step,
             created=time.time(),
-            tensors=entries,
+            tensors=_name_shards(staging, parts),
             files=files,
             canary=canary,
         )
         _write(staging / MANIFEST_NAME, manifest.to_bytes())
         sync_directory(staging)
+        before_rename()
+        target = root / policy.directory
         if _rename_new(staging, target):
             sync_directory(root)
             return WeightsRef(policy, target, manifest.digest())
         return _already_there(target, policy, manifest)
+
+
+@contextmanager
+def _volume_errors(root: Path, policy: PolicyId) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise InfraError(
             f"publishing policy {policy} under {root} failed: {error}",
             fix="Free space on the run's volume, or check that it is mounted and writable.",
         ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _name_shards(staging: Path, parts: Sequence[Part]) -> dict[str, TensorEntry]:
+    """Give the files their final names, which hold their number; several files get an index."""
+    files = [entries for part in parts for entries in part.files]
+    if not files:
+        raise BugError("a version without tensors can't be published")
+    entries: dict[str, TensorEntry] = {}
+    for index, held in enumerate(files):
+        name = "model.safetensors"
+        if len(files) > 1:
+            name = f"model-{index + 1:05d}-of-{len(files):05d}.safetensors"
+        (staging / next(iter(held.values())).shard).rename(staging / name)
+        if twice := entries.keys() & held.keys():
+            raise BugError(f"tensor {min(twice)!r} was given twice")
+        entries |= {tensor: entry.model_copy(update={"shard": name}) for tensor, entry in held.items()}
+    if len(files) > 1:
+        _write(staging / INDEX_NAME, index_of(entries))
+    return entries
+
+
+def index_of(entries: Mapping[str, TensorEntry]) -> bytes:
+    """The index of a version in several files, as Hugging Face has it."""
+    index = {
+        "metadata": {"total_size": sum(entry.length for entry in entries.values())},
+        "weight_map": {name: entry.shard for name, entry in sorted(entries.items())},
+    }
+    return json.dumps(index, indent=1).encode()
 
 
 def _already_there(target: Path, policy: PolicyId, manifest: Manifest) -> WeightsRef:
@@ -141,60 +162,16 @@ def _already_there(target: Path, policy: PolicyId, manifest: Manifest) -> Weight
     return WeightsRef(policy, target, there.digest())
 
 
-def _write_tensors(staging: Path, tensors: Iterable[TensorSource], shard_bytes: int) -> dict[str, TensorEntry]:
-    """Write the shards; their final names hold their number, so they get them at the end."""
-    seen: set[str] = set()
-    parts: list[dict[str, TensorEntry]] = []
-    shard = _Shard()
-    for name, dtype, shape, buffer in tensors:
-        if name in seen:
-            raise BugError(f"tensor {name!r} was given twice")
-        seen.add(name)
-        data = _bytes_of(name, buffer)
-        expected = byte_size(name, dtype, shape)
-        if data.nbytes != expected:
-            raise BugError(f"tensor {name!r} of {dtype} {list(shape)} takes {expected} bytes, got {data.nbytes}")
-        if shard.tensors and shard.size + data.nbytes > shard_bytes:
-            parts.append(shard.write(staging / f"part-{len(parts)}"))
-            shard = _Shard()
-        shard.tensors.append((name, dtype, tuple(shape), data))
-        shard.size += data.nbytes
-    if not seen:
-        raise BugError("a version without tensors can't be published")
-    parts.append(shard.write(staging / f"part-{len(parts)}"))
-    entries: dict[str, TensorEntry] = {}
-    for index, part in enumerate(parts):
-        shard_name = "model.safetensors"
-        if len(parts) > 1:
-            shard_name = f"model-{index + 1:05d}-of-{len(parts):05d}.safetensors"
-        (staging / f"part-{index}").rename(staging / shard_name)
-        entries |= {name: entry.model_copy(update={"shard": shard_name}) for name, entry in part.items()}
-    if len(parts) > 1:
-        index_file = {
-            "metadata": {"total_size": sum(entry.length for entry in entries.values())},
-            "weight_map": {name: entry.shard for name, entry in sorted(entries.items())},
-        }
-        _write(staging / INDEX_NAME, json.dumps(index_file, indent=1).encode())
-    return entries
-
-
 def _write_files(staging: Path, extra_files: Mapping[str, bytes | Path]) -> dict[str, str]:
     digests = {}
     for name, source in extra_files.items():
-        reserved = name in (MANIFEST_NAME, INDEX_NAME) or name.endswith(".safetensors") or name.startswith("part-")
+        reserved = name in (MANIFEST_NAME, INDEX_NAME) or name.endswith(".safetensors") or name.startswith(PART_PREFIX)
         if Path(name).name != name or name.startswith(".") or reserved:
             raise BugError(f"{name!r} can't be the name of a file beside the weights")
         content = source.read_bytes() if isinstance(source, Path) else source
         _write(staging / name, content)
         digests[name] = hashlib.sha256(content).hexdigest()
     return digests
-
-
-def _bytes_of(name: str, buffer: Buffer) -> memoryview:
-    view = memoryview(buffer)
-    if not view.c_contiguous:
-        raise BugError(f"tensor {name!r} is not contiguous")
-    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -115,16 +115,28 @@ class Engine:
         model = {f"model.{name}": like(p, local(p.detach())) for name, p in self._parameters.items()}
         return {**model, **{f"optimizer.{name}": value for name, value in self.optimizer.state().items()}}
 
-    def export(self) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors under their Hugging Face names, copied to the CPU. A collective: all ranks must iterate."""
+    def export_sizes(self) -> dict[str, int]:
+        """Elements of every tensor that `export` goes through, by its Hugging Face name."""
+        return {name: parameter.numel() for name, parameter in self._exported()}
+
+    def export(self, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors in the dtype that is served, on the device, under their Hugging Face names.
+
+        A collective: all ranks must iterate to the end. Yields those that are wanted on this rank; a tensor may share
+        memory with the engine, so it is copied before training goes on.
+        """
         dtype = torch.bfloat16 if self.options.precision == "bfloat16" else torch.float32
+        for name, parameter in self._exported():
+            data = parameter.detach().to(dtype)  # before the gather: half the bytes on the wire
+            whole = data.full_tensor() if isinstance(data, DTensor) and self.ranks.world_size > 1 else local(data)
+            if wanted(name):
+                yield name, whole.contiguous()
+
+    def _exported(self) -> Iterator[tuple[str, Tensor]]:
         tied = is_tied(self._policy)
         for name, parameter in self._parameters.items():
-            data = parameter.detach()
-            whole = data.full_tensor() if isinstance(data, DTensor) and self.ranks.world_size > 1 else local(data)
-            if tied and name.endswith("lm_head.weight"):
-                continue
-            yield name.removeprefix("lm."), whole.to("cpu", dtype, copy=True).contiguous()
+            if not (tied and name.endswith("lm_head.weight")):
+                yield name.removeprefix("lm."), parameter
 
     def rng_states(self) -> dict[str, NDArray[np.uint8]]:
         """The state of each of this rank's generators, by device type."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from areal.weights.publish import TensorSource
+from areal.weights.shards import TensorSource
 from torch import Tensor
 
 _MODEL_FILES = ("config.json", "generation_config.json")

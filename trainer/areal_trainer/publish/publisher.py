@@ -1,84 +1,169 @@
-"""Publishes versions beside training: write, announce, collect, on one thread, in order.
+"""Publishes versions beside training: copy, write, meet, seal, announce, collect.
 
-Owns nothing but that thread. What it writes was copied before, so training goes on meanwhile. A failure is raised at
-the next `publish` or `wait`, never swallowed; one version at a time bounds memory to one copy.
+Every rank copies the tensors that it owns off the device; that is all that training waits for. A thread of each rank
+writes the copy into one staging directory and tells rank 0 what it wrote; rank 0 seals when all have, then announces.
+A rank that dies at any point leaves nothing visible. A failure is raised at the next `publish` or `wait`, never
+swallowed; one version at a time bounds memory to two copies.
 """
 
 from __future__ import annotations
 
+import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.errors import InfraError
+from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.collect import collect
 from areal.weights.manifest import Canary
-from areal.weights.publish import WeightsRef, publish
+from areal.weights.publish import WeightsRef, open_staging, seal
+from areal.weights.shards import Part, write_part
 from torch import Tensor
 
+from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.files import sources
+from areal_trainer.publish.snapshot import Snapshots
 
 Announce = Callable[[WeightsRef, bool], str]
 """Tells the controller about a version (True: the last); answers the policy that is served then."""
 
+POINTS = ("copied", "written", "met", "before rename", "sealed", "announced")
+"""Places at which a publication may be cut short, in their order; `Publisher.at` is told of each."""
+
 
 @dataclass(frozen=True)
 class Published:
-    """A version that the controller knows."""
+    """A version that this rank has written its part of, and on rank 0 the controller knows."""
 
     policy: PolicyId
     wall_s: float
-    bytes: int
+    bytes: int  # of this rank's part
+
+
+@dataclass(frozen=True)
+class Order:
+    """What rank 0 decided about a publication; all ranks are told."""
+
+    policy: PolicyId
+    staging: Path
+    final: bool
 
 
 class Publisher:
-    """Writes under `root`. Rank 0 only."""
+    """One rank's part in publications under `root`. `announce` is called on rank 0 only."""
 
-    def __init__(self, root: Path, files: Mapping[str, Path], announce: Announce, waits: WaitRegistry) -> None:
+    def __init__(
+        self,
+        root: Path,
+        files: Mapping[str, Path],
+        rank: int,
+        meeting: Meeting,
+        announce: Announce,
+        waits: WaitRegistry,
+        at: Callable[[str], None] = lambda point: None,
+    ) -> None:
         self._root = root
         self._files = files
+        self._rank = rank
+        self._meeting = meeting
         self._announce = announce
         self._waits = waits
+        self._at = at
+        self._snapshots = Snapshots()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-publish")
         self._running: Future[Published] | None = None
         self.latest: Published | None = None
 
+    def order(self, policy: PolicyId, *, final: bool) -> Order:
+        """Begin a publication: rank 0 only, once nothing is being published."""
+        try:
+            return Order(policy, open_staging(self._root, policy), final)
+        except OSError as error:
+            raise InfraError(
+                f"publishing under {self._root} failed: {error}", fix="check that the run's volume is writable"
+            ) from error
+
     def publish(
-        self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]], canary: Canary, *, final: bool, deadline_s: float
+        self, order: Order, tensors: Iterable[tuple[str, Tensor]], canary: Canary, *, deadline_s: float
     ) -> None:
-        """Start to publish; first waits until the version before is out."""
+        """Copy this rank's tensors and start to write them; first waits until its part of the version before is out."""
         self.wait(deadline_s)
-        self._running = self._pool.submit(self._publish, policy, tensors, canary, final)
+        self._snapshots.take(tensors)
+        self._at("copied")
+        self._running = self._pool.submit(self._publish, order, canary)
 
     def wait(self, deadline_s: float) -> None:
         """Wait until nothing is being published. Raises what went wrong with it."""
-        if self._running is None:
-            return
         with self._waits.waiting("publish", "the version before to be written and accepted", deadline_s=deadline_s):
-            try:
-                self.latest = self._running.result(deadline_s)
-            except FutureTimeoutError:
+            if not self.idle(deadline_s):
                 raise InfraError(
                     f"publishing weights takes longer than {deadline_s:.0f} s", fix="check the run's volume"
-                ) from None
+                )
+
+    def idle(self, within_s: float) -> bool:
+        """Whether nothing is being published, or that ends in time. Raises what went wrong with it."""
+        if self._running is None:
+            return True
+        try:
+            self.latest = self._running.result(within_s)
+        except FutureTimeoutError:
+            return False
         self._running = None
+        return True
 
     def close(self) -> None:
         """Give the thread back; what runs is finished."""
         self._pool.shutdown(wait=True)
 
-    def _publish(
-        self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]], canary: Canary, final: bool
-    ) -> Published:
+    def _publish(self, order: Order, canary: Canary) -> Published:
         began = time.monotonic()
-        reference = publish(self._root, policy, sources(tensors), canary, self._files)
-        served = self._announce(reference, final)
-        kept = {PolicyId.parse(served)} if served else set()
-        collect(self._root, kept, latest=policy)
-        size = sum(tensor.numel() * tensor.element_size() for _, tensor in tensors)
-        return Published(policy, time.monotonic() - began, size)
+        try:
+            part = write_part(order.staging, self._rank, sources(self._snapshots.current.items()))
+            said = part.model_dump_json().encode()
+        except (OSError, ArealError) as error:
+            self._meeting.gather(failed(error))  # the others needn't wait for the deadline
+            self._abandon(order)
+            raise _volume(error) from error
+        self._at("written")
+        heard = self._meeting.gather(said)
+        self._at("met")
+        if self._rank == 0:
+            self._finish(order, heard, canary)
+        written = sum(entry.length for file in part.files for entry in file.values())
+        return Published(order.policy, time.monotonic() - began, written)
+
+    def _finish(self, order: Order, heard: list[bytes], canary: Canary) -> None:
+        try:
+            if wrong := failures(heard):
+                raise InfraError(f"policy {order.policy} could not be written: {wrong}", fix="check the run's volume")
+            reference = seal(
+                self._root,
+                order.staging,
+                order.policy,
+                [Part.model_validate_json(raw) for raw in heard],
+                canary,
+                self._files,
+                before_rename=lambda: self._at("before rename"),
+            )
+        finally:
+            self._abandon(order)
+        self._at("sealed")
+        served = self._announce(reference, order.final)
+        self._at("announced")
+        collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
+
+    def _abandon(self, order: Order) -> None:
+        """After sealing there is nothing left of the staging directory."""
+        if self._rank == 0:
+            shutil.rmtree(order.staging, ignore_errors=True)
+
+
+def _volume(error: OSError | ArealError) -> ArealError:
+    if isinstance(error, ArealError):
+        return error
+    return InfraError(f"writing weights failed: {error}", fix="free space on the run's volume, or check its mount")

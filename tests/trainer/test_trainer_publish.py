@@ -1,0 +1,116 @@
+"""Publications of several ranks: who writes what, that a death leaves nothing visible, that bytes are the model's."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from areal.observe.waits import WaitRegistry
+from areal.values.policy import PolicyId
+from areal.weights.manifest import digest_of
+from areal.weights.publish import publish
+from areal.weights.verify import open_version, read_verified
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.meeting import Meeting
+from areal_trainer.publish.canary import canary
+from areal_trainer.publish.files import sources
+from areal_trainer.publish.plan import owners
+from areal_trainer.publish.publisher import POINTS, Publisher
+from areal_trainer.publish.snapshot import Snapshots
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from support import publishing_ranks
+
+DEATHS = [(0, point) for point in POINTS[:-1]] + [(1, point) for point in ("copied", "written")]
+
+
+@given(st.lists(st.integers(1, 10**9), min_size=1, max_size=60), st.integers(1, 16))
+def test_ranks_own_whole_layers_and_about_as_many_bytes(sizes, ranks):
+    tensors = {f"model.layers.{index // 3}.{index % 3}.weight": size for index, size in enumerate(sizes)}
+    chosen = owners(tensors, ranks)
+    assert chosen.keys() == tensors.keys()
+    layers: dict[str, set[int]] = {}
+    for name, rank in chosen.items():
+        layers.setdefault(name.split(".")[2], set()).add(rank)
+    assert all(len(of_layer) == 1 for of_layer in layers.values())
+    load = [sum(size for name, size in tensors.items() if chosen[name] == rank) for rank in range(ranks)]
+    largest = max(sum(sizes[start : start + 3]) for start in range(0, len(sizes), 3))
+    assert max(load) - min(load) <= largest
+
+
+def test_a_snapshot_does_not_change_with_the_model():
+    weight = torch.ones(4)
+    held = Snapshots()
+    held.take([("w", weight)])
+    weight.add_(1)
+    assert held.current["w"].tolist() == [1.0] * 4
+    held.take([("w", weight)])
+    assert (held.before["w"].tolist(), held.current["w"].tolist()) == ([1.0] * 4, [2.0] * 4)
+    held.take([("w", weight + 1)])
+    assert (held.before["w"].tolist(), held.current["w"].tolist()) == ([2.0] * 4, [3.0] * 4)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_files_are_those_of_one_writer_byte_by_byte(tmp_path, model_path, precision):
+    ranks = Ranks()
+    engine = Engine(model_path, EngineOptions(precision=precision), ranks)
+    waits, proof = WaitRegistry("trainer"), canary(engine)
+    told: list[tuple[str, bool]] = []
+
+    def announce(reference, final):
+        told.append((str(reference.policy_id), final))
+        return str(reference.policy_id)
+
+    publisher = Publisher(tmp_path / "many", {}, 0, Meeting(ranks, "writing", 10.0), announce, waits)
+    publisher.publish(publisher.order(PolicyId(1, 1), final=True), engine.export(), proof, deadline_s=30.0)
+    publisher.wait(30.0)
+    publisher.close()
+    ranks.close()
+    assert told == [("1.f1", True)]
+    alone = publish(tmp_path / "one", PolicyId(1, 1), sources(engine.export()), proof, {})
+    name = "model.safetensors"
+    assert (tmp_path / "many" / "v00000001.f1" / name).read_bytes() == (alone.path / name).read_bytes()
+    dtype = getattr(torch, precision)
+    model = load_file(model_path / name)
+    assert all(torch.equal(value, model[key].to(dtype)) for key, value in load_file(alone.path / name).items())
+
+
+@pytest.mark.component
+def test_a_rank_that_dies_anywhere_leaves_nothing_half_visible(tmp_path):
+    cases = [*DEATHS, (1, "full disk"), (-1, "nowhere")]
+    path = os.pathsep.join([str(Path(publishing_ranks.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "support.publishing_ranks", str(tmp_path), json.dumps(cases)],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=240, check=True,
+    )  # fmt: skip
+    *found, expected = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(one["victim"], one["point"]) for one in found] == cases
+    for one in found:
+        where = f"rank {one['victim']} at {one['point']!r}: {one}"
+        whole = one["visible"] == {f"v00000003.f{found.index(one) + 1}": sorted(publishing_ranks.NAMES)}
+        if one["point"] == "full disk":
+            assert one["visible"] == {}, where
+            assert one["codes"] == [75, 75], where
+            assert "rank 1: OSError" in one["errors"]["0"], where
+        elif one["victim"] < 0:
+            assert (one["codes"], whole, one["hidden"]) == ([0, 0], True, 0), where
+        else:
+            assert one["codes"][one["victim"]] == -signal.SIGKILL, where
+            if one["point"] == "sealed":
+                assert whole, where
+            else:
+                assert one["visible"] == {}, where
+    last = tmp_path / str(len(found)) / "weights" / f"v00000003.f{len(found)}"
+    manifest = open_version(last, digest_of((last / "manifest.json").read_bytes()))
+    assert {name: bytes(view).hex() for name, _, view in read_verified(last, manifest)} == expected
+    shards = sorted(path.stat().st_size for path in last.glob("*.safetensors"))
+    assert len(shards) == 2, "each rank writes files of its own"
