@@ -40,6 +40,18 @@ def test_running_a_job_imports_no_torch():
     assert not [name for name in ("torch", "transformers", "matplotlib", "datasets", "pyarrow") if name in loaded]
 
 
+def test_a_file_that_is_no_job_is_refused_before_what_looks_at_models_and_rows_is_imported(tmp_path):
+    (tmp_path / "bomb.yaml").write_text("a: &a [x, x]\n" + "".join(f"b{n}: [*a, *a]\n" for n in range(5000)))
+    code = f"""
+import sys
+from areal.cli.main import app, guarded
+print(guarded(lambda: app(["check", {str(tmp_path / "bomb.yaml")!r}])), *sys.modules)
+"""
+    exit_code, *loaded = python(code).split()
+    assert exit_code == "64"
+    assert not {"numpy", "tokenizers", "areal.stage.facts", "areal.local.admission"} & set(loaded)
+
+
 def test_help_lists_every_command():
     shown = CliRunner().invoke(app, ["--help"]).output
     assert all(f" {name} " in shown for name in COMMANDS)

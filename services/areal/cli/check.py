@@ -1,4 +1,7 @@
-"""`areal check`: what is wrong with a job, with the arithmetic, and what it will do."""
+"""`areal check`: what is wrong with a job, with the arithmetic, and what it will do.
+
+Reads the job before it imports what looks at models, datasets and recipes: a file that is none is refused at once.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.errors import DataError, ExitCode, InfraError
-from areal.local.admission import admit
 from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only, load_job
 from areal.spec.locality import for_nowhere
-from areal.stage.facts import sources_of
 
 
 def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool) -> int:
     """Print findings and the explanation; the exit code is 64 when something refuses the job."""
     job = load_job(job_file, overrides)
+    from areal.local.admission import admit
+
     base_dir = job_file.absolute().parent
     admission = admit(job, base_dir, Path("runs").absolute() / job.metadata.name)
     findings = [*admission.findings, *_elsewhere(job)]
@@ -51,6 +54,7 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
         return []
     from areal.local.sandbox import sandbox_findings
     from areal.reward.preflight import check_suites, rows_of_file
+    from areal.stage.facts import sources_of
 
     findings = []
     if job.spec.runtime_ref is None:  # whoever names a platform means its sandbox, not this machine's
@@ -72,6 +76,7 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
 def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
     """Expected answers that the verifier math could never compare, among the first rows of files."""
     from areal.reward import preflight
+    from areal.stage.facts import sources_of
 
     if job.spec.reward.verifier != "math" or not preflight.installed():
         return []

@@ -58,6 +58,14 @@ class Rollout(Block):
         ge=1,
         le=10**9,
     )
+    max_bad_row_share: float = knob(
+        0.25,
+        what="One bad row costs its group only. When a larger share of the newest 512 groups fails by its row or by "
+        "the recipe's code, the run stops and says so; 1 never does.",
+        change=Change.RESUME,
+        gt=0,
+        le=1,
+    )
     chat_template: bool | None = knob(
         None, what="Apply the tokenizer's chat template to prompts that are plain text; unless given, if there is one."
     )

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from areal.ledger.values import Reason
 from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.controller.bad_rows import WINDOW, BadRows
 from areal.rollout.controller.groups import Verdict
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
 from controller_bench import SETTINGS, Bench, leased, started
@@ -101,3 +102,51 @@ def test_the_headline_of_a_detail_is_its_first_line_and_its_innermost_place() ->
     assert headline(TRACEBACK) == "KeyError: 'answer' (recipe.py:12)"
     assert headline("exception: \x1b[2J" + 1000 * "x") == " [2J" + 296 * "x", "what users raise reaches terminals"
     assert headline("2 samples in 60 s") == "2 samples in 60 s"
+
+
+def spoil(bench: Bench, every: int, groups: int) -> None:
+    """Groups end as they are leased: each `every`th one raises, the others are trained."""
+    for group in range(groups):
+        if group not in leased(bench):
+            return
+        if group % every:
+            bench.done(group)
+        else:
+            fail(bench, FailureKind.EXCEPTION, group)
+
+
+def test_a_few_bad_rows_cost_their_groups_only() -> None:
+    bench = started(replace(WIDE, max_bad_row_share=0.25))
+    spoil(bench, every=5, groups=600)
+    assert not bench.core.stalled
+    assert len(bench.ledger.closed) == 600
+
+
+def test_too_large_a_share_of_bad_rows_stops_the_run_and_says_so() -> None:
+    bench = started(replace(WIDE, max_bad_row_share=0.25))
+    spoil(bench, every=3, groups=10_000)
+    assert "(33%) failed by their rows or by the recipe, more than rollout.maxBadRowShare (25%)" in bench.core.stalled
+    assert bench.core.stalled.endswith("the newest: KeyError: 'answer' (recipe.py:12)")
+    assert len(bench.ledger.closed) < 1000, "nothing more is admitted"
+
+
+def test_what_the_job_turns_down_and_faults_of_others_are_no_bad_rows() -> None:
+    rows = BadRows()
+    for _ in range(300):
+        rows.ended(Verdict(Reason.FILTERED, "same", chosen=True))
+        rows.ended(Verdict(Reason.REJECTED, "None", chosen=True))
+        rows.ended(Verdict(Reason.INFRA, "connection refused"))
+        rows.completed()
+    assert not rows.excess(0.001)
+
+
+def test_rows_that_were_bad_long_ago_are_forgotten() -> None:
+    rows = BadRows()
+    for _ in range(WINDOW):
+        rows.ended(Verdict(Reason.REJECTED, "why"))
+    for _ in range(WINDOW // 2):
+        rows.completed()
+    assert rows.excess(0.49).startswith(f"256 of the newest {WINDOW} groups (50%)")
+    for _ in range(WINDOW // 2):
+        rows.completed()
+    assert not rows.excess(0.001)

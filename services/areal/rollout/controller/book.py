@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from areal.ledger.gate import floor as floor_of
 from areal.ledger.values import Reason
 from areal.rollout.contract.values import Done, Failure, FailureKind, Held
+from areal.rollout.controller.bad_rows import BadRows
 from areal.rollout.controller.decisions import (
     COMPLETE,
     Admit,
@@ -43,6 +44,7 @@ class Book:
         self.ranks = Ranks(tombstones)
         self.tally = Tally()
         self.streak = Streak()
+        self.bad_rows = BadRows()
         self.groups: dict[int, Group] = {}
         self.committed = 0  # a checkpoint holds every group below
         self.next_admission = self.ranks.last + 1
@@ -200,7 +202,9 @@ class Book:
         if self.ranks.add(index, reason):
             self.ranks_changed = True
             self.tally.tombstoned(reason)
-            self.streak.ended(now, (group and group.verdict) or Verdict(reason))
+            verdict = (group and group.verdict) or Verdict(reason)
+            self.streak.ended(now, verdict)
+            self.bad_rows.ended(verdict)
         if group is not None:
             group.phase = Phase.CLOSING
         self._emit(CloseGroup(self.epoch, index, reason))
@@ -230,6 +234,7 @@ class Book:
         group.closed_at = now
         self.tally.completed(group, self.settings.batch_groups)
         self.streak.completed()
+        self.bad_rows.completed()
 
     def _reopen(self, group: Group, now: float) -> None:
         group.phase = Phase.OPEN

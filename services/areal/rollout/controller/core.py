@@ -112,7 +112,12 @@ class Controller:
     @property
     def stalled(self) -> str:
         """Why the run can't go on without help; empty when it can."""
-        return self.fleet.refusal() or self.book.streak.stall(self.settings.max_filtered_per_step)
+        settings, book = self.settings, self.book
+        return (
+            self.fleet.refusal()
+            or book.streak.stall(settings.max_filtered_per_step)
+            or book.bad_rows.excess(settings.max_bad_row_share)
+        )
 
     # ---- inputs
 
@@ -274,7 +279,8 @@ class Controller:
         newest = self.fleet.newest_version
         admit = 0
         if not self.desk.finished and not self.fleet.refusal():
-            admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, ADMITTED_A_PASS)
+            most = 0 if self.book.bad_rows.excess(self.settings.max_bad_row_share) else ADMITTED_A_PASS
+            admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, most)
         self.found = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
         self.evaluations.lease([worker.worker_id for worker in self.crew.live()], newest, now)
         self._finish()

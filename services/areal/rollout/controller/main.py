@@ -30,6 +30,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
         group_deadline_s=rollout.group_deadline_seconds,
         filter_zero_variance=algorithm.zero_variance == "filter",
         max_filtered_per_step=rollout.max_filtered_per_step,
+        max_bad_row_share=rollout.max_bad_row_share,
         bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * _BYTES_PER_TOKEN,
         budget_bytes=int(spec.replay.budget_bytes),
         publish_interval=spec.weight_sync.interval_steps,

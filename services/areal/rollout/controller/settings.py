@@ -20,6 +20,7 @@ class Settings:
     group_deadline_s: float
     filter_zero_variance: bool = False
     max_filtered_per_step: int = 0  # 0 never stalls
+    max_bad_row_share: float = 1.0  # of the newest groups; 1 never stalls
     bytes_per_group: int = 1
     budget_bytes: int = 1 << 40
     publish_interval: int = 1  # trainer steps between published versions
