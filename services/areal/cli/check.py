@@ -19,22 +19,27 @@ from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only, loa
 from areal.spec.locality import for_nowhere
 
 
-def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool) -> int:
+def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool, model_config: Path | None = None) -> int:
     """Print findings and the explanation; the exit code is 64 when something refuses the job."""
     job = load_job(job_file, overrides)
     from areal.local.admission import admit
 
     base_dir = job_file.absolute().parent
-    admission = admit(job, base_dir, Path("runs").absolute() / job.metadata.name)
+    admission = admit(job, base_dir, Path("runs").absolute() / job.metadata.name, model_config)
     findings = [*admission.findings, *_elsewhere(job)]
     if not admission.faults:
         findings += [*_programs(job, base_dir), *_answers(job, base_dir)]
     refused = any(finding.severity is Severity.ERROR for finding in findings)
     if as_json:
         found = [asdict(finding) for finding in findings]
-        print(json.dumps({"ok": not refused, "findings": found, "notLookedAt": admission.unseen}, indent=2))
+        print(
+            json.dumps(
+                {"ok": not refused, "findings": found, "notLookedAt": admission.unseen, "memory": admission.memory},
+                indent=2,
+            )
+        )
     else:
-        _show(job, job_file, findings, refused)
+        _show(job, job_file, findings, admission.memory, refused)
         for what in admission.unseen:
             Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)
     return int(ExitCode.CONFIG if refused else ExitCode.DONE)
@@ -96,7 +101,9 @@ def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
     return findings
 
 
-def _show(job: RLJob, job_file: Path, findings: Sequence[Finding], refused: bool) -> None:
+def _show(
+    job: RLJob, job_file: Path, findings: Sequence[Finding], memory: Sequence[tuple[str, str]], refused: bool
+) -> None:
     console = Console()
     for finding in findings:
         colour = "red" if finding.severity is Severity.ERROR else "yellow"
@@ -119,6 +126,6 @@ def _show(job: RLJob, job_file: Path, findings: Sequence[Finding], refused: bool
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for subject, sentence in explain(job):
+    for subject, sentence in (*explain(job), *memory):
         table.add_row(subject, sentence)
     console.print(table)

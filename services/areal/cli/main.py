@@ -74,11 +74,18 @@ def run(
     epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json",
     short_help="Validate a job file and explain it.",
 )
-def check(job: JobFile, overrides: Overrides = None, as_json: AsJson = False) -> None:
+def check(
+    job: JobFile,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    model_config: Annotated[
+        Path | None, typer.Option(help="A config.json to plan memory by, where the model isn't on this machine.")
+    ] = None,
+) -> None:
     """Validate a job file and explain what it means, without running anything."""
     from areal.cli.check import check_command
 
-    raise typer.Exit(check_command(job, overrides or (), as_json=as_json))
+    raise typer.Exit(check_command(job, overrides or (), as_json=as_json, model_config=model_config))
 
 
 @app.command(

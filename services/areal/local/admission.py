@@ -13,15 +13,14 @@ from typing import Any
 
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
+from areal.local.memory import memory_of
+from areal.plan.memory.budget import CHECKPOINT_BYTES, VERSIONS_KEPT, disk_bytes
 from areal.spec import Finding, RLJob, Severity, check, refuse
 from areal.spec.quantity import show_bytes
 from areal.stage.facts import config_of, sources_of
 from areal.stage.look import Looked, look
 from areal.stage.weight_files import WeightFiles
 
-_CHECKPOINT_BYTES = 12  # a parameter: float32 weights and the optimizer's two moments
-_SERVED_BYTES = {"float32": 4, "bfloat16": 2}
-_VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
 _CHANGES_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
@@ -32,6 +31,7 @@ class Admission:
     findings: tuple[Finding, ...]
     faults: tuple[ArealError, ...]
     unseen: tuple[str, ...]
+    memory: tuple[tuple[str, str], ...] = ()  # what GPUs and disk hold: subject and sentence
 
     def refuse(self, job_file: Path | str) -> None:
         """Raise what `areal check` calls an error: a file's fault as it is, else the job's."""
@@ -40,8 +40,11 @@ class Admission:
         refuse(self.findings, job_file)
 
 
-def admit(job: RLJob, base_dir: Path, run_dir: Path) -> Admission:
-    """Look at everything that a run would meet in its first minute, apart from programs and expected answers."""
+def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None = None) -> Admission:
+    """Look at everything that a run would meet in its first minute, apart from programs and expected answers.
+
+    `model_config` is a config.json to plan memory by, for a model that isn't on this machine.
+    """
     sources = sources_of(job, base_dir)
     looked = look(job, sources, base_dir)
     if sources.model is not None and not any(field == "spec.model.path" for field, _ in looked.faults):
@@ -54,8 +57,14 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path) -> Admission:
     ]
     if looked.weights is not None and job.spec.runtime_ref is None:
         findings += _space(job, looked.weights, run_dir)
+    memory: list[tuple[str, str]] = []
+    if (place := model_config.parent if model_config else sources.model) is not None and not looked.faults:
+        impossible, memory = memory_of(job, config_of(place))
+        findings += impossible
+    elif job.spec.trainer.gpus:
+        looked.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")
     findings.sort(key=lambda finding: finding.severity is not Severity.ERROR)
-    return Admission(tuple(findings), tuple(error for _, error in looked.faults), tuple(looked.unseen))
+    return Admission(tuple(findings), tuple(error for _, error in looked.faults), tuple(looked.unseen), tuple(memory))
 
 
 def _fault(job: RLJob, field: str, error: ArealError) -> Finding:
@@ -90,23 +99,18 @@ def _trainable(model: Path, config: dict[str, Any]) -> None:
             raise DataError(f"the model's {name} changes its logits", fix="use a model without it")
 
 
-def needed_bytes(job: RLJob, weights: WeightFiles) -> int:
-    """What a run's checkpoints and published weights take at most."""
-    checkpoints = (job.spec.checkpoint.keep + 1) * weights.parameters * _CHECKPOINT_BYTES
-    published = _VERSIONS_KEPT * weights.parameters * _SERVED_BYTES[job.spec.generation.engine.dtype]
-    return checkpoints + published
-
-
 def _space(job: RLJob, weights: WeightFiles, run_dir: Path) -> list[Finding]:
     place = next((each for each in [run_dir, *run_dir.parents] if each.exists()), None)
-    needed = needed_bytes(job, weights)
+    needed = disk_bytes(
+        weights.parameters, checkpoints=job.spec.checkpoint.keep, dtype=job.spec.generation.engine.dtype
+    )
     if place is None or (free := shutil.disk_usage(place).free) >= needed:
         return []
     keep = job.spec.checkpoint.keep
-    checkpoint = show_bytes(weights.parameters * _CHECKPOINT_BYTES)
+    checkpoint = show_bytes(weights.parameters * CHECKPOINT_BYTES)
     message = (
         f"{place} has {show_bytes(free)} free, the run needs {show_bytes(needed)}: {keep} + 1 checkpoints of "
-        f"{checkpoint} and {_VERSIONS_KEPT} versions of the weights"
+        f"{checkpoint} and {VERSIONS_KEPT} versions of the weights"
     )
     fix = "Free space there, lower checkpoint.keep, or choose another disk with --run-dir."
     return [Finding("disk-space", Severity.ERROR, "spec.checkpoint.keep", message, fix, job.where("spec.checkpoint"))]

@@ -1,0 +1,109 @@
+"""Memory budget of a trainer's rank, of a generation server's GPU and of the run's volume: lines that sum up.
+
+Owns the formulas of what stands beside the activations. States are sharded over all ranks (FSDP2), embedding and head
+with their gradients are not while a backward pass runs. What is an estimate says so in its line. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from areal.plan.memory.activations import Attention, Recompute, bytes_a_token, mask_bytes
+from areal.plan.memory.shape import ModelShape
+
+_STATE_BYTES = 16  # a parameter: float32 master, two moments, gradient
+_CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts them
+_LEAST_CHUNK = 128  # tokens
+_CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
+_CONTEXT_BYTES = 3 << 29  # estimate: CUDA context, NCCL's buffers, fragments
+_SGLANG_SHARE = 0.85  # estimate: of memory for weights and cache where the job names no share
+CHECKPOINT_BYTES = 12  # a parameter: float32 weights and the optimizer's two moments
+VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
+
+_ELEMENT = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One part of a budget."""
+
+    what: str
+    size: int  # bytes
+
+
+@dataclass(frozen=True)
+class TrainerPlan:
+    """What one rank needs at the peak of a backward pass."""
+
+    lines: tuple[Line, ...]
+    tokens: int  # of the longest micro-batch
+
+    @property
+    def total(self) -> int:
+        return sum(line.size for line in self.lines)
+
+
+@dataclass(frozen=True)
+class ServerPlan:
+    """What one GPU of a generation server holds. `cache_tokens` is of the whole server."""
+
+    weights: int  # bytes a GPU
+    room: int  # bytes a GPU for weights and cache
+    cache_tokens: int
+
+    @property
+    def fits(self) -> bool:
+        return self.cache_tokens > 0
+
+
+def plan_trainer(
+    shape: ModelShape, *, ranks: int, tokens: int, precision: str, attention: Attention, recompute: Recompute
+) -> TrainerPlan:
+    """The budget of one rank among `ranks`, for a micro-batch of one row of `tokens`."""
+    element = _ELEMENT[precision]
+    chunk = min(tokens, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
+    parts = (
+        ("weights, optimizer and gradients of the rank's share", shape.parameters * _STATE_BYTES // ranks),
+        ("activations", tokens * bytes_a_token(shape, element, attention, recompute)),
+        ("attention masks", mask_bytes(shape, element, tokens, attention, recompute)),
+        ("embedding and head with their gradients, whole", shape.root_parameters * (element + 4)),
+        ("two layers gathered, one's gradient", shape.block_parameters * (2 * element + 4)),
+        ("a chunk of logits", chunk * shape.vocabulary * _CHUNK_BYTES),
+        ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
+    )
+    return TrainerPlan(tuple(Line(what, size) for what, size in parts if size), tokens)
+
+
+def longest_that_fits(shape: ModelShape, memory: int, *, ranks: int, precision: str, attention: Attention) -> int:
+    """Most tokens of a row that one rank has memory for without recomputation; 0 when not even the states fit."""
+    made = partial(plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute="none")
+    low, high = 0, 1 << 20
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if made(tokens=middle).total <= memory else (low, middle - 1)
+    return low
+
+
+def fewest_ranks(shape: ModelShape, memory: int, *, tokens: int, precision: str, attention: Attention) -> int | None:
+    """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
+    made = partial(plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute="none")
+    return next((1 << power for power in range(13) if made(ranks=1 << power).total <= memory), None)
+
+
+def plan_server(shape: ModelShape, memory: int, *, parts: int, dtype: str, share: float | None) -> ServerPlan:
+    """The budget of a server whose model is split into `parts`, one a GPU of `memory` bytes."""
+    element = _ELEMENT[dtype]
+    weights = shape.parameters * element // parts
+    room = int(memory * (share or _SGLANG_SHARE))
+    a_token = 2 * shape.layers * shape.keys * element
+    return ServerPlan(weights, room, max(0, room - weights) * parts // a_token)
+
+
+def disk_bytes(parameters: int, *, checkpoints: int, dtype: str) -> int:
+    """What a run's checkpoints and published weights take at most.
+
+    Args:
+        checkpoints: how many are kept; one more is there while it is written.
+    """
+    return parameters * ((checkpoints + 1) * CHECKPOINT_BYTES + VERSIONS_KEPT * _ELEMENT[dtype])

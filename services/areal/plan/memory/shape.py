@@ -1,0 +1,83 @@
+"""Shape of a dense decoder-only transformer, read from a Hugging Face config.json: sizes and number of parameters.
+
+Owns which families the closed forms hold for. Others have no shape, and so no plan: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_BIASED = frozenset({"qwen2"})  # query, key and value have biases whatever the config says
+_NORMED = frozenset({"qwen3"})  # queries and keys are normalised a head
+_PLAIN = frozenset({"llama", "mistral"})
+FAMILIES = tuple(sorted(_BIASED | _NORMED | _PLAIN))
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Sizes of a model; `queries` and `keys` are heads times their width."""
+
+    family: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    vocabulary: int
+    tied: bool
+    attention_bias: bool
+    head_norms: bool
+
+    @property
+    def queries(self) -> int:
+        return self.heads * self.head_width
+
+    @property
+    def keys(self) -> int:
+        return self.kv_heads * self.head_width
+
+    @property
+    def block_parameters(self) -> int:
+        """Of one layer."""
+        projections = self.hidden * (self.queries + 2 * self.keys) + self.queries * self.hidden
+        biases = self.queries + 2 * self.keys if self.attention_bias else 0
+        if self.attention_bias and self.family not in _BIASED:
+            biases += self.hidden  # Llama's option is for the output, too
+        norms = 2 * self.hidden + (2 * self.head_width if self.head_norms else 0)
+        return projections + biases + norms + 3 * self.hidden * self.intermediate
+
+    @property
+    def root_parameters(self) -> int:
+        """Embedding and head, which are not of any layer; one matrix when they are tied."""
+        return self.vocabulary * self.hidden * (1 if self.tied else 2) + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.block_parameters + self.root_parameters
+
+
+def shape_of(config: Mapping[str, Any]) -> ModelShape | None:
+    """The shape that a config.json describes; None for a family or an option that the closed forms don't know."""
+    family = str(config.get("model_type"))
+    if family not in FAMILIES or config.get("mlp_bias"):
+        return None
+    try:
+        heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+        return ModelShape(
+            family=family,
+            layers=int(config["num_hidden_layers"]),
+            hidden=hidden,
+            intermediate=int(config["intermediate_size"]),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_width=int(config.get("head_dim") or (128 if family in _NORMED else hidden // heads)),
+            vocabulary=int(config["vocab_size"]),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            attention_bias=family in _BIASED or bool(config.get("attention_bias", False)),
+            head_norms=family in _NORMED,
+        )
+    except (KeyError, TypeError, ValueError):
+        return None

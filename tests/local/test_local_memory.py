@@ -1,0 +1,64 @@
+"""What can't fit is refused before it starts, with the arithmetic and the knob that helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from areal.local.memory import memory_of
+from areal.spec import load_job
+
+CORPUS = Path(__file__).parents[1] / "spec" / "corpus" / "accepted"
+QWEN3_8B = {
+    "model_type": "qwen3", "num_hidden_layers": 36, "hidden_size": 4096, "intermediate_size": 12288,
+    "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
+}  # fmt: skip
+EIGHT_CARDS = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "podTemplate=null"]
+
+
+def judged(*overrides: str, config=None):
+    findings, lines = memory_of(load_job(CORPUS / "gpus.yaml", [*EIGHT_CARDS, *overrides]), config or QWEN3_8B)
+    return {finding.rule: finding for finding in findings}, dict(lines)
+
+
+def test_8b_at_8192_tokens_on_eight_cards_is_refused_with_sums_and_a_knob():
+    findings, lines = judged("trainer.microBatchTokens=8192", "rollout.maxSampleTokens=4096")
+    refused = findings["does-not-fit"]
+    assert "8,192 tokens on 8 GPUs: 15.3 GiB weights" in refused.message
+    assert "62.7 GiB activations + 4.5 GiB attention masks" in refused.message
+    assert refused.message.endswith("a rank, and a GPU has 79.5 GiB")
+    assert refused.fix.startswith("Lower trainer.microBatchTokens to 6,")
+    assert lines["if recomputed"].startswith("whole layers computed again would take")
+
+
+def test_what_fits_is_told_and_not_refused():
+    findings, lines = judged("trainer.microBatchTokens=4096", "rollout.maxSampleTokens=4096")
+    assert not findings
+    assert "4,096 tokens on 8 GPUs" in lines["a trainer's GPU"]
+    assert "samples of 4,096" in lines["a server's GPU"]
+    assert lines["disk"].endswith("take 320.4 GiB")
+
+
+def test_a_long_sample_names_the_sample_as_the_knob():
+    findings, _ = judged("trainer.microBatchTokens=16384", "rollout.maxSampleTokens=16384")
+    assert findings["does-not-fit"].fix.startswith("Lower rollout.maxSampleTokens and trainer.microBatchTokens")
+
+
+def test_states_that_are_too_many_name_more_gpus():
+    findings, _ = judged("trainer.gpus=1", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024")
+    assert findings["does-not-fit"].fix == "Train on 2 GPUs (trainer.replicas 2)."
+
+
+def test_a_server_without_room_for_one_sample_is_refused():
+    config = {**QWEN3_8B, "num_hidden_layers": 400}
+    assert "server-does-not-fit" in judged(config=config)[0]
+
+
+def test_a_volume_that_holds_no_checkpoint_is_refused_with_its_size():
+    findings, _ = judged("storage.size=20Gi")
+    assert findings["disk-too-small"].fix == "Raise storage.size to 321Gi, or lower checkpoint.keep."
+
+
+@pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
+def test_nothing_is_guessed_of_unknown_families(config):
+    assert memory_of(load_job(CORPUS / "gpus.yaml"), config) == ([], [])

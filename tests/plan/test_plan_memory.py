@@ -1,0 +1,65 @@
+"""The memory plan by its closed forms: golden figures of known models, what fits, what doesn't and which knob helps."""
+
+from __future__ import annotations
+
+import pytest
+from areal.plan.memory import plan_server, plan_trainer, shape_of
+from areal.plan.memory.activations import bytes_a_token, kept_outside
+from areal.plan.memory.budget import disk_bytes, fewest_ranks, longest_that_fits
+from plan_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
+
+GIB, MIB = 1 << 30, 1 << 20
+CARD = int(79.6 * GIB)  # what a card of 80 GB shows
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "none_mib", "full_gib_at_32k"),
+    [(QWEN25_7B, 7.616e9, 6.35, 13.4), (QWEN3_8B, 8.191e9, 7.81, 15.9), (QWEN3_32B, 32.762e9, 24.9, 32.5)],
+    ids=["Qwen2.5-7B", "Qwen3-8B", "Qwen3-32B"],
+)
+def test_the_figures_of_known_models(config, parameters, none_mib, full_gib_at_32k):
+    shape = shape_of(config)
+    assert shape.parameters == pytest.approx(parameters, rel=1e-3)
+    assert bytes_a_token(shape, 2, "dense", "none") / MIB == pytest.approx(none_mib, rel=0.01)
+    inside = bytes_a_token(shape, 2, "dense", "full") - kept_outside(shape, 2)
+    assert inside * 32768 / GIB == pytest.approx(full_gib_at_32k, rel=0.01)
+
+
+def test_eight_cards_of_80_gb_train_8b_on_six_thousand_tokens_and_not_on_eight():
+    shape = shape_of(QWEN3_8B)
+    eight = plan_trainer(shape, ranks=8, tokens=8192, precision="bfloat16", attention="dense", recompute="none")
+    assert 90 < eight.total / GIB < 95, "refused: 93 GiB of 79.6"
+    assert {line.what.split()[0]: round(line.size / GIB, 1) for line in eight.lines[:3]} == {
+        "weights,": 15.3, "activations": 62.7, "attention": 4.5,
+    }  # fmt: skip
+    longest = longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense")
+    assert 6000 < longest < 7000
+    full = plan_trainer(shape, ranks=8, tokens=8192, precision="bfloat16", attention="varlen", recompute="full")
+    assert full.total < CARD / 2
+
+
+def test_more_ranks_help_states_but_not_activations():
+    shape = shape_of(QWEN3_32B)
+    assert longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense") < 256
+    assert fewest_ranks(shape, CARD, tokens=1024, precision="bfloat16", attention="dense") == 16
+    assert fewest_ranks(shape, CARD, tokens=8192, precision="bfloat16", attention="dense") is None
+
+
+def test_a_server_s_cache_is_what_weights_leave():
+    shape = shape_of(QWEN3_8B)
+    plan = plan_server(shape, CARD, parts=1, dtype="bfloat16", share=0.85)
+    assert plan.weights / 1e9 == pytest.approx(16.4, rel=0.01)
+    assert plan.cache_tokens == pytest.approx((CARD * 0.85 - 16.38e9) / (144 << 10), rel=0.01), "144 KiB a token"
+    assert not plan_server(shape_of(QWEN3_32B), 40 * GIB, parts=1, dtype="bfloat16", share=None).fits
+    assert plan_server(shape_of(QWEN3_32B), CARD, parts=4, dtype="bfloat16", share=None).fits
+
+
+def test_disk_is_checkpoints_and_versions():
+    assert disk_bytes(8_190_000_000, checkpoints=2, dtype="bfloat16") / 1e9 == pytest.approx(
+        3 * 98.3 + 3 * 16.4, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("change", [{"model_type": "mamba"}, {"mlp_bias": True}, {"hidden_size": None}])
+def test_no_plan_is_made_of_a_family_that_the_forms_do_not_know(change):
+    assert shape_of({**QWEN3_8B, **change}) is None
