@@ -17,7 +17,7 @@ from kube.operators import Ground, Operator
 from support.scripted_pods import ScriptedPods
 
 pytestmark = pytest.mark.kube_api
-JOBS = int(os.environ.get("JOBS", "200"))
+JOBS = int(os.environ.get("JOBS", "100"))
 BASE_MB, JOB_KB = 180, 400
 """Of the operator's memory: what it has with its first jobs, and what each further one with its connections may add."""
 

@@ -8,7 +8,7 @@ from areal.sim.run import simulate
 from areal.sim.scenario import FaultKind, draw
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(2400)  # at the lowest priority, beside other tiers
 def test_ten_thousand_schedules_keep_the_promises() -> None:
     report = run_schedules(first_seed=0, count=10_000, jobs=2)
     assert report.ok, report.text()
