@@ -226,6 +226,15 @@ def test_a_volume_that_fails_is_nobodys_bug(tmp_path):
         publish(tmp_path / "root", PolicyId(1, 1), two(), CANARY, CONFIG)
 
 
+def test_the_same_weights_have_one_content_digest_under_every_fence(tmp_path):
+    first = publish(tmp_path, PolicyId(4, 1), two(), CANARY, CONFIG)
+    again = publish(tmp_path, PolicyId(4, 2), two(), None, CONFIG)
+    assert first.manifest_digest != again.manifest_digest
+    assert first.content_digest == again.content_digest == first.message().content_digest
+    other = publish(tmp_path, PolicyId(4, 3), two(), CANARY, {**CONFIG, "more.json": b"{}"})
+    assert other.content_digest != first.content_digest
+
+
 def test_the_reference_on_the_wire():
     message = WeightsRef(PolicyId(2, 3), Path("/w/v00000002.f3"), "abc").message(rollback=True)
     assert (message.policy_id, message.path, message.manifest_digest, message.rollback) == (

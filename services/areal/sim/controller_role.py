@@ -246,7 +246,7 @@ class ControllerProcess:
             self._served = self.world.obeyed("the published weights", served.fence, self._served)
 
     def record(self, evaluation: RecordEvaluation) -> None:
-        self.world.evaluated.append(evaluation.policy_id)
+        self.world.evaluated.append(evaluation.name)
 
     def admitted(self, group: int) -> None:
         assert self.carrier is not None

@@ -489,12 +489,15 @@ class WeightsRef(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
     ROLLBACK_FIELD_NUMBER: _builtins.int
+    CONTENT_DIGEST_FIELD_NUMBER: _builtins.int
     policy_id: _builtins.str
     path: _builtins.str
     """of the version's directory on the shared volume"""
     manifest_digest: _builtins.str
     """readers trust this, never a listing"""
     rollback: _builtins.bool
+    content_digest: _builtins.str
+    """of the tensors and files alone: a new fence doesn't change it"""
     def __init__(
         self,
         *,
@@ -502,10 +505,11 @@ class WeightsRef(_message.Message):
         path: _builtins.str = ...,
         manifest_digest: _builtins.str = ...,
         rollback: _builtins.bool = ...,
+        content_digest: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["manifest_digest", b"manifest_digest", "path", b"path", "policy_id", b"policy_id", "rollback", b"rollback"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content_digest", b"content_digest", "manifest_digest", b"manifest_digest", "path", b"path", "policy_id", b"policy_id", "rollback", b"rollback"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -234,7 +234,7 @@ class EvalDone(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
-    """PolicyId of the evaluation"""
+    """version and digest of the weights"""
     row: _builtins.int
     score: _builtins.float
     oldest_version: _builtins.int

@@ -92,6 +92,11 @@ class Manifest(_Value):
         """sha256 of the file's bytes, hexadecimal: the name that readers trust."""
         return digest_of(self.to_bytes())
 
+    def content_digest(self) -> str:
+        """sha256 of the tensors' and files' checksums: the same weights have the same one under every fence."""
+        content = {name: [str(part) for part in parts] for name, parts in self._content().items()}
+        return digest_of(json.dumps(content, sort_keys=True).encode())
+
     def changes(self, other: Manifest) -> list[str]:
         """Names of tensors, files and facts that differ; empty for the same weights of the same policy.
 

@@ -36,11 +36,16 @@ class WeightsRef:
     policy_id: PolicyId
     path: Path
     manifest_digest: str
+    content_digest: str = ""
 
     def message(self, *, rollback: bool = False) -> common.WeightsRef:
         """The same on the wire."""
         return common.WeightsRef(
-            policy_id=str(self.policy_id), path=str(self.path), manifest_digest=self.manifest_digest, rollback=rollback
+            policy_id=str(self.policy_id),
+            path=str(self.path),
+            manifest_digest=self.manifest_digest,
+            content_digest=self.content_digest,
+            rollback=rollback,
         )
 
 
@@ -111,7 +116,7 @@ def seal(
         target = root / policy.directory
         if _rename_new(staging, target):
             sync_directory(root)
-            return WeightsRef(policy, target, manifest.digest())
+            return WeightsRef(policy, target, manifest.digest(), manifest.content_digest())
         return _already_there(target, policy, manifest)
 
 
@@ -159,7 +164,7 @@ def _already_there(target: Path, policy: PolicyId, manifest: Manifest) -> Weight
     there = Manifest.from_bytes(raw)
     if changes := there.changes(manifest):
         raise BugError(f"policy {policy} was published before with other content: {', '.join(changes[:3])} differs")
-    return WeightsRef(policy, target, there.digest())
+    return WeightsRef(policy, target, there.digest(), there.content_digest())
 
 
 def _write_files(staging: Path, extra_files: Mapping[str, bytes | Path]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from areal.rollout.controller.decisions import (
     ScanLedger,
     StopWorkers,
 )
+from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
     AttachTrainer,
@@ -30,6 +31,7 @@ from areal.rollout.controller.inputs import (
     TrainerBeat,
     WorkerBeat,
 )
+from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import RefusalReport, TrainerReport
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 from hypothesis import given
@@ -217,6 +219,28 @@ def test_a_row_without_a_score_is_tried_again_only_for_infrastructure() -> None:
     (record,) = bench.all(RecordEvaluation)
     assert (record.rows, record.mean, record.failed_rows) == (1, 0.5, 1), "a row that failed counts as 0"
     assert bench.core.evaluations.ended_rows == 2
+
+
+def test_a_trainer_that_restarts_during_an_evaluation_does_not_begin_it_again() -> None:
+    settings = replace(SETTINGS, evaluation_interval=5, evaluation_rows=3, max_steps=1)
+    bench = started(settings)
+    first = replace(weights(5), content_digest="ab" * 32)
+    bench.ask(PublishWeights(1, first))
+    bench.server(5)
+    name = f"5.{'ab' * 8}"
+    bench.worker(evaluated=tuple(Evaluated("0.f1", row, 0.0, 0, 0) for row in range(3)))
+    bench.worker(evaluated=(Evaluated(name, 0, 1.0, 5, 5),))
+    bench.ask(AttachTrainer(2, 0, 0))
+    again = replace(weights(5, 2), content_digest=first.content_digest)
+    bench.ask(PublishWeights(2, again))
+    bench.worker(evaluated=(Evaluated(name, 1, 1.0, 5, 5), Evaluated(name, 2, 1.0, 5, 5)))
+    leases = [(row.evaluation_id, row.row) for row in bench.all(LeaseEvaluation) if row.floor == 5]
+    assert leases == [(name, 0), (name, 1), (name, 2)]
+    assert [(record.policy_id, record.rows) for record in bench.all(RecordEvaluation)] == [("0.f1", 3), ("5.f1", 3)]
+    assert bench.core.evaluations.final(again)
+    assert Evaluations(Position(settings, 2, 0, 0), [name], print).final(again)
+    trained_anew = replace(again, content_digest="cd" * 32)
+    assert not bench.core.evaluations.final(trained_anew)
 
 
 def test_the_run_ends_after_the_last_evaluation_with_nothing_left_open() -> None:

@@ -80,7 +80,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     kept = KeptFile(parts.paths.kept, fence, newest, parts.job_digest)
     evaluations = EvaluationsFile(parts.paths.evaluations)
     view = await _claim(parts, fence)
-    evaluated = [result["policy_id"] for result in evaluations.results]
+    evaluated = [result.get("name", result["policy_id"]) for result in evaluations.results]
     settings, rebuilt = rebuild(parts.settings, state, kept.kept, view, evaluated)
     for name in ("max_steps", "max_staleness", "max_concurrent"):
         holds, said = asdict(settings)[name], asdict(parts.settings)[name]

@@ -164,6 +164,7 @@ class LeaseEvaluation:
 class RecordEvaluation:
     """An evaluation is whole: write it down."""
 
+    name: str
     policy_id: str
     version: int
     rows: int

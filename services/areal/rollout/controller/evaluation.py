@@ -2,7 +2,8 @@
 
 Owns the schedule (every `interval` versions, version 0 at the start, the final version) and each evaluation's rows.
 Lies outside gate and concurrency cap and has a small cap of its own. A row's floor is the evaluated version, so a later
-policy may answer it, never an older one; the result carries the span of policies that made it.
+policy may answer it, never an older one; the result carries the span of policies that made it. An evaluation is named
+by version and weights: a trainer that starts again and publishes the same ones begins none anew.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from areal.rollout.controller.decisions import Decision, LeaseEvaluation, Record
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import Weights
 from areal.rollout.controller.settings import retry_pause_s
-from areal.values.policy import version_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,8 @@ _MAX_TRIES = 20  # of one row: with the pauses between them, several minutes of 
 class Run:
     """One evaluation. Rows are in `pending`, `in_work`, `scores` or `failed`."""
 
-    policy_id: str
+    name: str
+    policy_id: str  # under which its weights were published first
     version: int
     fence: int
     rows: int
@@ -61,7 +62,7 @@ class Run:
 
 
 class Evaluations:
-    """All evaluations of a job. `finished` are PolicyIds that were recorded, also before a restart."""
+    """All evaluations of a job. `finished` are the names of those that were recorded, also before a restart."""
 
     def __init__(self, position: Position, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
         self._position = position
@@ -70,7 +71,7 @@ class Evaluations:
         self.recorded: list[RecordEvaluation] = []
         self.runs: list[Run] = []  # oldest first
         self.ended_rows = 0  # of all evaluations of this controller
-        self._last_version = max(map(version_of, self.finished), default=-1)
+        self._last_version = max((int(name.partition(".")[0]) for name in self.finished), default=-1)
 
     # ---- schedule
 
@@ -89,20 +90,21 @@ class Evaluations:
 
     def final(self, weights: Weights) -> bool:
         """The run is over with this version: measure it. True when that is done."""
-        if not self._position.settings.evaluates or weights.policy_id in self.finished:
+        if not self._position.settings.evaluates or weights.evaluation in self.finished:
             return True
         self.runs = [run for run in self.runs if run.version <= weights.version]
         self._start(weights)
         return False
 
     def _start(self, weights: Weights) -> None:
-        known = {run.policy_id for run in self.runs} | self.finished
-        if weights.policy_id in known:
+        known = {run.name for run in self.runs} | self.finished
+        if weights.evaluation in known:
             return
         rows = self._position.settings.evaluation_rows
         untouched = [run for run in self.runs[1:] if not run.scores and not run.in_work]
         self.runs = [run for run in self.runs if run not in untouched]
-        self.runs.append(Run(weights.policy_id, weights.version, weights.fence, rows, list(range(rows))[::-1]))
+        run = Run(weights.evaluation, weights.policy_id, weights.version, weights.fence, rows, list(range(rows))[::-1])
+        self.runs.append(run)
         self._last_version = max(self._last_version, weights.version)
 
     # ---- rows
@@ -124,12 +126,12 @@ class Evaluations:
                 worker = workers[in_work % len(workers)]
                 run.in_work[row] = worker
                 in_work += 1
-                self._emit(LeaseEvaluation(worker, run.policy_id, row, run.version))
+                self._emit(LeaseEvaluation(worker, run.name, row, run.version))
             run.pending.extend(later)
 
     def result(self, now: float, report: Evaluated) -> None:
         """A row came back. The first answer counts."""
-        run = next((run for run in self.runs if run.policy_id == report.evaluation_id), None)
+        run = next((run for run in self.runs if run.name == report.evaluation_id), None)
         if run is None or report.row >= run.rows or report.row in run.scores or report.row in run.failed:
             return
         tries = run.tries[report.row] = run.tries.get(report.row, 0) + 1
@@ -152,8 +154,9 @@ class Evaluations:
 
     def _record(self, run: Run) -> None:
         self.runs.remove(run)
-        self.finished.add(run.policy_id)
+        self.finished.add(run.name)
         record = RecordEvaluation(
+            run.name,
             run.policy_id,
             run.version,
             len(run.scores),

@@ -26,6 +26,7 @@ class EvaluationsFile:
     def append(self, record: RecordEvaluation) -> None:
         """Write one result, after a newline if a crash cut the last line."""
         result = {
+            "name": record.name,
             "policy_id": record.policy_id,
             "version": record.version,
             "rows": record.rows,

@@ -81,6 +81,12 @@ class Weights:
     path: str
     manifest_digest: str
     rollback: bool = False
+    content_digest: str = ""  # of the tensors alone
+
+    @property
+    def evaluation(self) -> str:
+        """Name of its evaluation: a trainer that starts again publishes the same weights under a new fence."""
+        return f"{self.version}.{self.content_digest[:16]}" if self.content_digest else self.policy_id
 
 
 class LedgerView(Protocol):

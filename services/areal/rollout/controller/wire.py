@@ -73,7 +73,9 @@ def trainer_report(message: rollout.TrainerMessage) -> TrainerReport:
 def weights(ref: common.WeightsRef) -> Weights:
     """A published version. Raises DataError when its PolicyId is none."""
     policy = PolicyId.parse(ref.policy_id)
-    return Weights(ref.policy_id, policy.version, policy.fence, ref.path, ref.manifest_digest, ref.rollback)
+    return Weights(
+        ref.policy_id, policy.version, policy.fence, ref.path, ref.manifest_digest, ref.rollback, ref.content_digest
+    )
 
 
 def weights_ref(value: Weights) -> common.WeightsRef:
@@ -83,4 +85,5 @@ def weights_ref(value: Weights) -> common.WeightsRef:
         path=value.path,
         manifest_digest=value.manifest_digest,
         rollback=value.rollback,
+        content_digest=value.content_digest,
     )
