@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 from areal.errors import DataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, estimate_advantages
+from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, TokenColumns, estimate_advantages
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer, Position, Saved
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
@@ -84,12 +85,14 @@ class Actor:
         still_mine: Callable[[], None] = lambda: None,
         compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
         compute_loss: ComputeLoss | None = None,
+        reference: Engine | None = None,
     ) -> None:
         self.engine = engine
         self.options = options
         self._checkpointer = checkpointer
         self._compute_advantages = compute_advantages
         self._compute_loss = compute_loss
+        self._reference = reference
         self._timer = timer or PhaseTimer()
         self._still_mine = still_mine
         self._micro_batch_tokens = options.micro_batch_tokens
@@ -105,7 +108,7 @@ class Actor:
 
         Raises DataError when the recipe returns anything but one advantage a sequence or a token.
         """
-        result = estimate_advantages(tokens, self.options.advantages)
+        result = estimate_advantages(tokens, self.options.advantages, self._columns(tokens))
         if self._compute_advantages is None:
             return result
         given = AdvantageBatch.of(tokens, result.counted)
@@ -117,14 +120,41 @@ class Actor:
         with self._timer.phase("prox"):
             return self.engine.logprobs(self._micros(tokens, places, tokens.trainable()), tokens.tokens)
 
-    def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
-        """PPO updates over the mini-batches of one batch; `proximal` is [tokens] or None with one mini-batch."""
-        if proximal is None and self.needs_proximal:
-            raise ValueError("several mini-batches need the log-probabilities from before the first")
-        with self._timer.phase("train"):
-            return self._update(batch, advantages, proximal)
+    def proximal(self, tokens: TokenBatch, advantages: Advantages) -> Tensor | None:
+        """π_prox of the trained tokens before the first update, [tokens]; None where the loss itself yields it."""
+        known = advantages.columns.proximal
+        if not self.needs_proximal:
+            return None
+        return self.logprobs(tokens, advantages.trained) if known is None else torch.from_numpy(known)
 
-    def _update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None) -> UpdateFigures:
+    def _columns(self, tokens: TokenBatch) -> TokenColumns:
+        """The passes whose results the advantages are made of: two, with a KL penalty in the reward."""
+        if self.options.advantages.kl is None:
+            return TokenColumns()
+        counted = tokens.has_signal()
+        behaviour = self.options.objective.proximal == "behaviour"
+        proximal = tokens.behaviour_logprobs if behaviour else self.logprobs(tokens, counted).numpy()
+        return TokenColumns(proximal=proximal, reference=self._of_reference(tokens, counted).numpy())
+
+    def _of_reference(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> Tensor:
+        if self._reference is None:
+            raise ValueError("a KL divergence needs a reference model")
+        with self._timer.phase("prox"):
+            micros = self._micros(tokens, np.flatnonzero(chosen), tokens.trainable())
+            return self._reference.logprobs(micros, tokens.tokens)
+
+    def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
+        """Updates over the mini-batches of a batch; `proximal` is [tokens], or None where the loss itself yields it."""
+        if proximal is None and self.needs_proximal:
+            raise ValueError("this objective needs the log-probabilities from before the first update")
+        wanted = self.options.objective.policy.kl is not None
+        reference = self._of_reference(batch.tokens, advantages.trained) if wanted else None
+        with self._timer.phase("train"):
+            return self._update(batch, advantages, proximal, reference)
+
+    def _update(
+        self, batch: Trainable, advantages: Advantages, proximal: Tensor | None, reference: Tensor | None
+    ) -> UpdateFigures:
         step, tokens = batch.step, batch.tokens
         self._micro_batch_tokens = max(1, self.options.micro_batch_tokens // batch.micro_batch_divisor)
         device = self.engine.ranks.device
@@ -137,6 +167,7 @@ class Actor:
             step=step,
             device=device,
             proximal=proximal,
+            reference=reference,
             compute_loss=self._compute_loss,
         )
         statistics = LossStatistics(device)

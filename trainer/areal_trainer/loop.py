@@ -14,7 +14,7 @@ def train(ctx: TrainContext) -> None:
     rollout, actor = ctx.rollout, ctx.actor
     while (batch := rollout.prepare_batch()) is not None:
         advantages = actor.advantages(batch.tokens)
-        proximal = actor.logprobs(batch.tokens, advantages.trained) if actor.needs_proximal else None
+        proximal = actor.proximal(batch.tokens, advantages)
         update = actor.update(batch, advantages, proximal)
 
         due = rollout.trained(batch, advantages, update)

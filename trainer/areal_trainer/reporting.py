@@ -104,6 +104,7 @@ class Reporter:
             "clip_ratio": loss.clip_ratio,
             "rejected_ratio": loss.rejected_ratio,
             "approx_kl": _finite(loss.approx_kl),
+            "reference_kl": _finite(loss.reference_kl),
             "behaviour_weight_mean": _finite(loss.behaviour_weight_mean),
             "behaviour_weight_max": _finite(loss.behaviour_weight_max),
             "behaviour_gap": _finite(loss.behaviour_gap),

@@ -73,6 +73,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
     fence: int | None = None
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine)
+    reference = Engine(settings.paths.start_model, settings.engine, ranks) if settings.needs_reference else None
     timer = PhaseTimer()
     waits = WaitRegistry("trainer")
     desk = _Desk(settings, ports, timer, waits) if ranks.first else None
@@ -106,6 +107,8 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
             timer=timer,
             still_mine=desk.still_mine if desk is not None else lambda: None,
             compute_advantages=user.compute_advantages,
+            compute_loss=user.compute_loss,
+            reference=reference,
         )
         ctx = TrainContext(rollout, actor, settings.spec, ranks.rank, ranks.world_size)
         if rollout.due().publish:

@@ -10,19 +10,14 @@ from typing import Any
 from areal.errors import ConfigError
 from areal.ledger.consumer import ConsumerPolicy
 from areal.spec.job import JobSpec
+from areal.spec.resolved_algorithm import resolve
 from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
-from areal_trainer.algorithms.advantages import AdvantageOptions
-from areal_trainer.algorithms.baseline import BaselineOptions
-from areal_trainer.algorithms.policy import PolicyOptions
-from areal_trainer.algorithms.proximal import Proximal
-from areal_trainer.algorithms.rejection import Rejection
-from areal_trainer.algorithms.surrogate import Surrogate
 from areal_trainer.engine.engine import EngineOptions
 from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
-from areal_trainer.objective import ObjectiveOptions
+from areal_trainer.options import advantage_options, objective_options
 
 
 @dataclass(frozen=True)
@@ -60,12 +55,7 @@ class Settings:
     patience_s: float = 60.0  # how long it may take to be there for the first time
 
     def __post_init__(self) -> None:
-        algorithm, world = self.spec.algorithm, self.spec.trainer.world_size
-        if algorithm.kl_coefficient:
-            raise ConfigError(
-                "algorithm.klCoefficient needs a reference model, which this trainer does not hold",
-                fix="set klCoefficient: 0",
-            )
+        world = self.spec.trainer.world_size
         if self.spec.rollout.sampling.temperature <= 0:
             raise ConfigError(
                 "greedy answers (temperature 0) have no probability to learn from",
@@ -100,24 +90,16 @@ class Settings:
         )
 
     @property
+    def needs_reference(self) -> bool:
+        """Whether the start model stays beside the policy, for a KL divergence."""
+        return resolve(self.spec).kl is not None
+
+    @property
     def actor(self) -> ActorOptions:
         algorithm, trainer = self.spec.algorithm, self.spec.trainer
-        rejection = (Rejection(upper=algorithm.rejection.upper),) if algorithm.rejection is not None else ()
-        surrogate = Surrogate(clip_low=algorithm.clip_low, clip_high=algorithm.upper_clip)
-        proximal: Proximal = "trainingPass" if algorithm.mini_batches == 1 else "recompute"
         return ActorOptions(
-            objective=ObjectiveOptions(
-                policy=PolicyOptions(surrogate=surrogate, rejection=rejection),
-                proximal=proximal if algorithm.decoupled else "behaviour",
-            ),
-            advantages=AdvantageOptions(
-                baseline=BaselineOptions(
-                    mean=algorithm.advantage_mean,
-                    std=algorithm.advantage_std,
-                    leave_one_out=algorithm.leave_one_out,
-                    mask_zero_variance=algorithm.masks_zero_variance,
-                )
-            ),
+            objective=objective_options(self.spec),
+            advantages=advantage_options(self.spec),
             schedule=Schedule(
                 algorithm.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio
             ),
@@ -134,6 +116,7 @@ class Overrides:
 
     train: Callable[[Any], Any] | None = None
     compute_advantages: Callable[..., Any] | None = None
+    compute_loss: Callable[..., Any] | None = None
 
 
 def overrides(paths: Paths) -> Overrides:
@@ -142,4 +125,5 @@ def overrides(paths: Paths) -> Overrides:
     return Overrides(
         train=next((one.train for one in loaded if one.train), None),
         compute_advantages=next((one.compute_advantages for one in loaded if one.compute_advantages), None),
+        compute_loss=next((one.compute_loss for one in loaded if one.compute_loss), None),
     )

@@ -1,6 +1,7 @@
 """The `algorithm` block: what is optimised and how.
 
-A union on `name`: each algorithm has its own fields.
+A name is a set of defaults, nothing else: any field may be given beside it. What a name stands for is in
+`resolved_algorithm`; here such a field is empty unless given.
 """
 
 from __future__ import annotations
@@ -9,20 +10,80 @@ from typing import Literal
 
 from areal.spec.block import Block, Change, knob
 
+Level = Literal["group", "batch", "none"]
+Name = Literal[
+    "GRPO",
+    "DrGRPO",
+    "DAPO",
+    "RLOO",
+    "REINFORCE++",
+    "REINFORCE++Baseline",
+    "GSPO",
+    "SAPO",
+    "LitePPO",
+    "M2PO",
+    "CISPO",
+]
+
 
 class Rejection(Block):
-    """Tokens whose policy moved too far since they were sampled are left out of the loss."""
+    """Tokens or sequences whose policy moved too far since they were sampled are left out of the loss."""
 
-    metric: Literal["ratio"] = knob("ratio", what="What is measured: π_prox/π_behav of the token.")
-    upper: float = knob(5.0, what="Largest value that is still trained.", gt=1)
+    metric: Literal["ratio", "k1", "k2", "k3", "binaryKl"] = knob(
+        "ratio",
+        what="What is measured, with d = log π_prox − log π_behav: e^d, d, d²/2, e^d − 1 − d, or the KL of two coins.",
+    )
+    level: Literal["token", "sequence"] = knob("token", what="Each token is judged by itself, or its whole sequence.")
+    aggregate: Literal["mean", "sum", "max"] = knob(
+        "mean", what="How a sequence's tokens become one number; of a ratio, its logarithm."
+    )
+    upper: float | None = knob(None, what="Largest value that is still trained; 5 for a ratio unless lower is given.")
+    lower: float | None = knob(None, what="Smallest value that is still trained.")
+
+    @property
+    def highest(self) -> float | None:
+        """The upper bound in force."""
+        return 5.0 if self.upper is None and self.lower is None and self.metric == "ratio" else self.upper
 
 
-class Grpo(Block):
-    """Group-relative policy optimisation with the decoupled PPO loss (arXiv 2402.03300, 2505.24298)."""
+class Truncate(Block):
+    """The behaviour weight is cut at a bound (truncated importance sampling)."""
+
+    upper: float = knob(2.0, what="Largest weight.", gt=0)
+    lower: float | None = knob(None, what="Smallest weight.", ge=0)
+
+
+class Overlong(Block):
+    """A penalty that grows linearly as an answer nears the longest length (arXiv 2503.14476, eq. 13)."""
+
+    max_tokens: int | None = knob(
+        None, what="The longest answer; sampling.maxNewTokens unless given.", unit="tokens", ge=1, le=1 << 24
+    )
+    window: int = knob(4096, what="The penalty begins so far below it.", unit="tokens", ge=1, le=1 << 24)
+    factor: float = knob(1.0, what="The penalty at the longest length; 0 is none.", ge=0)
+
+
+class Kl(Block):
+    """The divergence from the reference, which is the start model."""
+
+    coefficient: float = knob(what="Its weight; 0 is none, and no reference is loaded.", ge=0)
+    where: Literal["loss", "reward"] = knob("loss", what="A term of the loss, or of each token's reward.", alias="as")
+    estimator: Literal["k1", "k2", "k3", "k3u"] | None = knob(
+        None, what="x, x²/2, e^−x − 1 + x, or that times π_θ/π_behav; k2 in the loss and k1 in the reward unless given."
+    )
+
+    @property
+    def kind(self) -> str:
+        """The estimator in force."""
+        return self.estimator or ("k2" if self.where == "loss" else "k1")
+
+
+class PolicyGradient(Block):
+    """Policy optimisation from rewards: a name's defaults, and any field beside it."""
 
     union_key = "name"
 
-    name: Literal["GRPO"] = knob(what="The algorithm.")
+    name: Name = knob(what="The algorithm: a set of defaults (docs/algorithms.md).")
     group_size: int = knob(
         8,
         what="Samples a group: answers to one prompt that are compared with each other.",
@@ -55,41 +116,72 @@ class Grpo(Block):
     eps: float = knob(1e-8, what="AdamW's ε.", gt=0)
     grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
 
-    clip_low: float = knob(0.2, what="u = π_θ/π_prox is clipped below 1 − this.", gt=0, lt=1)
-    clip_high: float | None = knob(None, what="u is clipped above 1 + this; clipLow unless given.", gt=0)
-    mini_batches: int = knob(
-        1, what="PPO updates a step; with one, u is 1 and the clip idle.", unit="updates", ge=1, le=1 << 16
+    reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
+    reward_scale: float = knob(1.0, what="Each reward is multiplied by this.")
+    reward_clip: float | None = knob(None, what="Scaled rewards are cut to ± this.", gt=0)
+    overlong: Overlong | None = knob(None, what="Penalty for answers near the longest length; by name.")
+    truncated: Literal["train", "neutral", "mask"] = knob(
+        "train", what="An answer cut by its length: as any other, with outcome 0, or not trained."
     )
-    advantage_mean: Literal["group", "batch", "none"] = knob("group", what="Whose mean reward is subtracted.")
-    advantage_std: Literal["group", "batch", "none"] = knob(
-        "group", what="Whose deviation the advantage is divided by."
-    )
-    leave_one_out: bool = knob(False, what="A sample's own reward is left out of its group's mean.")
+    advantage_mean: Level | None = knob(None, what="Whose mean reward is subtracted; by name.")
+    advantage_std: Level | None = knob(None, what="Whose deviation the advantage is divided by; by name.")
+    advantage_unbiased: bool = knob(False, what="The deviation has Bessel's correction.")
+    advantage_epsilon: float = knob(1e-6, what="Added to the deviation.", gt=0)
+    leave_one_out: bool | None = knob(None, what="A sample's own reward is left out of its group's mean; by name.")
     zero_variance: Literal["keep", "mask", "filter"] | None = knob(
         None,
         what="A group whose rewards are all the same: trained like any other (keep), masked from the loss, or "
-        "replaced by another group (filter). mask unless given where the group's mean is subtracted, else keep.",
+        "replaced by another group (filter). By name; else mask where the group's mean is subtracted, and keep.",
     )
+    advantage_normalize: Level | None = knob(
+        None, what="Advantages are whitened over the tokens of the batch or of each group; by name."
+    )
+    gamma: float = knob(1.0, what="Discount of a reward for each token before it.", gt=0, le=1)
+
+    importance_level: Literal["token", "sequence"] | None = knob(
+        None, what="u = π_θ/π_prox of each token, or its geometric mean over the sequence; by name."
+    )
+    surrogate: Literal["ppo", "none", "sapo", "cispo"] | None = knob(
+        None, what="min(uA, clip(u)A); uA; SAPO's gate; or CISPO's clipped weight times log π; by name."
+    )
+    clip_low: float | None = knob(None, what="u is clipped below 1 − this; by name.", gt=0, le=1)
+    clip_high: float | None = knob(None, what="u is clipped above 1 + this; by name, else clipLow.", gt=0)
+    dual_clip: float | None = knob(None, what="The loss of a negative advantage is at most this times |A|.", gt=1)
+    tau_positive: float = knob(1.0, what="SAPO's temperature where the advantage is positive.", gt=0)
+    tau_negative: float = knob(1.05, what="SAPO's temperature where it is negative.", gt=0)
+    m2_threshold: float | None = knob(
+        None, what="Tokens with the largest squared log-ratio go until the mean of the rest is below; by name.", gt=0
+    )
+    mini_batches: int = knob(
+        1, what="PPO updates a step; with one, u is 1 and the clip idle.", unit="updates", ge=1, le=1 << 16
+    )
+
     decoupled: bool = knob(True, what="Correct for stale tokens: clip around π_prox, weight by π_prox/π_behav.")
+    proximal: Literal["auto", "trainingPass", "recompute", "loglinear", "behaviour"] = knob(
+        "auto",
+        what="Where π_prox comes from: the loss's own pass, a pass before the first update, an estimate by age, or "
+        "π_behav itself. auto is trainingPass where that is exact, else recompute.",
+    )
+    weight: Literal["token", "sequenceMean", "sequenceProduct"] = knob(
+        "token", what="π_prox/π_behav of the token, its geometric mean over the sequence, or its product."
+    )
+    truncate: Truncate | None = knob(None, what="Cut that weight at a bound.")
     rejection: Rejection | None = knob(Rejection, what="Leave out tokens too far off; null trains all.")
-    loss_aggregation: Literal["token"] = knob("token", what="Mean over all trained tokens of the step, over all ranks.")
-    kl_coefficient: float = knob(0.0, what="Weight of the KL divergence from the start model.", ge=0)
+    rejections: list[Rejection] = knob(list, what="Further rejections; all must pass.", max_length=8)
+
+    kl: Kl | None = knob(None, what="Divergence from the reference; by name.")
+    kl_coefficient: float | None = knob(None, what="Short for kl.coefficient.", ge=0)
+    entropy_coefficient: float = knob(0.0, what="Weight of the entropy, which the loss rewards.", ge=0)
+    loss_aggregation: Literal["token", "sequence", "constant"] | None = knob(
+        None,
+        what="Mean over all trained tokens of the step, mean of each sequence's mean, or the sum over sequences times "
+        "sampling.maxNewTokens; over all ranks; by name.",
+    )
 
     @property
     def samples_a_step(self) -> int:
         return self.batch_size * self.group_size
 
-    @property
-    def masks_zero_variance(self) -> bool:
-        """Whether groups whose rewards are all the same are left out of the loss."""
-        if self.zero_variance is None:
-            return self.advantage_mean == "group" or self.leave_one_out
-        return self.zero_variance != "keep"
 
-    @property
-    def upper_clip(self) -> float:
-        return self.clip_low if self.clip_high is None else self.clip_high
-
-
-Algorithm = Grpo
+Algorithm = PolicyGradient
 """The union of algorithms."""

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal.errors import ConfigError
-from areal.spec import rules_asynchrony, rules_cluster, rules_code, rules_gpus, rules_learning, rules_sources
+from areal.spec import (
+    rules_algorithm,
+    rules_asynchrony,
+    rules_cluster,
+    rules_code,
+    rules_gpus,
+    rules_learning,
+    rules_sources,
+)
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from
 from areal.spec.locate import candidates, locate
@@ -16,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     *rules_sources.RULES,
     *rules_code.RULES,
     *rules_asynchrony.RULES,
+    *rules_algorithm.RULES,
     *rules_learning.RULES,
     *rules_gpus.RULES,
     *rules_cluster.RULES,

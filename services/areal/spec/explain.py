@@ -5,6 +5,7 @@ from __future__ import annotations
 from areal.spec import numbers
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
+from areal.spec.resolved_algorithm import resolve
 
 _FEW_VERSIONS = 6
 
@@ -41,10 +42,11 @@ def explain(job: RLJob) -> list[tuple[str, str]]:
         (
             "updates",
             f"{algorithm.mini_batches} a step"
-            + (", so u = π_θ/π_prox = 1 and the clip is idle" if algorithm.mini_batches == 1 else "")
+            + (", so u = π_θ/π_prox = 1 and the clip is idle" if _on_policy(job) else "")
             + f"; micro-batches of up to {trainer.micro_batch_tokens:,} tokens on {trainer.world_size} process"
             + ("es" if trainer.world_size > 1 else ""),
         ),
+        ("algorithm", f"{algorithm.name}: {resolve(spec).shown}"),
         ("learning rate", _learning_rate(job)),
         ("weights", f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last"),
         ("evaluation", _evaluation(job)),
@@ -60,6 +62,11 @@ def _staleness(eta: int) -> str:
         f"η = {eta}: a step that makes version v+1 trains tokens of versions v−{eta} … v; generation runs up to "
         f"{_every(eta + 1, 'step')} ahead".replace("each step", "1 step")
     )
+
+
+def _on_policy(job: RLJob) -> bool:
+    """Whether the only update is centred on the very weights that it changes."""
+    return job.spec.algorithm.mini_batches == 1 and resolve(job.spec).proximal in ("trainingPass", "recompute")
 
 
 def _every(count: int, unit: str) -> str:

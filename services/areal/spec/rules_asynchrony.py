@@ -5,6 +5,7 @@ from __future__ import annotations
 from areal.spec.job import RLJob
 from areal.spec.numbers import BUDGET_SHARE, bytes_a_step, bytes_in_flight, forced_checkpoint_every
 from areal.spec.quantity import show_bytes
+from areal.spec.resolved_algorithm import named, resolve
 from areal.spec.rules import Facts, Severity, rule
 
 # In tokens, and with the factors 8 bytes and 80 % cancelled: the greatest values of all fields stay below 2⁶³.
@@ -56,12 +57,15 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
     "stale-without-decoupled",
     "spec.algorithm.maxStaleness",
     "Tokens older than one version are trained with the decoupled correction only.",
-    fix="Set algorithm.decoupled: true, or algorithm.maxStaleness to 1 or 0.",
-    cel="self.spec.algorithm.maxStaleness <= 1 || self.spec.algorithm.decoupled",
+    fix="Set algorithm.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0.",
+    cel=(
+        "self.spec.algorithm.maxStaleness <= 1 || "
+        "(self.spec.algorithm.decoupled && self.spec.algorithm.proximal != 'behaviour')"
+    ),
 )
 def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:
     algorithm = job.spec.algorithm
-    if algorithm.max_staleness <= 1 or algorithm.decoupled:
+    if algorithm.max_staleness <= 1 or resolve(job.spec).proximal != "behaviour":
         return None
     return (
         f"η = {algorithm.max_staleness} > 1 without decoupled correction: the clip would be centred on policies up to "
@@ -159,14 +163,13 @@ def deadline_too_short(job: RLJob, facts: Facts) -> str | None:
     "Filtering may replace at least one whole batch before the run counts as stalled.",
     fix="Raise rollout.maxFilteredPerStep to at least algorithm.batchSize.",
     cel=(
-        "!has(self.spec.algorithm.zeroVariance) || self.spec.algorithm.zeroVariance != 'filter' || "
-        "self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
+        f"{named('zero_variance')} != 'filter' || self.spec.rollout.maxFilteredPerStep >= self.spec.algorithm.batchSize"
     ),
     severity=Severity.WARNING,
 )
 def filter_limit(job: RLJob, facts: Facts) -> str | None:
     algorithm, limit = job.spec.algorithm, job.spec.rollout.max_filtered_per_step
-    if algorithm.zero_variance != "filter" or limit >= algorithm.batch_size:
+    if resolve(job.spec).zero_variance != "filter" or limit >= algorithm.batch_size:
         return None
     return f"{limit} filtered groups stall the run, fewer than one batch of {algorithm.batch_size}"
 

@@ -1,4 +1,4 @@
-"""Rules of the algorithm and the trainer: groups, steps, learning rate, precision, memory."""
+"""Rules of the optimizer and the trainer: updates, steps, learning rate, precision, memory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,6 @@ from areal.spec.rules import Facts, Severity, rule
 
 _HIGHEST_RATE = 0.1
 _USUAL_RATE = 1e-3
-
-
-@rule(
-    "group-size",
-    "spec.algorithm.groupSize",
-    "GRPO compares at least two samples: groupSize ≥ 2.",
-    fix="Set algorithm.groupSize to 2 or more; 8 is usual.",
-    cel="self.spec.algorithm.name != 'GRPO' || self.spec.algorithm.groupSize >= 2",
-)
-def group_size(job: RLJob, facts: Facts) -> str | None:
-    size = job.spec.algorithm.group_size
-    if size >= 2:
-        return None
-    return f"a group of {size} has nothing to compare: its advantage is reward − mean = 0, so nothing is learned"
 
 
 @rule(
@@ -144,52 +130,6 @@ def betas(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "clip-range",
-    "spec.algorithm.clipHigh",
-    "The upper clip is no tighter than the lower one.",
-    fix="Raise algorithm.clipHigh, or leave it out to use clipLow for both.",
-    cel="!has(self.spec.algorithm.clipHigh) || self.spec.algorithm.clipHigh >= self.spec.algorithm.clipLow",
-    severity=Severity.WARNING,
-)
-def clip_range(job: RLJob, facts: Facts) -> str | None:
-    algorithm = job.spec.algorithm
-    if algorithm.upper_clip >= algorithm.clip_low:
-        return None
-    return (
-        f"clipHigh {algorithm.upper_clip:g} < clipLow {algorithm.clip_low:g}: "
-        "likelier tokens are held back more than unlikelier ones"
-    )
-
-
-@rule(
-    "leave-one-out",
-    "spec.algorithm.leaveOneOut",
-    "leaveOneOut is for a group's mean: advantageMean is group.",
-    fix="Set algorithm.advantageMean: group, or leaveOneOut: false.",
-    cel="!self.spec.algorithm.leaveOneOut || self.spec.algorithm.advantageMean == 'group'",
-)
-def leave_one_out(job: RLJob, facts: Facts) -> str | None:
-    algorithm = job.spec.algorithm
-    if not algorithm.leave_one_out or algorithm.advantage_mean == "group":
-        return None
-    return f"a sample can't be left out of its group's mean: advantageMean is {algorithm.advantage_mean}"
-
-
-@rule(
-    "kl-unavailable",
-    "spec.algorithm.klCoefficient",
-    "No reference model is loaded: klCoefficient is 0.",
-    fix="Set algorithm.klCoefficient: 0.",
-    cel="self.spec.algorithm.klCoefficient == 0.0",
-)
-def kl_unavailable(job: RLJob, facts: Facts) -> str | None:
-    weight = job.spec.algorithm.kl_coefficient
-    return (
-        None if weight == 0 else f"klCoefficient = {weight:g} needs a reference model, which this version doesn't load"
-    )
-
-
-@rule(
     "warmup",
     "spec.algorithm.warmupSteps",
     "Warm-up ends before the run does: warmupSteps < maxSteps.",
@@ -235,7 +175,6 @@ def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:
 
 
 RULES = (
-    group_size,
     mini_batches,
     ranks_without_samples,
     mesh,
@@ -244,9 +183,6 @@ RULES = (
     learning_rate_range,
     learning_rate_high,
     betas,
-    clip_range,
-    leave_one_out,
-    kl_unavailable,
     warmup,
     checkpoint_interval,
     dtype_mismatch,

@@ -36,6 +36,7 @@ class Recipe:
     dataset: Callable[[str], Iterable[dict[str, Any]]] | None = None
     train: Callable[[Any], Any] | None = None
     compute_advantages: Callable[..., Any] | None = None
+    compute_loss: Callable[..., Any] | None = None
 
 
 def load_recipe(path: Path | str) -> Recipe:
@@ -58,6 +59,7 @@ def load_recipe(path: Path | str) -> Recipe:
         dataset=_function(module, file, "dataset", takes=("split",)),
         train=_function(module, file, "train", takes=("ctx",)),
         compute_advantages=_function(module, file, "compute_advantages"),
+        compute_loss=_function(module, file, "compute_loss"),
     )
 
 

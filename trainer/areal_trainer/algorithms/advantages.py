@@ -54,6 +54,7 @@ class Advantages:
     counted: NDArray[np.bool_]  # [S]
     zero_variance_groups: int
     returns: NDArray[np.float64] | None = None  # [T], the critic's targets; None without a critic
+    columns: TokenColumns = field(default_factory=lambda: TokenColumns())
 
 
 @dataclass(frozen=True)
@@ -110,4 +111,5 @@ def estimate_advantages(
         counted=outcomes.counted,
         zero_variance_groups=outcomes.zero_variance_groups,
         returns=None if columns.values is None else returns,
+        columns=columns,
     )

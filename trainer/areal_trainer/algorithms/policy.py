@@ -18,13 +18,15 @@ from areal_trainer.algorithms.rejection import Rejection, rejected
 from areal_trainer.algorithms.surrogate import Surrogate, surrogate_loss
 from areal_trainer.algorithms.weight import Truncate, Weight, behaviour_weight
 
+LossEstimator = Literal["k2", "k3", "k3u"]
+
 
 @dataclass(frozen=True)
 class KLLoss:
     """β·κ(ℓ − f) in the loss. k1 is no choice: its expected gradient is 0 (arXiv 2510.01555)."""
 
     coefficient: float
-    estimator: Literal["k2", "k3", "k3u"] = "k2"
+    estimator: LossEstimator = "k2"
 
 
 @dataclass(frozen=True)

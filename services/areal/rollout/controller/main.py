@@ -12,6 +12,7 @@ from areal.plan.store import login_of
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import Settings
+from areal.spec.resolved_algorithm import resolve
 
 _BYTES_PER_TOKEN = 8  # ids, log-probabilities and mask, after run-length coding of what repeats
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
@@ -28,7 +29,7 @@ def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
         max_staleness=algorithm.max_staleness,
         max_concurrent=rollout.max_concurrent_rollouts,
         group_deadline_s=rollout.group_deadline_seconds,
-        filter_zero_variance=algorithm.zero_variance == "filter",
+        filter_zero_variance=resolve(spec).zero_variance == "filter",
         max_filtered_per_step=rollout.max_filtered_per_step,
         max_bad_row_share=rollout.max_bad_row_share,
         bytes_per_group=rollout.max_sample_tokens * algorithm.group_size * _BYTES_PER_TOKEN,

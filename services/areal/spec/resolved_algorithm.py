@@ -1,0 +1,152 @@
+"""What an algorithm's name stands for: its defaults, and the values in force under a job's own fields.
+
+Pure. The only place that knows names: everything else reads resolved values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from areal.spec.algorithm import Kl, Level, Overlong, PolicyGradient
+from areal.spec.job import JobSpec
+
+_OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
+
+BASE: dict[str, Any] = {
+    "advantage_mean": "group",
+    "advantage_std": "group",
+    "leave_one_out": False,
+    "zero_variance": None,
+    "advantage_normalize": "none",
+    "importance_level": "token",
+    "surrogate": "ppo",
+    "clip_low": 0.2,
+    "clip_high": None,
+    "m2_threshold": None,
+    "overlong": None,
+    "kl": None,
+    "loss_aggregation": "token",
+}
+"""GRPO's defaults."""
+
+NAMES: dict[str, dict[str, Any]] = {
+    "GRPO": {},
+    "DrGRPO": {"advantage_std": "none", "loss_aggregation": "constant"},
+    "DAPO": {"clip_high": 0.28, "zero_variance": "filter", "overlong": Overlong()},
+    "RLOO": {"leave_one_out": True, "advantage_std": "none"},
+    "REINFORCE++": {
+        "advantage_mean": "none",
+        "advantage_std": "none",
+        "advantage_normalize": "batch",
+        "kl": Kl.model_validate({"coefficient": 1e-3, "as": "reward", "estimator": "k1"}),
+    },
+    "REINFORCE++Baseline": {
+        "advantage_std": "none",
+        "advantage_normalize": "batch",
+        "kl": Kl.model_validate({"coefficient": 1e-5, "as": "loss", "estimator": "k2"}),
+    },
+    "GSPO": {"importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4, "loss_aggregation": "sequence"},
+    "SAPO": {"surrogate": "sapo"},
+    "LitePPO": {"advantage_std": "batch"},
+    "M2PO": {"surrogate": "none", "m2_threshold": 0.04},
+    "CISPO": {"surrogate": "cispo", "clip_low": 1.0, "clip_high": 4.0},
+}
+"""Where each differs from GRPO."""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """The values in force of the fields that a name decides."""
+
+    advantage_mean: Level
+    advantage_std: Level
+    leave_one_out: bool
+    zero_variance: Literal["keep", "mask", "filter"]
+    advantage_normalize: Level
+    importance_level: Literal["token", "sequence"]
+    surrogate: Literal["ppo", "none", "sapo", "cispo"]
+    clip_low: float
+    clip_high: float
+    m2_threshold: float | None
+    overlong: Overlong | None  # None where its factor is 0; maxTokens is given
+    kl: Kl | None  # None where its coefficient is 0
+    loss_aggregation: Literal["token", "sequence", "constant"]
+    proximal: Literal["trainingPass", "recompute", "loglinear", "behaviour"]
+
+    @property
+    def shown(self) -> str:
+        """All values on one line, as a job file would give them."""
+        return ", ".join(f"{_camel(field.name)}: {_shown(getattr(self, field.name))}" for field in fields(self))
+
+
+def resolve(spec: JobSpec) -> Resolved:
+    """The algorithm of a job with every default filled in."""
+    algorithm = spec.algorithm
+    usual = {**BASE, **NAMES[algorithm.name]}
+    values = {name: usual[name] if (given := getattr(algorithm, name)) is None else given for name in BASE}
+    if algorithm.kl_coefficient is not None and algorithm.kl is None:
+        usual_kl = usual["kl"] or Kl(coefficient=0.0)
+        values["kl"] = usual_kl.model_copy(update={"coefficient": algorithm.kl_coefficient})
+    if values["kl"] is not None and values["kl"].coefficient == 0:
+        values["kl"] = None
+    if values["clip_high"] is None:
+        values["clip_high"] = values["clip_low"]
+    if values["zero_variance"] is None or (algorithm.zero_variance is None and values["advantage_mean"] != "group"):
+        values["zero_variance"] = "mask" if values["advantage_mean"] == "group" else "keep"
+    values["overlong"] = _overlong(spec, values["overlong"])
+    return Resolved(**values, proximal=_proximal(algorithm, values))
+
+
+def one_turn(spec: JobSpec) -> bool:
+    """Whether an answer is one turn, so that sampling.maxNewTokens is the longest."""
+    return spec.rollout.workflow == "rlvr"
+
+
+def _overlong(spec: JobSpec, found: Overlong | None) -> Overlong | None:
+    """The penalty with its longest length; a name's own window shrinks with a short answer."""
+    if found is None or found.factor == 0:
+        return None
+    longest = spec.rollout.sampling.max_new_tokens
+    if spec.algorithm.overlong is None:
+        if not one_turn(spec) or longest < _OVERLONG_SHARE:
+            return None
+        return found.model_copy(update={"max_tokens": longest, "window": min(found.window, longest // _OVERLONG_SHARE)})
+    return found if found.max_tokens is not None else found.model_copy(update={"max_tokens": longest})
+
+
+def _proximal(
+    algorithm: PolicyGradient, values: dict[str, Any]
+) -> Literal["trainingPass", "recompute", "loglinear", "behaviour"]:
+    if not algorithm.decoupled:
+        return "behaviour"
+    if algorithm.proximal != "auto":
+        return algorithm.proximal
+    before = algorithm.mini_batches > 1 or values["m2_threshold"] is not None
+    before = before or (values["kl"] is not None and values["kl"].where == "reward")
+    return "recompute" if before else "trainingPass"
+
+
+def _camel(name: str) -> str:
+    head, *rest = name.split("_")
+    return head + "".join(word.capitalize() for word in rest)
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Overlong | Kl):
+        given = value.model_dump(by_alias=True, exclude_none=True)
+        return "{" + ", ".join(f"{name}: {_shown(inner)}" for name, inner in given.items()) + "}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def named(field: str) -> str:
+    """A text field's value in force as an expression in CEL. What is derived from other fields is '' there."""
+    given, usual = f"self.spec.algorithm.{_camel(field)}", f"'{BASE[field] or ''}'"
+    for name, values in NAMES.items():
+        if field in values:
+            usual = f"self.spec.algorithm.name == '{name}' ? '{values[field]}' : {usual}"
+    return f"(has({given}) ? {given} : ({usual}))"

@@ -1,0 +1,421 @@
+"""Rules of the algorithm: which baselines, ratios, clips, rejections and regularisers go together."""
+
+from __future__ import annotations
+
+import math
+
+from areal.spec.algorithm import Rejection
+from areal.spec.job import RLJob
+from areal.spec.resolved_algorithm import named, one_turn, resolve
+from areal.spec.rules import Facts, Severity, rule
+
+_NOISE = 0.02  # usual difference of a token's log-probability between an engine and the trainer in bfloat16
+_WIDE_FOR_SEQUENCES = 0.05
+_NARROW_FOR_TOKENS = 0.01
+
+
+@rule(
+    "group-size",
+    "spec.algorithm.groupSize",
+    "What compares the samples of a group has at least two: groupSize ≥ 2.",
+    fix="Set algorithm.groupSize to 2 or more (8 is usual), or advantageMean and advantageStd to batch or none.",
+    cel=(
+        f"({named('advantage_mean')} != 'group' && {named('advantage_std')} != 'group') || "
+        "self.spec.algorithm.groupSize >= 2"
+    ),
+)
+def group_size(job: RLJob, facts: Facts) -> str | None:
+    size, meant = job.spec.algorithm.group_size, resolve(job.spec)
+    if size >= 2 or "group" not in (meant.advantage_mean, meant.advantage_std):
+        return None
+    return f"a group of {size} has nothing to compare: its advantage is reward − mean = 0, so nothing is learned"
+
+
+@rule(
+    "leave-one-out",
+    "spec.algorithm.leaveOneOut",
+    "leaveOneOut is for a group's mean: advantageMean is group.",
+    fix="Set algorithm.advantageMean: group, or leaveOneOut: false.",
+    cel=None,
+)
+def leave_one_out(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if not meant.leave_one_out or meant.advantage_mean == "group":
+        return None
+    return f"a sample can't be left out of its group's mean: advantageMean is {meant.advantage_mean}"
+
+
+@rule(
+    "leave-one-out-scaled",
+    "spec.algorithm.leaveOneOut",
+    "leaveOneOut goes without a deviation: advantageStd is none.",
+    fix="Set algorithm.advantageStd: none, or leaveOneOut: false.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def leave_one_out_scaled(job: RLJob, facts: Facts) -> str | None:
+    meant, size = resolve(job.spec), job.spec.algorithm.group_size
+    if not meant.leave_one_out or meant.advantage_std == "none" or size < 2:
+        return None
+    factor = size / (size - 1)
+    return f"with a deviation it multiplies every advantage by n/(n − 1) = {size}/{size - 1} = {factor:.2f}, no more"
+
+
+@rule(
+    "zero-variance-baseline",
+    "spec.algorithm.zeroVariance",
+    "Groups of equal rewards are left out under a group's mean only.",
+    fix="Set algorithm.zeroVariance: keep, or advantageMean: group.",
+    cel=None,
+)
+def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.zero_variance == "keep" or meant.advantage_mean == "group":
+        return None
+    return (
+        f"with advantageMean {meant.advantage_mean} a group of equal rewards has an advantage other than 0: "
+        f"zeroVariance {meant.zero_variance} would bend the baseline"
+    )
+
+
+@rule(
+    "training-pass",
+    "spec.algorithm.proximal",
+    "proximal: trainingPass goes with one update a step: miniBatches is 1.",
+    fix="Set algorithm.proximal: recompute, or miniBatches: 1.",
+    cel="self.spec.algorithm.proximal != 'trainingPass' || self.spec.algorithm.miniBatches <= 1",
+)
+def training_pass(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if algorithm.proximal != "trainingPass" or algorithm.mini_batches == 1:
+        return None
+    return (
+        f"from the second of {algorithm.mini_batches} updates on π_prox would be π_θ again: u = 1, and nothing holds "
+        "the policy near"
+    )
+
+
+@rule(
+    "log-linear",
+    "spec.algorithm.proximal",
+    "proximal: loglinear goes with several updates a step: miniBatches ≥ 2.",
+    fix="Leave algorithm.proximal out.",
+    cel="self.spec.algorithm.proximal != 'loglinear' || self.spec.algorithm.miniBatches >= 2",
+)
+def log_linear(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if algorithm.proximal != "loglinear" or algorithm.mini_batches > 1:
+        return None
+    return "with miniBatches 1 the training pass gives π_prox exactly, at no cost: an estimate only loses"
+
+
+@rule(
+    "kl-proximal",
+    "spec.algorithm.kl.as",
+    "A KL penalty in the reward has the log-probabilities of the policy it improves before the update.",
+    fix="Set algorithm.proximal: recompute or leave it out, or kl.as: loss.",
+    cel=None,
+)
+def kl_proximal(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.kl is None or meant.kl.where != "reward" or meant.proximal in ("recompute", "behaviour"):
+        return None
+    return f"π_prox is needed before the advantages, and proximal {meant.proximal} has it only in the loss (+33 % time)"
+
+
+@rule(
+    "kl-estimator",
+    "spec.algorithm.kl.estimator",
+    "k1 is for the reward, k3u for the loss.",
+    fix="Set algorithm.kl.estimator: k2 in the loss, k1 in the reward.",
+    cel=None,
+)
+def kl_estimator(job: RLJob, facts: Facts) -> str | None:
+    found = resolve(job.spec).kl
+    if found is None:
+        return None
+    if found.where == "loss" and found.kind == "k1":
+        return "k1 as a loss has an expected gradient of 0: it would regularise nothing (arXiv 2510.01555)"
+    if found.where == "reward" and found.kind == "k3u":
+        return "k3u weighs by π_θ/π_behav with its gradient, and a reward has 0 gradient"
+    return None
+
+
+@rule(
+    "second-moment",
+    "spec.algorithm.proximal",
+    "M2PO's mask is taken over the whole mini-batch: proximal is recompute.",
+    fix="Leave algorithm.proximal and decoupled out, or algorithm.m2Threshold.",
+    cel=None,
+)
+def second_moment(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.m2_threshold is None or meant.proximal == "recompute":
+        return None
+    return (
+        f"m2Threshold {meant.m2_threshold:g} needs π_prox of every token of a mini-batch before its loss; with "
+        f"proximal {meant.proximal} the mask would depend on how tokens are packed"
+    )
+
+
+@rule(
+    "dual-clip",
+    "spec.algorithm.dualClip",
+    "dualClip bounds PPO's clip and no other surrogate.",
+    fix="Leave algorithm.dualClip out, or set surrogate: ppo.",
+    cel=f"!has(self.spec.algorithm.dualClip) || {named('surrogate')} == 'ppo'",
+)
+def dual_clip(job: RLJob, facts: Facts) -> str | None:
+    bound, surrogate = job.spec.algorithm.dual_clip, resolve(job.spec).surrogate
+    if bound is None or surrogate == "ppo":
+        return None
+    return f"dualClip {bound:g} has nothing to bound: surrogate {surrogate} doesn't clip a second time"
+
+
+@rule(
+    "cispo-level",
+    "spec.algorithm.importanceLevel",
+    "CISPO weighs tokens: importanceLevel is token.",
+    fix="Set algorithm.importanceLevel: token, or another surrogate.",
+    cel=f"{named('surrogate')} != 'cispo' || {named('importance_level')} == 'token'",
+)
+def cispo_level(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.surrogate != "cispo" or meant.importance_level == "token":
+        return None
+    return "no surrogate is published for CISPO's clipped weight of a whole sequence: one weight, not one a token"
+
+
+@rule(
+    "clip-low",
+    "spec.algorithm.clipLow",
+    "u is clipped below a positive number: clipLow < 1, but for CISPO.",
+    fix="Set algorithm.clipLow: 0.2.",
+    cel=None,
+)
+def clip_low(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.clip_low < 1 or meant.surrogate == "cispo":
+        return None
+    return f"1 − clipLow = {1 - meant.clip_low:g}, and no ratio of probabilities is lower: nothing is clipped there"
+
+
+@rule(
+    "clip-range",
+    "spec.algorithm.clipHigh",
+    "The upper clip is no tighter than the lower one.",
+    fix="Raise algorithm.clipHigh, or leave it out.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def clip_range(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.clip_high >= meant.clip_low:
+        return None
+    return (
+        f"clipHigh {meant.clip_high:g} < clipLow {meant.clip_low:g}: "
+        "likelier tokens are held back more than unlikelier ones"
+    )
+
+
+@rule(
+    "clip-wide",
+    "spec.algorithm.clipHigh",
+    f"A sequence's ratio is clipped within {_WIDE_FOR_SEQUENCES:g}.",
+    fix="Set algorithm.clipLow: 3e-4 and clipHigh: 4e-4, as GSPO does.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def clip_wide(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    widest = max(meant.clip_low, meant.clip_high)
+    if meant.surrogate != "ppo" or meant.importance_level == "token" or widest <= _WIDE_FOR_SEQUENCES:
+        return None
+    return f"the mean of 1000 log-ratios spreads by 0.05/√1000 = 1.6e-3: a clip of {widest:g} never acts"
+
+
+@rule(
+    "clip-narrow",
+    "spec.algorithm.clipLow",
+    f"A token's ratio is clipped no closer than {_NARROW_FOR_TOKENS:g}.",
+    fix="Set algorithm.clipLow: 0.2, or importanceLevel: sequence.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def clip_narrow(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    closest = min(meant.clip_low, meant.clip_high)
+    if meant.surrogate != "ppo" or meant.importance_level == "sequence" or closest >= _NARROW_FOR_TOKENS:
+        return None
+    return f"bfloat16 alone moves a log-probability by about {_NOISE:g}: noise would decide a clip of {closest:g}"
+
+
+@rule(
+    "rejection-bounds",
+    "spec.algorithm.rejection",
+    "Every rejection keeps some tokens and refuses others.",
+    fix="Give an upper bound above 1 to a ratio and above 0 to k2, k3 and binaryKl, and a lower one below it.",
+    cel=None,
+)
+def rejection_bounds(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    every = [*([algorithm.rejection] if algorithm.rejection else []), *algorithm.rejections]
+    return next((said for each in every if (said := _bounds(each)) is not None), None)
+
+
+def _bounds(given: Rejection) -> str | None:
+    upper, lower, metric = given.highest, given.lower, given.metric
+    if upper is None and lower is None:
+        return f"a rejection by {metric} without a bound refuses nothing"
+    least = {"ratio": 1.0, "k1": -math.inf}.get(metric, 0.0)
+    if upper is not None and upper <= least:
+        return f"upper {upper:g} of {metric} refuses the very policy that made the token, whose {metric} is {least:g}"
+    if lower is not None and metric != "k1" and lower <= 0:
+        return f"lower {lower:g} of {metric} refuses nothing: it is never below 0"
+    if upper is not None and lower is not None and lower > upper:
+        return f"lower {lower:g} > upper {upper:g} of {metric}: everything is refused"
+    return None
+
+
+@rule(
+    "truncate-bounds",
+    "spec.algorithm.truncate",
+    "The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.",
+    fix="Lower algorithm.truncate.lower, or leave it out.",
+    cel=None,
+)
+def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
+    given = job.spec.algorithm.truncate
+    if given is None or given.lower is None or given.lower <= given.upper:
+        return None
+    return f"truncate.lower {given.lower:g} > truncate.upper {given.upper:g}: every weight would be {given.upper:g}"
+
+
+@rule(
+    "truncate-idle",
+    "spec.algorithm.truncate",
+    "A weight is truncated below the ratio at which its token is left out.",
+    fix="Lower algorithm.truncate.upper, raise rejection.upper, or set rejection: null.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def truncate_idle(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    given, by = algorithm.truncate, algorithm.rejection
+    if given is None or by is None or (by.metric, by.level, algorithm.weight) != ("ratio", "token", "token"):
+        return None
+    if by.highest is None or by.highest > given.upper:
+        return None
+    return f"tokens are left out above {by.highest:g}, so no weight reaches truncate.upper {given.upper:g}"
+
+
+@rule(
+    "weight-product",
+    "spec.algorithm.weight",
+    "A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.",
+    fix="Set algorithm.weight: token or sequenceMean.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def weight_product(job: RLJob, facts: Facts) -> str | None:
+    tokens = job.spec.rollout.sampling.max_new_tokens
+    spread = _NOISE * math.sqrt(tokens)
+    if job.spec.algorithm.weight != "sequenceProduct" or spread <= 1:
+        return None
+    return (
+        f"with a usual mismatch of σ = {_NOISE:g} a token, the weight of an answer of {tokens} tokens spreads by "
+        f"e^(σ√n) = e^{spread:.2f}: a few sequences would decide the step"
+    )
+
+
+@rule(
+    "gamma",
+    "spec.algorithm.gamma",
+    "Rewards at the end of an answer are not discounted: gamma is 1.",
+    fix="Set algorithm.gamma: 1.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def gamma(job: RLJob, facts: Facts) -> str | None:
+    discount, tokens = job.spec.algorithm.gamma, job.spec.rollout.sampling.max_new_tokens
+    if discount == 1:
+        return None
+    return (
+        f"the first of {tokens} tokens gets γ^{tokens - 1} = {discount ** (tokens - 1):.2g} of the outcome, "
+        "though it decides as much as the last"
+    )
+
+
+@rule(
+    "overlong-window",
+    "spec.algorithm.overlong",
+    "The overlong penalty's window fits into the longest answer.",
+    fix="Lower algorithm.overlong.window, or raise overlong.maxTokens.",
+    cel=None,
+)
+def overlong_window(job: RLJob, facts: Facts) -> str | None:
+    found = resolve(job.spec).overlong
+    if found is None or found.max_tokens is None or found.window <= found.max_tokens:
+        return None
+    free = found.max_tokens - found.window
+    return f"maxTokens − window = {found.max_tokens} − {found.window} = {free} tokens would be free of the penalty"
+
+
+@rule(
+    "overlong-turns",
+    "spec.algorithm.overlong.maxTokens",
+    "An overlong penalty over several turns says its longest length.",
+    fix="Set algorithm.overlong.maxTokens to the tokens of all turns that are too many.",
+    cel=None,
+)
+def overlong_turns(job: RLJob, facts: Facts) -> str | None:
+    given = job.spec.algorithm.overlong
+    if given is None or given.max_tokens is not None or one_turn(job.spec):
+        return None
+    turn = job.spec.rollout.sampling.max_new_tokens
+    return f"the workflow {job.spec.rollout.workflow} may have many turns of {turn} tokens: which length is too long?"
+
+
+@rule(
+    "reward-clip",
+    "spec.algorithm.rewardClip",
+    "Right and wrong stay apart: rewardClip is no less than what the verifier's rewards become.",
+    fix="Raise algorithm.rewardClip, or lower rewardScale.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def reward_clip(job: RLJob, facts: Facts) -> str | None:
+    algorithm, limit = job.spec.algorithm, job.spec.algorithm.reward_clip
+    if limit is None or job.spec.reward.verifier in (None, "custom"):
+        return None
+    largest = max(abs(reward + algorithm.reward_bias) * abs(algorithm.reward_scale) for reward in (0.0, 1.0))
+    if largest <= limit:
+        return None
+    return f"rewards of 0 and 1 become as large as {largest:g} and are cut to ±{limit:g}"
+
+
+RULES = (
+    group_size,
+    leave_one_out,
+    leave_one_out_scaled,
+    zero_variance_baseline,
+    training_pass,
+    log_linear,
+    kl_proximal,
+    kl_estimator,
+    second_moment,
+    dual_clip,
+    cispo_level,
+    clip_low,
+    clip_range,
+    clip_wide,
+    clip_narrow,
+    rejection_bounds,
+    truncate_bounds,
+    truncate_idle,
+    weight_product,
+    gamma,
+    overlong_window,
+    overlong_turns,
+    reward_clip,
+)

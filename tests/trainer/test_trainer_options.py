@@ -1,0 +1,159 @@
+"""No field of the algorithm is dead: each, when it is flipped, changes the loss of a made-up batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from areal.spec.algorithm import PolicyGradient
+from areal.spec.block import fields_of
+from areal.spec.job import RLJob
+from areal.spec.resolved_algorithm import NAMES
+from areal_trainer.algorithms.advantages import TokenColumns, estimate_advantages
+from areal_trainer.algorithms.statistics import LossStatistics
+from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.objective import Objective
+from areal_trainer.options import advantage_options, objective_options
+from support.trainer_parts import batch
+
+NO_LOSS = {  # what these decide is elsewhere: the batch's size, the optimizer
+    "groupSize", "batchSize", "maxSteps", "maxStaleness", "learningRate", "warmupSteps", "lrSchedule", "minLrRatio",
+    "betas", "weightDecay", "eps", "gradClip",
+}  # fmt: skip
+
+SEVERAL = {"miniBatches": 2}
+KL = {"coefficient": 0.5, "as": "loss"}
+FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job's fields, the same with it flipped)
+    "name": ({}, {"name": "DrGRPO"}),
+    "rewardBias": ({"advantageMean": "none"}, {"advantageMean": "none", "rewardBias": 1}),
+    "rewardScale": ({"advantageStd": "none"}, {"advantageStd": "none", "rewardScale": 3}),
+    "rewardClip": ({"advantageStd": "none"}, {"advantageStd": "none", "rewardClip": 0.3}),
+    "overlong": ({}, {"overlong": {"maxTokens": 6, "window": 4}}),
+    "truncated": ({}, {"truncated": "neutral"}),
+    "advantageMean": ({}, {"advantageMean": "batch"}),
+    "advantageStd": ({}, {"advantageStd": "batch"}),
+    "advantageUnbiased": ({}, {"advantageUnbiased": True}),
+    "advantageEpsilon": ({}, {"advantageEpsilon": 0.1}),
+    "leaveOneOut": ({"advantageStd": "none"}, {"advantageStd": "none", "leaveOneOut": True}),
+    "zeroVariance": ({}, {"zeroVariance": "keep"}),
+    "advantageNormalize": ({}, {"advantageNormalize": "batch"}),
+    "gamma": ({}, {"gamma": 0.9}),
+    "importanceLevel": (SEVERAL, {**SEVERAL, "importanceLevel": "sequence"}),
+    "surrogate": (SEVERAL, {**SEVERAL, "surrogate": "sapo"}),
+    "clipLow": (SEVERAL, {**SEVERAL, "clipLow": 0.05, "clipHigh": 0.2}),
+    "clipHigh": (SEVERAL, {**SEVERAL, "clipHigh": 0.28}),
+    "dualClip": (SEVERAL, {**SEVERAL, "dualClip": 1.05}),
+    "tauPositive": ({"surrogate": "sapo", **SEVERAL}, {"surrogate": "sapo", "tauPositive": 2.0, **SEVERAL}),
+    "tauNegative": ({"surrogate": "sapo", **SEVERAL}, {"surrogate": "sapo", "tauNegative": 2.0, **SEVERAL}),
+    "m2Threshold": ({"proximal": "recompute"}, {"m2Threshold": 0.01}),
+    "miniBatches": ({}, SEVERAL),
+    "decoupled": ({}, {"decoupled": False}),
+    "proximal": (SEVERAL, {**SEVERAL, "proximal": "loglinear"}),
+    "weight": ({}, {"weight": "sequenceProduct"}),
+    "truncate": ({}, {"truncate": {"upper": 1.1}}),
+    "rejection": ({}, {"rejection": {"upper": 1.1}}),
+    "rejections": ({}, {"rejections": [{"metric": "k2", "level": "sequence", "upper": 0.05}]}),
+    "kl": ({}, {"kl": KL}),
+    "klCoefficient": ({}, {"klCoefficient": 0.1}),
+    "entropyCoefficient": ({}, {"entropyCoefficient": 0.1}),
+    "lossAggregation": ({}, {"lossAggregation": "sequence"}),
+}
+INNER = [
+    ({"rejections": [{"upper": 9}]}, {"rejections": [{"upper": 9, "lower": 0.95}]}),
+    ({"rejections": [{"upper": 1.2}]}, {"rejections": [{"metric": "k3", "upper": 1.2}]}),
+    ({"rejections": [{"upper": 1.2, "level": "sequence"}]}, {"rejections": [{"upper": 1.2}]}),
+    (
+        {"rejections": [{"upper": 1.2, "level": "sequence"}]},
+        {"rejections": [{"upper": 1.2, "level": "sequence", "aggregate": "max"}]},
+    ),
+    ({"truncate": {"upper": 2}}, {"truncate": {"upper": 2, "lower": 1.0}}),
+    ({"kl": KL}, {"kl": {**KL, "estimator": "k3"}}),
+    ({"kl": KL}, {"kl": {**KL, "estimator": "k3u"}}),
+    ({"kl": KL}, {"kl": {**KL, "as": "reward"}}),
+    ({"overlong": {"maxTokens": 6, "window": 4}}, {"overlong": {"maxTokens": 6, "window": 4, "factor": 0.5}}),
+    ({"truncated": "neutral"}, {"truncated": "mask"}),
+    ({"lossAggregation": "sequence"}, {"lossAggregation": "constant"}),
+    ({"surrogate": "none", **SEVERAL}, {"surrogate": "cispo", **SEVERAL}),
+]
+
+
+def made_up() -> TokenBatch:
+    """Four groups, one of them flat, one sample cut by length; versions 0 to 2."""
+    tokens = batch(4, 4, seed=3)
+    rewards = np.array([1, 0, 0, 1, 1, 1, 1, 1, 0, 1, 0, 0, 1, 0, 1, 0], float)
+    truncated = np.zeros(16, bool)
+    truncated[[1, 9]] = True
+    versions = np.where(tokens.versions >= 0, np.arange(tokens.tokens) % 3, -1)
+    return replace(tokens, rewards=rewards, truncated=truncated, versions=versions)
+
+
+def spec_of(given: dict[str, Any]) -> Any:
+    algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 4, "maxSteps": 4, **given}
+    spec = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t.jsonl"}}, "algorithm": algorithm}
+    spec["rollout"] = {"sampling": {"maxNewTokens": 9}}
+    head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
+    return RLJob.model_validate({**head, "spec": spec}).spec
+
+
+def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cuts: int = 1) -> tuple[float, Any]:
+    """The loss at step 2 and its gradient by token, of a batch whose passes differ a little from its behaviour."""
+    spec, tokens = spec_of(given), made_up()
+    random = np.random.default_rng(5)
+    behaviour = tokens.behaviour_logprobs
+    logprobs, proximal, reference = (np.float32(behaviour + random.normal(0, 0.3, tokens.tokens)) for _ in range(3))
+    columns = TokenColumns(proximal=proximal, reference=reference)
+    advantages = estimate_advantages(tokens, advantage_options(spec), columns)
+    options = objective_options(spec)
+    objective = Objective(
+        tokens,
+        advantages,
+        options,
+        step=2,
+        device=torch.device("cpu"),
+        proximal=torch.from_numpy(proximal) if options.proximal == "recompute" else None,
+        reference=torch.from_numpy(reference),
+    )
+    trained = tokens.trainable() & advantages.trained[tokens.sequence_of]
+    loss = objective.of(trained, LossStatistics(torch.device("cpu")))
+    current = torch.from_numpy(logprobs).requires_grad_(True)
+    total = torch.zeros(())
+    places = np.flatnonzero(trained)
+    owners = np.unique(tokens.sequence_of[places])
+    for part in np.array_split(owners if order is None else owners[order[order < len(owners)]], cuts):
+        place = torch.from_numpy(np.concatenate([places[tokens.sequence_of[places] == s] for s in part]))
+        nothing = torch.zeros(0)
+        micro = MicroBatch(*[nothing] * 6, token_index=place)
+        total = total + loss(current[place], 2.0 + 0.1 * current[place], micro)
+    total.backward()
+    return float(total.detach()), current.grad
+
+
+def test_every_field_has_a_flip():
+    assert set(FLIPS) | NO_LOSS == set(fields_of(PolicyGradient))
+
+
+@pytest.mark.parametrize("field", FLIPS)
+def test_flipping_a_field_changes_the_loss_or_its_gradient(field):
+    before, after = (loss_of(given) for given in FLIPS[field])
+    assert before[0] != after[0] or not torch.equal(before[1], after[1])
+    assert np.isfinite(after[0])
+
+
+@pytest.mark.parametrize(("before", "after"), INNER, ids=str)
+def test_so_does_what_is_inside_a_block(before, after):
+    assert loss_of(before)[0] != loss_of(after)[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_name_is_the_same_over_micro_batches_and_the_order_of_samples(name):
+    given = {"name": name, "miniBatches": 2, "entropyCoefficient": 0.1, "weight": "sequenceMean"}
+    whole, gradient = loss_of(given)
+    order = np.random.default_rng(1).permutation(16)
+    parts, again = loss_of(given, order, cuts=5)
+    assert parts == pytest.approx(whole, rel=1e-6, abs=1e-7)
+    torch.testing.assert_close(again, gradient, rtol=1e-6, atol=1e-8)
+    assert float(gradient.abs().sum()) > 0
