@@ -61,6 +61,7 @@ crd:  ## Regenerate the custom resource definitions from the job file's models
 docs:  ## Regenerate the generated pages of docs/
 	$(PY) -m areal.spec.reference docs/rljob.md
 	$(PY) -m areal.spec.conditions_page docs/conditions.md
+	$(PY) -m areal.spec.algorithms_page docs/algorithms.md
 
 bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'

@@ -1,4 +1,4 @@
-"""What an algorithm's name stands for: its defaults, and the values in force under a job's own fields.
+"""Preset defaults of each algorithm name, resolved under a job's own fields.
 
 Pure. The only place that knows names: everything else reads resolved values.
 """
@@ -77,7 +77,7 @@ class Resolved:
     @property
     def shown(self) -> str:
         """All values on one line, as a job file would give them."""
-        return ", ".join(f"{_camel(field.name)}: {_shown(getattr(self, field.name))}" for field in fields(self))
+        return ", ".join(f"{camel(field.name)}: {shown(getattr(self, field.name))}" for field in fields(self))
 
 
 def resolve(spec: JobSpec) -> Resolved:
@@ -127,25 +127,27 @@ def _proximal(
     return "recompute" if before else "trainingPass"
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """A field as a job file writes it."""
     head, *rest = name.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as a job file writes it."""
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, Overlong | Kl):
         given = value.model_dump(by_alias=True, exclude_none=True)
-        return "{" + ", ".join(f"{name}: {_shown(inner)}" for name, inner in given.items()) + "}"
+        return "{" + ", ".join(f"{name}: {shown(inner)}" for name, inner in given.items()) + "}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def named(field: str) -> str:
     """A text field's value in force as an expression in CEL. What is derived from other fields is '' there."""
-    given, usual = f"self.spec.algorithm.{_camel(field)}", f"'{BASE[field] or ''}'"
+    given, usual = f"self.spec.algorithm.{camel(field)}", f"'{BASE[field] or ''}'"
     for name, values in NAMES.items():
         if field in values:
             usual = f"self.spec.algorithm.name == '{name}' ? '{values[field]}' : {usual}"

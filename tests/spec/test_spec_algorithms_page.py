@@ -1,0 +1,27 @@
+"""The page of algorithms is what the code makes, and knows every name and only fields that exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from areal.spec.algorithm import PolicyGradient
+from areal.spec.algorithms_page import _MEANING, _NAMES_ELSEWHERE, render
+from areal.spec.block import fields_of
+from areal.spec.resolved_algorithm import NAMES
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
+
+
+def test_the_page_is_made_from_the_code():
+    assert PAGE.read_text(encoding="utf-8") == render(), "run `make docs`"
+
+
+def test_every_name_is_told():
+    assert set(_MEANING) == set(NAMES) == set(fields_of(PolicyGradient)["name"].annotation.__args__)
+
+
+def test_fields_of_the_mapping_exist():
+    fields = fields_of(PolicyGradient)
+    for ours, *_ in _NAMES_ELSEWHERE:
+        first = ours.split(",")[0].split()[0].rstrip(":").split(".")[0]
+        assert first in fields, ours
