@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -134,6 +135,13 @@ def operator_image(admin: Client) -> str:
 def runtimes(admin: Client) -> dict[str, Object]:
     """The ClusterRLRuntimes by name."""
     return {each["metadata"]["name"]: each for each in admin.list("areal.dev/v1alpha1", "ClusterRLRuntime")}
+
+
+def given_runtimes(admin: Client) -> dict[str, Object]:
+    """The ClusterRLRuntimes that the release's operator is to apply, by name."""
+    found = admin.get("v1", "ConfigMap", HOME, "areal-operator-runtimes")
+    made = [json.loads(text) for text in (found or {"data": {}})["data"].values()]
+    return {each["metadata"]["name"]: each for each in made}
 
 
 def may(

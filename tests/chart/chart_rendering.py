@@ -70,6 +70,12 @@ def named(objects: list[Object], kind: str, name: str) -> Object:
     return found[0]
 
 
+def runtimes_of(objects: list[Object]) -> list[Object]:
+    """The ClusterRLRuntimes that the operator of a rendering applies."""
+    maps = [each for each in of_kind(objects, "ConfigMap") if each["metadata"]["name"].endswith("-operator-runtimes")]
+    return [json.loads(text) for each in maps for text in each["data"].values()]
+
+
 def hook(found: Object) -> str:
     """When helm makes the object; "" for one of the release."""
     return str(found["metadata"].get("annotations", {}).get("helm.sh/hook", ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from chart.chart_release import (
     Helm,
     crds,
     everything,
+    given_runtimes,
     has_mood,
     job,
     left_behind,
@@ -27,7 +29,7 @@ from chart.chart_rendering import CHART
 from chart.hook_pods import HookPods
 from kube.harness import tools
 from kube.harness.control_plane import ControlPlane
-from kube.harness.processes import Process, free_ports
+from kube.harness.processes import Process, eventually, free_ports
 
 pytestmark = pytest.mark.kube_api
 
@@ -39,14 +41,14 @@ def test_a_release_lives_its_life_and_leaves_only_the_crds(
     assert "kubectl -n areal-system rollout status deployment/areal-operator" in notes
     assert crds(plane.admin).keys() >= CRDS
     assert operator_image(plane.admin) == "areal/operator:0.1.0"
-    assert runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}
+    assert given_runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}
     plane.admin.create(job("survivor"))
     assert not has_mood(plane.admin)
 
     helm("upgrade", "areal", str(newer_chart(tmp_path)), "--set=operator.replicas=3")
     assert has_mood(plane.admin)
     assert operator_image(plane.admin) == "areal/operator:0.2.0"
-    images = [str(each["spec"]["roles"]["trainer"]) for each in runtimes(plane.admin).values()]
+    images = [str(each["spec"]["roles"]["trainer"]) for each in given_runtimes(plane.admin).values()]
     assert all("areal/trainer:0.2.0" in image for image in images)
 
     helm("rollback", "areal", "1")
@@ -58,8 +60,7 @@ def test_a_release_lives_its_life_and_leaves_only_the_crds(
     left = left_behind(plane.admin, clean)
     assert {name.rpartition("/")[2] for name in left if name.startswith("customresourcedefinitions")} == CRDS
     others = {name for name in left if not name.startswith(("customresourcedefinitions", "apiservices"))}
-    kept = {f"clusterrlruntimes.areal.dev/v1alpha1 /{name}" for name in ("areal-cpu", "areal-sglang")}
-    assert others == {"rljobs.areal.dev/v1alpha1 areal-system/survivor", *kept}
+    assert others == {"rljobs.areal.dev/v1alpha1 areal-system/survivor"}
 
 
 def test_with_every_switch_off_nothing_at_all_is_left(plane: ControlPlane, helm: Helm, clean: set[str]) -> None:
@@ -77,7 +78,7 @@ def test_what_an_uninstall_left_is_taken_over_by_the_next_installation(
     helm("uninstall", "areal")
     helm("install", "areal", str(CHART))
     assert plane.admin.get("areal.dev/v1alpha1", "RLJob", HOME, "survivor") is not None
-    assert runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}
+    assert given_runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}
     helm("uninstall", "areal")
     assert helm("install", "another", str(CHART), check=False).returncode != 0
     helm("install", "another", str(CHART), "--take-ownership")
@@ -105,7 +106,6 @@ def test_a_second_release_is_refused_unless_it_brings_neither_crds_nor_runtimes_
     assert not may(plane.admin, account, "create", "apps", "statefulsets", HOME)
     second("uninstall", "second")
     assert crds(plane.admin).keys() >= CRDS
-    assert runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}
 
 
 def test_helm_test_passes_with_an_operator_that_leads_and_fails_without(
@@ -178,3 +178,31 @@ def test_an_uninstall_that_would_lose_unfinished_jobs_is_refused_and_the_release
     assert list(hooks.said.values()) == ["no unfinished RLJobs\n"]
     assert left_behind(plane.admin, clean) == set()
     assert not CRDS & crds(plane.admin).keys()
+
+
+def test_one_apply_of_a_rendering_is_enough_and_the_operator_brings_the_runtimes_which_stay(
+    plane: ControlPlane, clean: set[str], tmp_path: Path
+) -> None:
+    """As kustomize and Argo CD do it: no Helm in the cluster, no second apply."""
+    text = tools.helm(None, "template", "areal", str(CHART), "--no-hooks", namespace=HOME).stdout
+    rendered = tmp_path / "all.yaml"
+    rendered.write_text(text)
+    tools.kubectl(plane.kubeconfig, "apply", "--server-side", "-f", str(rendered), namespace=HOME)
+    mounted = tmp_path / "runtimes"
+    mounted.mkdir()
+    for name, made in given_runtimes(plane.admin).items():
+        (mounted / f"{name}.json").write_text(json.dumps(made))
+    token = tools.kubectl(plane.kubeconfig, "create", "token", "areal-operator", namespace=HOME).stdout.strip()
+    areal = [sys.executable, "-m", "areal.cli.main", "operator", f"--runtimes={mounted}", "--bind=127.0.0.1"]
+    areal += ["--metrics-port=0", "--health-port=0", f"--lease-namespace={HOME}", "--default-runtime=areal-cpu"]
+    areal.append(f"--kubeconfig={plane.as_token('operator', token)}")
+    operator = Process("operator", areal, tmp_path / "operator.log")
+    try:
+        eventually(lambda: runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}, "the runtimes", timeout_s=60)
+    finally:
+        operator.stop(grace_s=20)
+    assert "orbidden" not in operator.log.read_text()
+    for made in list(yaml.safe_load_all(text)):
+        if made and made["kind"] != "CustomResourceDefinition":
+            plane.admin.delete(made)
+    assert runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}

@@ -24,6 +24,7 @@ from chart.chart_rendering import (
     of_kind,
     pod_specs,
     render,
+    runtimes_of,
     title,
     walk,
 )
@@ -147,7 +148,12 @@ def test_common_labels_are_everywhere(values: str) -> None:
 
 def images(objects: list[Object]) -> set[str]:
     """Every image that an object of the chart names."""
-    return {value for found in objects for path, value in walk(found) if path and path[-1] == "image"}
+    return {
+        value
+        for found in [*objects, *runtimes_of(objects)]
+        for path, value in walk(found)
+        if path and path[-1] == "image"
+    }
 
 
 def test_images_have_the_charts_version_and_the_registry_of_all() -> None:
@@ -204,7 +210,7 @@ def test_one_replica_gets_no_disruption_budget_for_it_could_never_be_drained() -
 
 @pytest.mark.parametrize("values", MATRIX)
 def test_the_runtimes_are_what_the_operator_reads(values: str) -> None:
-    for found in of_kind(render(values), "ClusterRLRuntime"):
+    for found in runtimes_of(render(values)):
         spec = Runtime.model_validate(found).spec
         assert spec.description
         for role in ("controller", "worker", "generation", "trainer", "reward", "rewardCustom", "redis", "tools"):
@@ -217,13 +223,13 @@ def test_the_runtimes_are_what_the_operator_reads(values: str) -> None:
 
 def test_a_runtime_takes_what_values_say_about_all_roles_and_about_one() -> None:
     objects = render("gpu-values.yaml")
-    spec = named(objects, "ClusterRLRuntime", "areal-sglang")["spec"]
+    spec = named(runtimes_of(objects), "ClusterRLRuntime", "areal-sglang")["spec"]
     everybody = spec["template"]["spec"]
     assert everybody == {"nodeSelector": {"pool": "training"}, "imagePullSecrets": [{"name": "registry"}]}
     trainer = spec["roles"]["trainer"]["template"]["spec"]
     assert trainer["containers"][0]["env"] == [{"name": "NCCL_DEBUG", "value": "WARN"}]
     assert trainer["containers"][0]["securityContext"]["capabilities"]["add"] == ["IPC_LOCK"]
-    assert trainer["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+    assert [each["key"] for each in trainer["tolerations"]] == ["nvidia.com/gpu"]
     assert spec["roles"]["reward"]["template"]["spec"]["runtimeClassName"] == "gvisor"
     assert spec["networkPolicy"] == {"mode": "Managed", "egress": {"tools": "Open", "worker": "Open"}}
     assert spec["storage"] == {"storageClassName": "shared-nfs", "size": "2Ti", "accessMode": "ReadWriteMany"}
@@ -236,7 +242,7 @@ def test_a_false_in_a_roles_pod_and_container_is_not_lost() -> None:
             "definitions": {"areal-cpu": {"all": {"pod": {"shareProcessNamespace": False}}, "roles": {"reward": role}}}
         }
     }
-    spec = named(render(values=values), "ClusterRLRuntime", "areal-cpu")["spec"]
+    spec = named(runtimes_of(render(values=values)), "ClusterRLRuntime", "areal-cpu")["spec"]
     reward = spec["roles"]["reward"]["template"]["spec"]
     assert reward["enableServiceLinks"] is False
     assert reward["hostUsers"] is False
@@ -246,8 +252,8 @@ def test_a_false_in_a_roles_pod_and_container_is_not_lost() -> None:
 
 def test_the_cpu_runtime_asks_for_no_gpu() -> None:
     objects = render("cpu-values.yaml")
-    assert [each["metadata"]["name"] for each in of_kind(objects, "ClusterRLRuntime")] == ["areal-cpu"]
-    assert "nvidia.com/gpu" not in str(objects)
+    assert [each["metadata"]["name"] for each in runtimes_of(objects)] == ["areal-cpu"]
+    assert "nvidia.com/gpu" not in str(runtimes_of(objects))
 
 
 def test_crds_are_kept_unless_told_otherwise_and_hold_their_schema_unchanged() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import yaml
@@ -39,12 +41,18 @@ def prepare_ground(cluster: Cluster, pods: ScriptedPods, directory: Path) -> Gro
         command = ["template", "areal", str(CHART), *values, "-s", f"templates/{template}.yaml"]
         rendered = tools.helm(None, *command, namespace=HOME).stdout
         for obj in yaml.safe_load_all(rendered):
-            if obj:
-                admin.apply(obj)
+            for one in runtimes_in(obj) if template == "runtimes" else [obj]:
+                if one:
+                    admin.apply(one)
     token = tools.kubectl(
         cluster.kubeconfig, "create", "token", "areal-operator", "--duration=6h", namespace=HOME
     ).stdout
     return Ground(cluster, cluster.as_token("areal-operator", token.strip()), pods, directory)
+
+
+def runtimes_in(config_map: dict[str, Any]) -> list[dict[str, Any]]:
+    """The ClusterRLRuntimes that the chart's ConfigMap holds for the operator."""
+    return [json.loads(text) for text in config_map["data"].values()]
 
 
 class Operator:

@@ -206,6 +206,9 @@ def operator(
     default_runtime: Annotated[
         str, typer.Option(envvar="AREAL_OPERATOR_DEFAULT_RUNTIME", help="ClusterRLRuntime of jobs that name none.")
     ] = "",
+    runtimes: Annotated[
+        Path | None, typer.Option(help="Directory of ClusterRLRuntimes, a .json each, to apply while it leads.")
+    ] = None,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG, else the pod's account.")
     ] = None,
@@ -230,6 +233,7 @@ def operator(
     options = Options(
         namespaces=tuple(namespace or ()),
         default_runtime=default_runtime,
+        runtimes=runtimes,
         kubeconfig=kubeconfig,
         lease_namespace=lease_namespace,
         lease_name=lease_name,

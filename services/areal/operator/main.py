@@ -20,6 +20,7 @@ from areal import __version__
 from areal.errors import ConfigError, ExitCode
 from areal.kube.resources import RLJOBS
 from areal.observe import logs
+from areal.operator import default_runtimes
 from areal.operator.job_metrics import JobCollector
 from areal.operator.obituaries import Obituaries
 from areal.operator.reconcile import reconcile
@@ -41,6 +42,7 @@ class Options:
 
     namespaces: tuple[str, ...] = ()
     default_runtime: str = ""
+    runtimes: Path | None = None  # files of the ClusterRLRuntimes to apply
     kubeconfig: Path | None = None
     lease_namespace: str = ""
     lease_name: str = "areal-operator"
@@ -72,6 +74,7 @@ async def _until_signal(options: Options) -> None:
 async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_ip, times: Times | None = None) -> None:
     """Run until `stop`. `dialer` says where a pod's ports are reached."""
     settings = manager_settings(options, times or Times())
+    runtimes = default_runtimes.read(options.runtimes) if options.runtimes else []
     transport = await connect(options.kubeconfig)
     try:
         obituaries = Obituaries(time.time)
@@ -87,7 +90,8 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
         world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told, obituaries=obituaries)
         log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
         try:
-            await manager.run(functools.partial(reconcile, world=world), stop)
+            keep = functools.partial(default_runtimes.keep, manager.api, runtimes) if runtimes else None
+            await manager.run(functools.partial(reconcile, world=world), stop, while_leading=keep)
         finally:
             await poller.close()
     finally:
