@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -170,6 +173,20 @@ def test_the_rate_warms_up_and_decays_to_a_tenth():
     assert linear.at(9999, 105) == pytest.approx(0.1)
     assert Schedule(peak=2.0, kind="constant").at(99, 100) == 2.0
     assert Schedule(peak=1.0, warmup_steps=0, kind="cosine").at(50, 101) == pytest.approx(0.55)
+
+
+def test_no_dropout_of_the_configuration_is_left(model_path, ranks, tmp_path):
+    config = json.loads((model_path / "config.json").read_text())
+    shutil.copytree(model_path, tmp_path / "wet")
+    (tmp_path / "wet" / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
+    tokens = batch(2, 2)
+    micros = rank_micro_batches(
+        tokens, np.arange(4), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=None
+    )
+    scored = [
+        Engine(path, EngineOptions(), ranks).logprobs(micros, tokens.tokens) for path in (model_path, tmp_path / "wet")
+    ]
+    assert torch.equal(*scored)
 
 
 def test_a_directory_without_a_model_is_the_datas_fault(tmp_path):

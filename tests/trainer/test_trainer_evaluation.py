@@ -5,16 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from areal.errors import ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.blame import exit_code
 from areal_trainer.control import Orders
 from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.publish.canary import Probe
 from areal_trainer.rollout import FirstRank, Rollout
 from areal_trainer.timer import PhaseTimer
 
 COLLECTIVE_S = 600.0
+PROBE = Probe(np.array([1]), None)
 
 
 class Evaluation:
@@ -49,6 +52,7 @@ class Evaluation:
             first=FirstRank(*parts),
             publisher=cast(Any, None),
             timer=timer,
+            probe=PROBE,
             now=lambda: self.now,
             sleep=self.sleep,
         ).evaluate()

@@ -24,7 +24,7 @@ from areal_trainer.checkpoint.checkpointer import Position, Saved
 from areal_trainer.data.batch import TokenBatch, columns
 from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.feed import Feed, Taken
-from areal_trainer.publish.canary import canary
+from areal_trainer.publish.canary import Probe, canary
 from areal_trainer.publish.plan import owners
 from areal_trainer.publish.publisher import Order, Publisher
 from areal_trainer.reporting import Reporter
@@ -78,7 +78,7 @@ class Rollout:
         first: FirstRank | None,
         publisher: Publisher,
         timer: PhaseTimer,
-        served_in_bfloat16: bool = False,
+        probe: Probe,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -91,7 +91,7 @@ class Rollout:
         self._publisher = publisher
         self._writers: dict[str, int] = {}  # which rank writes which tensor
         self._timer = timer
-        self._served_in_bfloat16 = served_in_bfloat16
+        self._probe = probe
         self._now = now
         self._sleep = sleep
         self._batch: Batch | None = None
@@ -128,7 +128,7 @@ class Rollout:
     def publish(self, actor: Actor) -> None:
         """Publish the current weights; written and announced beside training, the final version awaited."""
         with self._timer.phase("publish"):
-            proof = canary(actor.engine, served_in_bfloat16=self._served_in_bfloat16)
+            proof = canary(actor.engine, self._probe)
             order = self._order()
             if not self._writers:
                 self._writers = owners(actor.engine.export_sizes(), self._ranks.world_size)

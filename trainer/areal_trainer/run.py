@@ -45,7 +45,9 @@ from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.engine.meeting import Meeting
+from areal_trainer.engine.self_check import check_packing
 from areal_trainer.feed import Feed
+from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.reporting import Reporter
@@ -86,6 +88,9 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
         waits,
     )
     try:
+        half = settings.spec.generation.engine.dtype == "bfloat16"
+        probe = prepare(engine, settings.paths.tokenizer, served_in_bfloat16=half)  # before a checkpoint is loaded
+        check_packing(engine, probe.token_ids, probe.spread)
         told = ranks.tell(desk.restore(checkpointer) if desk is not None else None).header
         if told["checkpoint"]:
             _load(checkpointer, Path(told["checkpoint"]))
@@ -98,7 +103,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
             first=first,
             publisher=publisher,
             timer=timer,
-            served_in_bfloat16=settings.spec.generation.engine.dtype == "bfloat16",
+            probe=probe,
         )
         actor = Actor(
             engine,

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import DataError
-
-ARCHITECTURES = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
+from areal.spec.model_families import EMBEDDED
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class ModelConfig:
         if raw is None:
             raise DataError(f"{path} has no config.json", fix="give the directory of a Hugging Face model")
         architecture = (raw.get("architectures") or ["unknown"])[0]
-        if architecture not in ARCHITECTURES:
+        if architecture not in EMBEDDED:
             raise DataError(
                 f"the embedded engine does not know the architecture {architecture} of {path}",
-                fix=f"use one of {', '.join(ARCHITECTURES)}, or generation.engine.type: sglang",
+                fix=f"use one of {', '.join(EMBEDDED)}, or generation.engine.type: sglang",
             )
         unsupported = [name for name in ("use_sliding_window", "mlp_bias") if raw.get(name)]
         if raw.get("hidden_act", "silu") != "silu":

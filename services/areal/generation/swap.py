@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -22,6 +21,7 @@ from areal.generation.engine_client import EngineClient, EngineRefusal
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.weights import verify
+from areal.weights.canary import difference, problem
 from areal.weights.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -165,13 +165,10 @@ class Swapper:
             scored = await self._engine.score(canary.token_ids, str(wanted.policy))
         except EngineRefusal as error:
             raise Refusal("canary", f"the canary can't be scored: {error.message}") from error
-        worst = worst_difference(scored, canary.logprobs[1:])
-        if not worst <= canary.tolerance:
-            raise Refusal(
-                "canary",
-                f"canary of {wanted.policy}: log-probabilities differ from the trainer's by {worst:.3g}, "
-                f"more than {canary.tolerance:.3g}",
-            )
+        found = difference(scored, canary.logprobs[1:])
+        if (reason := problem(canary, found)) is not None:
+            raise Refusal("canary", f"canary of {wanted.policy}: {reason}")
+        log.info("canary of %s passed: mean %.3g, worst %.3g", wanted.policy, found.mean, found.worst)
         self._core.accept(wanted)
 
     async def _fall_back(self, failed: Wanted) -> None:
@@ -188,11 +185,3 @@ class Swapper:
             log.warning("back at %s after %s failed", good.policy, failed.policy, extra={"policy_id": str(good.policy)})
         except (Refusal, InfraError) as error:
             log.error("can't go back to %s: %s", good.policy, error.message)
-
-
-def worst_difference(scored: list[float], expected: tuple[float, ...]) -> float:
-    """The largest difference; infinite when lengths differ or a value is not a number."""
-    if len(scored) != len(expected):
-        return math.inf
-    differences = [abs(ours - theirs) for ours, theirs in zip(scored, expected, strict=True)]
-    return max((math.inf if math.isnan(value) else value for value in differences), default=0.0)

@@ -9,19 +9,17 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
 from areal.local.memory import memory_of
 from areal.plan.memory.budget import CHECKPOINT_BYTES, VERSIONS_KEPT, disk_bytes
 from areal.spec import Finding, RLJob, Severity, check, refuse
+from areal.spec.model_families import refuse_untrainable
 from areal.spec.quantity import show_bytes
 from areal.stage.facts import config_of, sources_of
 from areal.stage.look import Looked, look
 from areal.stage.weight_files import WeightFiles
-
-_CHANGES_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 @dataclass(frozen=True)
@@ -84,19 +82,7 @@ def _model(job: RLJob, model: Path, looked: Looked) -> None:
                     f"{model / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
                     fix="save the model again",
                 ) from None
-        _trainable(model, config_of(model))
-
-
-def _trainable(model: Path, config: dict[str, Any]) -> None:
-    """Raise DataError for what the trainer refuses by the model's configuration."""
-    named = config.get("architectures") or []
-    if named and not str(named[0]).endswith("ForCausalLM"):
-        raise DataError(f"{model} is a {named[0]}, no causal language model", fix="use a model …ForCausalLM")
-    if not config.get("model_type"):
-        raise DataError(f"{model / 'config.json'} has no model_type", fix="save the model again")
-    for name in _CHANGES_LOGITS:
-        if config.get(name) not in (None, 1, 1.0):
-            raise DataError(f"the model's {name} changes its logits", fix="use a model without it")
+        refuse_untrainable(config_of(model), str(model))
 
 
 def _space(job: RLJob, weights: WeightFiles, run_dir: Path) -> list[Finding]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 from areal_trainer.data.micro_batches import MicroBatch
@@ -61,6 +61,7 @@ class Engine:
         for block in self._policy.blocks:
             fully_shard(block, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=again)
         fully_shard(self._policy, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=False)
+        register_fsdp_forward_method(self._policy, "next_token")
 
     @property
     def vocabulary(self) -> int:
@@ -92,10 +93,26 @@ class Engine:
         for micro in micros:
             values, _ = self.forward(micro, temperature)
             out[micro.token_index.to(out.device)] = values
-        for module in (*self._policy.blocks, self._policy):
-            module.reshard()  # type: ignore[operator]  # or the next pass would use what was gathered now
+        self._reshard()
         self.ranks.add(out)  # every token is predicted on exactly one rank
         return out.cpu()
+
+    @torch.no_grad()
+    def most_likely(self, token_ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """The `count` tokens that follow `token_ids` when each is the most likely one. A collective."""
+        made: list[int] = []
+        cache = self._policy.new_cache()
+        fresh = torch.from_numpy(token_ids)[None].to(self.ranks.device)
+        for _ in range(count):
+            fresh = self._policy.next_token(fresh, cache)
+            made.append(int(fresh))
+        self._reshard()
+        return np.array(made, np.int64)
+
+    def _reshard(self) -> None:
+        """Drop what a pass without gradient gathered, or the next pass would use it after the weights changed."""
+        for module in (*self._policy.blocks, self._policy):
+            module.reshard()  # type: ignore[operator]
 
     def accumulate(self, micros: Sequence[MicroBatch], loss: LossFunction) -> Tensor:
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""

@@ -1,7 +1,8 @@
 """A Hugging Face causal language model as this trainer sees it: packed rows in, log-probabilities out.
 
 Owns the two settings that packing depends on: no key-value cache (with it, models silently ignore the reset of
-positions) and an explicit block-causal mask. Refuses models whose logits are not hidden·Wᵀ.
+positions; only `next_token`, which packs nothing, has one) and an explicit block-causal mask. Refuses models whose
+logits are not hidden·Wᵀ.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 from areal.errors import DataError
+from areal.spec.model_families import refuse_untrainable
 from torch import Tensor, nn
 
 from areal_trainer.engine.logprob import chunked_logprobs
@@ -52,6 +54,18 @@ class PolicyModel(nn.Module):
         flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, select)
         return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature)
 
+    def new_cache(self) -> Any:
+        """Keys and values of no token yet, for `next_token`."""
+        from transformers import DynamicCache
+
+        return DynamicCache(config=self.config)
+
+    def next_token(self, input_ids: Tensor, cache: Any) -> Tensor:
+        """The most likely token after `input_ids` [1, new], which follow what `cache` holds; [1, 1]."""
+        hidden = self.lm.get_decoder()(input_ids=input_ids, past_key_values=cache, use_cache=True).last_hidden_state
+        logits: Tensor = hidden[:, -1] @ self.lm.get_output_embeddings().weight.T
+        return logits.argmax(-1, keepdim=True)
+
 
 def load_model(path: Path) -> PolicyModel:
     """The model in `path`, in float32 master weights. Raises DataError when it is no causal language model."""
@@ -61,6 +75,7 @@ def load_model(path: Path) -> PolicyModel:
     transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would end in the role's log
     if not (path / "config.json").is_file():
         raise DataError(f"{path} holds no config.json", fix="point model.path at a Hugging Face model directory")
+    refuse_untrainable(config_json(path), str(path))
     try:
         lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
     except (OSError, ValueError, RuntimeError) as error:
@@ -102,15 +117,15 @@ def _zero_dropout(lm: Any) -> None:
     for module in lm.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
-        for name in ("attention_dropout", "dropout", "activation_dropout"):
-            if isinstance(getattr(module, name, None), float):
+        for name, value in vars(module).items():
+            if "dropout" in name and isinstance(value, float):
                 setattr(module, name, 0.0)
+    for name, value in lm.config.to_dict().items():  # some modules read it there, each time
+        if ("dropout" in name or name.endswith("pdrop")) and isinstance(value, float):
+            setattr(lm.config, name, 0.0)
 
 
 def _refuse_unknown_heads(lm: Any) -> None:
     head = lm.get_output_embeddings()
     if head is None or getattr(head, "bias", None) is not None:
         raise DataError("the model's output layer is not a plain matrix", fix="use a model without an output bias")
-    for field in ("final_logit_softcapping", "logits_scaling", "logit_scale"):
-        if getattr(lm.config, field, None) not in (None, 1, 1.0):
-            raise DataError(f"the model's {field} changes its logits", fix="use a model without it")

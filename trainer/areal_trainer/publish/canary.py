@@ -1,32 +1,114 @@
 """The canary: tokens that every server scores after a swap, and what they must come out as.
 
-Scored by the engine that trains, at temperature 1. The tokens are the same for a vocabulary, whatever the run.
+The tokens are a fixed passage and what the start model says after it, because a model is sure of what it says: rounding
+moves those log-probabilities little, a wrong tensor moves them far. What rounding does is measured when the trainer
+starts, on the same tokens, and bounds the mean difference. Scored by the engine that trains, at temperature 1.
+
+A stale version can't be told by it: neighbouring versions differ by less than bfloat16 rounds. Digests tell those.
 """
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+
 import numpy as np
+from areal.weights.canary import difference
 from areal.weights.manifest import Canary
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine
+from areal_trainer.engine.group import Message
 
-TOKENS = 32  # enough to touch every layer and many embeddings; scored in milliseconds
-# Other kernels round differently: 1e-5 in float32. A wrong tensor moves log-probabilities by tenths.
-TOLERANCE_FLOAT32 = 1e-3
-TOLERANCE_BFLOAT16 = 0.1
+_log = logging.getLogger(__name__)
+
+PASSAGE = (
+    "Water moves in a circle. The sun warms the sea, and some of the water rises into the air as vapour. High up it "
+    "is cold, so the vapour turns into small drops, and the drops form clouds. When the drops grow heavy they fall as "
+    "rain or snow. Rivers carry the water back to the sea, and the circle begins again. Plants take some of it from "
+    "the soil."
+)
+PASSAGE_TOKENS = 64
+CONTINUED_TOKENS = 64
+RANDOM_TOKENS = 32  # instead of the passage, for vocabularies without words
+_FEWEST_WORDS = 16  # different tokens; below, the tokenizer does not know the passage's language
+
+WORST_FLOAT32 = 1e-3  # other kernels round differently: 1e-5 in float32
+WORST_BFLOAT16 = 1.0  # single tokens differ by half a nat between right kernels; the mean decides
+MEAN_BFLOAT16 = 0.02  # at least; two kernels of one engine differ by this much
+SPREADS = 3.0  # the mean may be this many times what bfloat16 alone does to the trainer's own
 
 
-def canary(engine: Engine, *, served_in_bfloat16: bool = False) -> Canary:
+@dataclass(frozen=True)
+class Probe:
+    """The canary's tokens, and how far apart the trainer's own float32 and bfloat16 are on them."""
+
+    token_ids: NDArray[np.int64]
+    spread: float | None  # mean difference of log-probabilities; None: trainer and servers compute in float32
+
+
+def prepare(engine: Engine, tokenizer: Path, *, served_in_bfloat16: bool = False) -> Probe:
+    """Choose the tokens and measure rounding. A collective, to be called while the engine holds the start model.
+
+    In bfloat16 the start model is held a second time for a moment, before the optimizer has its moments.
+    """
+    ids = _continued(engine, _beginning(tokenizer, engine.vocabulary, engine.max_positions))
+    half = engine.options.precision == "bfloat16"
+    if not half and not served_in_bfloat16:
+        return Probe(ids, None)
+    options = replace(engine.options, precision="float32" if half else "bfloat16")
+    other = Engine(engine.model_path, options, engine.ranks)
+    found = difference(_score(engine, ids)[1:].tolist(), _score(other, ids)[1:].tolist())
+    _log.info(
+        "canary: %d tokens, bfloat16 differs by %.3g in the mean, %.3g at most", len(ids), found.mean, found.worst
+    )
+    return Probe(ids, found.mean)
+
+
+def canary(engine: Engine, probe: Probe) -> Canary:
     """The canary of the engine's weights. A collective: all ranks call it."""
-    length = min(TOKENS, engine.max_positions)
-    token_ids = np.random.default_rng(0).integers(0, engine.vocabulary, length)
-    mask = np.ones(length, np.bool_)
+    rough = probe.spread is not None
+    return Canary(
+        token_ids=tuple(int(token) for token in probe.token_ids),
+        logprobs=tuple(float(value) for value in _score(engine, probe.token_ids)),
+        tolerance=WORST_BFLOAT16 if rough else WORST_FLOAT32,
+        mean_tolerance=None if probe.spread is None else max(MEAN_BFLOAT16, SPREADS * probe.spread),
+    )
+
+
+def _beginning(tokenizer: Path, vocabulary: int, positions: int) -> NDArray[np.int64]:
+    """The passage in the tokenizer's words; random tokens when it has none, the same for a vocabulary."""
+    file = tokenizer / "tokenizer.json"
+    if file.is_file():
+        known = [
+            token
+            for token in Tokenizer.from_file(str(file)).encode(PASSAGE, add_special_tokens=False).ids
+            if token < vocabulary
+        ]
+        if len(set(known[:PASSAGE_TOKENS])) >= _FEWEST_WORDS:
+            return np.array(known[: min(PASSAGE_TOKENS, positions)], np.int64)
+    return np.random.default_rng(0).integers(0, vocabulary, min(RANDOM_TOKENS, positions))
+
+
+def _continued(engine: Engine, beginning: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The beginning and the model's most likely continuation, as rank 0 has it."""
+    more = min(CONTINUED_TOKENS, engine.max_positions - len(beginning))
+    made = engine.most_likely(beginning, more)
+    told = engine.ranks.tell(Message({}, {"token_ids": made}) if engine.ranks.first else None)
+    return np.concatenate([beginning, told.arrays["token_ids"].astype(np.int64)])
+
+
+def _score(engine: Engine, token_ids: NDArray[np.int64]) -> Tensor:
+    length = len(token_ids)
     tokens = TokenBatch(
-        token_ids=token_ids.astype(np.int64),
+        token_ids=token_ids,
         behaviour_logprobs=np.zeros(length, np.float32),
-        loss_mask=mask,
+        loss_mask=np.ones(length, np.bool_),
         versions=np.zeros(length, np.int64),
         offsets=np.array([0, length], np.int64),
         group_ids=np.zeros(1, np.int64),
@@ -43,10 +125,4 @@ def canary(engine: Engine, *, served_in_bfloat16: bool = False) -> Canary:
         micro_batch_tokens=length,
         pack_length=length,
     )
-    logprobs = engine.logprobs(micros, length, temperature=1.0)
-    rough = served_in_bfloat16 or engine.options.precision == "bfloat16"
-    return Canary(
-        token_ids=tuple(int(token) for token in token_ids),
-        logprobs=tuple(float(value) for value in logprobs),
-        tolerance=TOLERANCE_BFLOAT16 if rough else TOLERANCE_FLOAT32,
-    )
+    return engine.logprobs(micros, length, temperature=1.0)

@@ -1,0 +1,48 @@
+"""Which model families are trained, by their configuration alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from areal.errors import DataError
+from areal.spec.model_families import COMPARED, EMBEDDED, refuse_untrainable
+
+DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architectures": ["BertForMaskedLM"]}, "BertForMaskedLM, no causal language model"),
+        ({"model_type": None}, "no model_type"),
+        ({"final_logit_softcapping": 30.0}, "final_logit_softcapping changes its logits"),
+        ({"logits_scaling": 8.0}, "logits_scaling"),
+        ({"num_experts": 128}, "mixture of experts \\(num_experts: 128\\)"),
+        ({"num_local_experts": 8}, "mixture of experts"),
+        ({"layer_types": ["linear_attention", "full_attention"]}, "layers of linear_attention"),
+        ({"layer_types": ["conv", "full_attention", "mamba"]}, "layers of conv, mamba"),
+        ({"model_type": "mamba2", "architectures": ["Mamba2ForCausalLM"]}, "layers of mamba2"),
+    ],
+)
+def test_what_would_be_computed_wrongly_is_refused_in_words(change, words):
+    with pytest.raises(DataError, match=words) as refused:
+        refuse_untrainable({**DENSE, **change}, "models/mine")
+    assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        {"logits_scaling": 1.0, "num_experts": 0},
+        {"model_type": "of_next_year"},
+    ],
+)
+def test_dense_models_with_attention_are_taken(change):
+    assert refuse_untrainable({**DENSE, **change}, "models/mine") is None
+
+
+def test_what_the_embedded_engine_computes_was_compared_in_the_trainer():
+    assert {name.removesuffix("ForCausalLM").lower() for name in EMBEDDED} <= set(COMPARED)
