@@ -89,3 +89,31 @@ def test_an_impossible_token_is_never_drawn():
     logits = torch.tensor([-torch.inf, 1.0, -torch.inf, 1.0, -torch.inf]).repeat(5_000, 1)
     tokens, _ = choose(logits, choice(range(5_000), range(5_000)))
     assert set(tokens.tolist()) == {1, 3}
+
+
+def test_a_large_vocabulary_is_sampled_as_by_one_long_sum_in_float64():
+    rows, vocab = 16, 151_936
+    logits = torch.randn(rows, vocab, generator=torch.Generator().manual_seed(3)) * 3
+    given = choice(range(rows), range(rows))
+    tokens, _ = choose(logits, given)
+    cumulative = logits.double().softmax(-1).cumsum(-1)
+    drawn = torch.from_numpy(uniforms(given.seeds, given.positions))
+    for row, token in enumerate(tokens):
+        slack = 1e-6  # of the total: float32 probabilities against float64
+        below = cumulative[row, token - 1] if token else 0.0
+        assert below - slack <= drawn[row] <= cumulative[row, token] + slack
+
+
+@given(st.sampled_from([-1, 40, 3000]), st.sampled_from([1.0, 0.95, 0.5]), st.sampled_from([0.0, 0.01]), SEEDS)
+@settings(max_examples=20, deadline=None)
+def test_candidates_decide_as_a_full_sort_would(top_k, top_p, min_p, seed):
+    vocab, flat = 4096, 0.5 if seed % 2 else 3.0  # of a flat distribution top-p keeps more than the candidates
+    logits = torch.randn(4, vocab, generator=torch.Generator().manual_seed(seed % 2**32)) * flat
+    tokens, _ = choose(logits, choice([seed] * 4, range(4), top_k=top_k, top_p=top_p, min_p=min_p))
+    ordered, order = logits.double().softmax(-1).sort(-1, descending=True)
+    before = ordered.cumsum(-1) - ordered
+    rank = (order == torch.from_numpy(tokens)[:, None]).int().argmax(-1)
+    chosen = torch.arange(4)
+    assert (rank < (top_k if top_k > 0 else vocab)).all()
+    assert (before[chosen, rank] <= top_p + 1e-6).all()
+    assert (ordered[chosen, rank] >= min_p * ordered[:, 0] * (1 - 1e-6)).all()
