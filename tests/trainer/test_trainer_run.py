@@ -216,8 +216,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_the_batch_counts(make_world
         "import numpy as np\n"
         "calls = []\n"
         "def compute_advantages(batch):\n"
-        "    calls.append(1)\n"
-        "    return np.full(len(batch.rewards), np.inf if len(calls) == 2 else 0.5)\n"
+        "    calls.append(1)  # the first is of a made-up batch\n"
+        "    return np.full(len(batch.rewards), np.inf if len(calls) == 3 else 0.5)\n"
     )
     world = make_world(recipe=recipe)
     world.fill(range(12), staleness=9)

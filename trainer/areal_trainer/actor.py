@@ -26,6 +26,7 @@ from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.schedule import Schedule
+from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, Objective, ObjectiveOptions
 from areal_trainer.timer import PhaseTimer
 
@@ -112,7 +113,7 @@ class Actor:
         if self._compute_advantages is None:
             return result
         given = AdvantageBatch.of(tokens, result.counted)
-        return _advantages_of(self._compute_advantages(given), tokens, result)
+        return advantages_from(self._compute_advantages(given), tokens, result)
 
     def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
         """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
@@ -213,24 +214,3 @@ class Actor:
             micro_batch_tokens=self._micro_batch_tokens,
             pack_length=self.options.pack_length,
         )
-
-
-def _advantages_of(given: Any, tokens: TokenBatch, usual: Advantages) -> Advantages:
-    """What a recipe returned: one number a sequence, or one a token. Sequences of nothing but 0 are not trained."""
-    values = np.asarray(given, dtype=np.float64)
-    actions, sequence = tokens.trainable(), tokens.sequence_of
-    if values.shape == (tokens.sequences,):
-        by_token = np.where(actions, values[sequence], 0.0)
-    elif values.shape == (tokens.tokens,):
-        by_token = np.where(actions, values, 0.0)
-        values = np.bincount(sequence, by_token, tokens.sequences) / np.maximum(
-            np.bincount(sequence, actions, tokens.sequences), 1
-        )
-    else:
-        raise DataError(
-            f"compute_advantages gave shape {values.shape} for {tokens.sequences} sequences of {tokens.tokens} tokens",
-            fix="return one advantage for each entry of batch.rewards, or one for each entry of batch.token_ids",
-        )
-    signal = np.zeros(tokens.sequences, np.bool_)
-    signal[sequence[by_token != 0.0]] = True
-    return Advantages(values, by_token, usual.counted & signal, usual.counted, usual.zero_variance_groups)

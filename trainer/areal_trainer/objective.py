@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,7 +123,7 @@ class Objective:
                 dropped=None if dropped is None else dropped[place],
             )
             if self._compute_loss is not None:
-                own = _checked(self._compute_loss(batch, LossOutputs(logprobs, entropy)), logprobs)
+                own = checked_loss(self._compute_loss(batch, LossOutputs(logprobs, entropy)), logprobs)
                 terms = replace(terms, loss=own, regulariser=torch.zeros_like(own))
             measured = logprobs.detach() if self._centre is None else batch.proximal
             same = batch.versions == self._step
@@ -162,8 +163,8 @@ class Objective:
         return torch.from_numpy(dropped).to(self._device)
 
 
-def _checked(loss: Tensor, logprobs: Tensor) -> Tensor:
-    """A user's loss has one entry a token."""
+def checked_loss(loss: Any, logprobs: Tensor) -> Tensor:
+    """A user's loss, which has one entry a token. Raises DataError when it hasn't."""
     if not isinstance(loss, Tensor) or loss.shape != logprobs.shape:
         shape = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
         raise DataError(

@@ -47,6 +47,7 @@ from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.feed import Feed
+from areal_trainer.hooks import try_hooks
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
@@ -75,6 +76,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
     fence: int | None = None
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine)
+    try_hooks(user.compute_advantages, user.compute_loss, engine.vocabulary)
     reference = Engine(settings.paths.start_model, settings.engine, ranks) if settings.needs_reference else None
     timer = PhaseTimer()
     waits = WaitRegistry("trainer")

@@ -1,0 +1,82 @@
+"""A user's hooks are tried before a run; what they return is judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from areal.errors import DataError
+from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
+from areal_trainer.algorithms.statistics import LossStatistics
+from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.hooks import advantages_from, try_hooks
+from areal_trainer.objective import Objective, ObjectiveOptions
+from support.trainer_parts import batch
+
+
+def test_fitting_hooks_pass():
+    def by_token(given):
+        assert given.rewards.shape == given.truncated.shape == (4,)
+        return np.where(given.loss_mask, 0.5, 0.0)
+
+    try_hooks(by_token, lambda given, outputs: -outputs.logprobs * given.advantages, 24)
+    try_hooks(lambda given: given.rewards - given.rewards.mean(), None, 3)
+    try_hooks(None, None, 24)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (lambda given: given.rewards[:2], r"shape \(2,\) for 4 sequences of 18 tokens"),
+        (lambda given: given.reward, "AttributeError"),
+        (lambda given: given.rewards.__setitem__(0, 1.0), "read-only"),
+    ],
+)
+def test_advantages_that_would_fail_at_the_first_step_fail_before_it(hook, message):
+    with pytest.raises(DataError, match=message):
+        try_hooks(hook, None, 24)
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        (lambda given, outputs: outputs.logprobs.sum(), r"returned \(\) for 10 tokens"),
+        (lambda given, outputs: 1.0, "returned float"),
+        (lambda given, outputs: given.behaviour, "without a gradient"),
+        (lambda given: given.behaviour, "TypeError"),
+    ],
+)
+def test_so_does_a_loss(hook, message):
+    with pytest.raises(DataError, match=message):
+        try_hooks(None, hook, 24)
+
+
+def test_advantages_by_token_reach_trained_tokens_only_and_leave_out_sequences_of_zeros():
+    tokens = batch(2)
+    usual = estimate_advantages(tokens, AdvantageOptions())
+    given = np.arange(tokens.tokens, dtype=float)
+    given[tokens.sequence_of == 3] = 0.0
+    found = advantages_from(given, tokens, usual)
+    np.testing.assert_array_equal(found.tokens, np.where(tokens.trainable(), given, 0.0))
+    assert found.trained.tolist() == [True] * 3 + [False] + [True] * 4
+
+
+def test_a_loss_of_ones_own_replaces_the_usual_and_is_aggregated_like_it():
+    tokens = batch(2)
+    advantages = estimate_advantages(tokens, AdvantageOptions())
+    statistics = LossStatistics(torch.device("cpu"))
+    objective = Objective(
+        tokens,
+        advantages,
+        ObjectiveOptions(),
+        step=0,
+        device=torch.device("cpu"),
+        compute_loss=lambda given, outputs: outputs.logprobs * 3.0,
+    )
+    trained = tokens.trainable()
+    place = torch.from_numpy(np.flatnonzero(trained))
+    logprobs = torch.zeros(len(place), requires_grad=True)
+    nothing = torch.zeros(0)
+    micro = MicroBatch(*[nothing] * 6, token_index=place)
+    objective.of(trained, statistics)(logprobs, torch.zeros(len(place)), micro).backward()
+    torch.testing.assert_close(logprobs.grad, torch.full((len(place),), 3.0 / len(place)))
