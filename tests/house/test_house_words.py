@@ -1,9 +1,15 @@
-"""Docstrings begin with the term for what a module is."""
+"""Docstrings begin with the term for what a module is, and the names in their backticks exist."""
 
 from __future__ import annotations
 
 import ast
+import builtins
+import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PRODUCT = sorted(
@@ -13,9 +19,44 @@ PRODUCT = sorted(
     if "v1" not in path.parts
 )
 RIDDLES = {"What", "Who", "Whether", "How", "Goes", "Whoever", "Where", "When", "Which"}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+ELSEWHERE = {  # names in docstrings that are not this tree's, and whose they are
+    "NotFound": "Kubernetes",
+    "score_answer": "reasoning_gym",
+    "v00000043": "an example",
+}
 
 
-def test_a_modules_docstring_begins_with_the_term_for_it():
-    first = {path: ast.get_docstring(ast.parse(path.read_text())) for path in PRODUCT}
+@pytest.fixture(scope="module")
+def trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text()) for path in PRODUCT}
+
+
+def test_a_modules_docstring_begins_with_the_term_for_it(trees):
+    first = {path: ast.get_docstring(tree) for path, tree in trees.items()}
     wrong = {str(path.relative_to(ROOT)): text for path, text in first.items() if text and text.split()[0] in RIDDLES}
     assert wrong == {}
+
+
+def docstrings(node: ast.AST) -> Iterator[ast.Constant]:
+    """Of a module, class or function, and of all inside it that stand directly in a body."""
+    body = getattr(node, "body", ())
+    if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+        yield node.body[0].value  # type: ignore[attr-defined]
+    for inner in body if isinstance(body, list) else ():
+        yield from docstrings(inner)
+
+
+def test_names_in_backticks_of_docstrings_exist(trees):
+    known = {*dir(builtins), *sys.stdlib_module_names, *ELSEWHERE}
+    for path in (*(ROOT / "protos").rglob("*.proto"), *(ROOT / "services").rglob("*.lua")):
+        known.update(re.findall(r"\w+", path.read_text()), (path.stem, path.suffix[1:]))
+    quoted: set[tuple[Path, str]] = set()
+    for path, tree in trees.items():
+        lines = path.read_text().splitlines()
+        for text in docstrings(tree):
+            quoted.update((path, name) for name in re.findall(r"`([^\W\d][\w.]*)(?:\(\))?`", text.value))
+            lines[text.lineno - 1 : text.end_lineno] = [""] * (text.end_lineno - text.lineno + 1)
+        known.update(path.with_suffix("").parts, re.findall(r"\w+", "\n".join(lines)))
+    unknown = [f"{path.relative_to(ROOT)}: {name}" for path, name in quoted if not known.issuperset(name.split("."))]
+    assert sorted(unknown) == []

@@ -25,6 +25,7 @@ from areal.rollout.controller.book import Book
 from areal.rollout.controller.carrier import Carrier
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.fleet import Fleet
+from areal.rollout.controller.groups import Group
 from areal.rollout.controller.ranks import Ranks
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.worker.core import WorkerCore
@@ -179,6 +180,18 @@ MUTANTS = {
             "pending or book.ranks.rank(call.next_group) != (call.step + 1) * book.settings.batch_groups",
             "False",
         ),
+        Mutant(
+            "η: the current one for every group",
+            Group.eta,
+            "if self.done:",
+            "if True: return current\n    if self.done:",
+        ),
+        Mutant(
+            "restart: a ledger without the trainer's position counts",
+            Controller._comparable,
+            "view.low > self.book.cursor",
+            "False",
+        ),
         Mutant("restart: a ledger is not compared", Controller.take, "self.book.lost_data()", "None"),
         Mutant("weights: a refused version is not tried again", AgentCore.due, "now < refused.retry_at", "True"),
     )
@@ -224,6 +237,8 @@ CAUGHT = {  # schedules until one notices, as last measured: where the search be
     "cursor: an advance is not compared": 50,
     "restart: a ledger is not compared": 44,
     "weights: a refused version is not tried again": 17,
+    "η: the current one for every group": 1233,
+    "restart: a ledger without the trainer's position counts": 1020,
 }
 
 EQUIVALENT = {  # what hides a change from every schedule

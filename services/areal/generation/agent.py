@@ -66,7 +66,7 @@ class AgentSettings:
 
 
 class Agent:
-    """One generation server. `start`, then `run` until `stop_event`; `run` cleans up."""
+    """One generation server. `start`, then `run` until its `stop` is set; `run` cleans up."""
 
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings

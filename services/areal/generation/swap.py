@@ -1,8 +1,8 @@
 """Taking a version: check its bytes, interrupt, load, continue, and let the canary decide.
 
 Promises that generation is continued whatever happens, that no token of a version leaves this agent before the
-version's canary passed (`Requests.withhold` sees to it), and that a version which fails its canary is replaced by the
-last good one when that is still on disk. Who may start meanwhile is the swap lock's: starts wait for it.
+version's canary passed (`Requests` keeps answers back until then), and that a version which fails its canary is
+replaced by the last good one when that is still on disk. Starts meanwhile wait for the swap lock.
 
 The canary is scored after `continue`, because stock SGLang answers nothing while it is paused.
 """
