@@ -121,7 +121,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for process in started:
         process.kill()
-        process.communicate(timeout=10)
+        if process.stdout.closed:
+            process.wait(10)
+        else:
+            process.communicate(timeout=10)
 
 
 def ended(process: subprocess.Popen[str], code: int) -> str:
@@ -180,6 +183,24 @@ def test_ctrl_c_drains_and_says_how_to_go_on(start, tmp_path):
     assert summary(tmp_path)["status"] == "Stopped"
     ended(start("well", "--resume"), 0)
     assert summary(tmp_path)["status"] == "Complete"
+
+
+def test_a_run_whose_reader_is_gone_goes_to_its_end(start, tmp_path):
+    process = start("well")
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert summary(tmp_path)["status"] == "Complete"
+
+
+def test_a_run_whose_reader_went_away_still_saves_at_ctrl_c(start, tmp_path):
+    process = start("slow")
+    run_dir = tmp_path / "runs" / "tiny"
+    until(lambda: (run_dir / "metrics.jsonl").exists(), process)
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 143
+    assert (run_dir / "saved").exists()
+    assert summary(tmp_path)["status"] == "Stopped"
 
 
 def test_a_second_run_in_the_same_directory_is_refused(start, tmp_path):

@@ -26,6 +26,7 @@ def run_dir(tmp_path) -> Path:
         {
             "step": step, "reward_mean": 0.5 + step / 100, "staleness_mean": 1.0, "staleness_max": step % 3,
             "tokens": 100, "wall_s": 1.0, "seconds": {"wait": 0.5, "train": 0.4, "publish": 0.1}, "at": 100.0 + step,
+            "loss": 0.25 - step / 50, "sequences": 8,
         }
         for step in range(10)
     ]  # fmt: skip
@@ -104,13 +105,15 @@ class Resources(HTMLParser):
 
 
 def test_a_report_is_one_file_with_all_curves(run_dir):
-    page = report.page("digits <1>", summary.make(ENDING, records(run_dir), AUDIT), records(run_dir))
+    about = [("start model", "models/<tiny>"), ("seed", "7")]
+    page = report.page("digits <1>", summary.make(ENDING, records(run_dir), AUDIT), records(run_dir), about)
     resources = Resources()
     resources.feed(page)
     assert resources.fetched == []
     assert "http" not in page
     charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(charts) == 3
+    assert len(charts) == 5
+    assert "<tr><td>start model</td><td>models/&lt;tiny&gt;</td></tr><tr><td>seed</td><td>7</td></tr>" in page
     for chart in charts:
         ElementTree.fromstring(chart)
     for word in ("held-out accuracy", "reward, smoothed", "digits &lt;1&gt;", "publish", "0.600 → 0.920"):
@@ -121,7 +124,7 @@ def test_a_report_is_one_file_with_all_curves(run_dir):
 def test_a_report_of_almost_nothing_is_still_a_page(tmp_path, steps):
     (tmp_path / "metrics.jsonl").write_text('{"step": 0, "reward_mean": 0.5}\n' * steps)
     page = report.page("digits", summary.make(ENDING, records(tmp_path), AuditReport()), records(tmp_path))
-    assert page.count("nothing was measured") == (3 if steps == 0 else 1)
+    assert page.count("nothing was measured") == (5 if steps == 0 else 3)
 
 
 @pytest.mark.component

@@ -95,7 +95,7 @@ def report_command(run_dir: Path) -> None:
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
         ending = summary.Ending("Running", max(0.0, wall), {}, 0)
         result = summary.make(ending, records, audit(layout.root))
-    target = report.write(ResolvedJob.load(layout.resolved).name, layout.root, result, records)
+    target = report.write(ResolvedJob.load(layout.resolved), layout.root, result, records)
     why = picture.draw(layout.root)
     console = Console()
     console.print(f"wrote {target}", highlight=False, soft_wrap=True)

@@ -169,7 +169,7 @@ def _account(
     unwritten: OSError | None = None
     try:
         summary.write(layout.summary, result)
-        report.write(resolved.name, resolved.run_dir, result, records)
+        report.write(resolved, resolved.run_dir, result, records)
     except OSError as error:  # a full disk: what failed matters more than its account
         unwritten = error
         console.print(f"no account was written: {escape(str(error))}", style="bold yellow")

@@ -30,7 +30,7 @@ def run(resolved: ResolvedJob) -> str:
     audited = audit(resolved.run_dir)
     result = summary.make(_ending(records, audited), records, audited)
     summary.write(layout.summary, result)
-    report.write(resolved.name, resolved.run_dir, result, records)
+    report.write(resolved, resolved.run_dir, result, records)
     if why := picture.draw(resolved.run_dir):
         log.info("no report.png: %s", why)
     said = verdict(audited)

@@ -28,7 +28,14 @@ class Step:
     trained_tokens: int = 0  # of them, those in the loss
     updates: int | None = None  # of the optimizer; None where nobody wrote it
     groups: int = 0
+    loss: float | None = None  # None where it was not finite
+    sequences: int = 0
     same_reward_groups: int = 0  # groups whose samples all earned the same: they teach nothing
+
+    @property
+    def length(self) -> float | None:
+        """Mean tokens of a sequence, prompt included."""
+        return self.tokens / self.sequences if self.sequences else None
 
     @property
     def same_share(self) -> float:
@@ -136,6 +143,8 @@ def step_of(entry: Mapping[str, Any]) -> Step | None:
         trained_tokens=int(entry.get("trained_tokens", entry.get("tokens")) or 0),
         updates=None if entry.get("updates") is None else int(entry["updates"]),
         groups=int(entry.get("groups") or 0),
+        loss=None if entry.get("loss") is None else float(entry["loss"]),
+        sequences=int(entry.get("sequences") or 0),
         same_reward_groups=int(entry.get("zero_variance_groups") or 0),
         seconds=float(entry.get("wall_s") or 0.0),
         phases={str(name): float(seconds) for name, seconds in (entry.get("seconds") or {}).items()},

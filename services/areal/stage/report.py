@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from areal.plan import ResolvedJob
+from areal.spec import explain
 from areal.stage.records import Records, Step
 from areal.stage.wording import duration, rate
 
@@ -42,8 +44,8 @@ def smooth(values: Sequence[float], window: int) -> list[float]:
     return [sum(part) / len(part) for at in range(len(values)) if (part := values[max(0, at - half) : at + half + 1])]
 
 
-def page(name: str, summary: Mapping[str, Any], records: Records) -> str:
-    """The whole page."""
+def page(name: str, summary: Mapping[str, Any], records: Records, about: Sequence[tuple[str, str]] = ()) -> str:
+    """The whole page. `about` says what was run, as (subject, sentence)."""
     steps = records.steps
     made = [(step.step + 1, step.reward) for step in steps if step.reward is not None]
     window = max(1, len(made) // 40)
@@ -57,13 +59,20 @@ def page(name: str, summary: Mapping[str, Any], records: Records) -> str:
         Series("mean", [(step.step + 1, step.staleness_mean) for step in steps]),
         Series("max", [(step.step + 1, float(step.staleness_max)) for step in steps], faint=True),
     ]
+    losses = Series("loss of a batch", [(step.step + 1, step.loss) for step in steps if step.loss is not None])
+    lengths = Series("mean", [(step.step + 1, step.length) for step in steps if step.length is not None])
     body = [
         f"<h1>{html.escape(name)}</h1>",
         _figures(summary),
+        _rows(about),
         "<h2>Reward</h2>",
         line_chart([series for series in learning if series.points], "policy version", low=0.0),
         "<h2>Staleness of trained tokens</h2>",
         line_chart([series for series in ages if series.points], "policy version", low=0.0, unit="versions"),
+        "<h2>Loss</h2>",
+        line_chart([losses], "policy version"),
+        "<h2>Length of a sequence, prompt included</h2>",
+        line_chart([lengths], "policy version", low=0.0, unit="tokens"),
         "<h2>Time of a step by phase</h2>",
         phase_chart(steps),
         "<h2>Summary</h2>",
@@ -72,11 +81,13 @@ def page(name: str, summary: Mapping[str, Any], records: Records) -> str:
     return _PAGE.format(title=html.escape(name), body="\n".join(body))
 
 
-def write(name: str, run_dir: Path, summary: Mapping[str, Any], records: Records) -> Path:
+def write(resolved: ResolvedJob, run_dir: Path, summary: Mapping[str, Any], records: Records) -> Path:
     """Write `report.html` into `run_dir`, whole or not at all."""
+    job = resolved.job
+    about = [("start model", str(resolved.model_path)), ("seed", str(job.spec.seed)), *explain(job)]
     target = run_dir / "report.html"
     part = target.with_name(".report.html.part")
-    part.write_text(page(name, summary, records), encoding="utf-8")
+    part.write_text(page(resolved.name, summary, records, about), encoding="utf-8")
     part.replace(target)
     return target
 
@@ -197,13 +208,14 @@ def _share(value: float | None) -> str:
     return "—" if value is None else f"{value:.0%}"
 
 
-def _table(summary: Mapping[str, Any], prefix: str = "") -> str:
-    rows = []
-    for name, value in _flat(summary):
-        if name.startswith("restarts.") and not value:
-            continue  # a line of zeros a role tells nothing
-        rows.append(f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>")
-    return f"<table>{''.join(rows)}</table>"
+def _table(summary: Mapping[str, Any]) -> str:
+    # a line of zeros a role tells nothing
+    return _rows([(name, value) for name, value in _flat(summary) if value or not name.startswith("restarts.")])
+
+
+def _rows(rows: Sequence[tuple[str, Any]]) -> str:
+    cells = (f"<tr><td>{html.escape(name)}</td><td>{html.escape(str(value))}</td></tr>" for name, value in rows)
+    return f"<table>{''.join(cells)}</table>" if rows else ""
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
