@@ -46,6 +46,10 @@ static:
 test: setup  ## Set up and pass all tests: every tier runs, whatever fails; a table at the end
 	@tools/tiers
 
+.PHONY: locks
+locks: setup  ## Tell whether what each image installs still has a solution (needs a package index)
+	@tools/locks
+
 format:  ## Format the code and fix what lint can fix
 	.venv/bin/ruff format . && .venv/bin/ruff check --fix .
 

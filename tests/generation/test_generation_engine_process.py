@@ -51,6 +51,14 @@ def test_sglang_runs_stock_on_gpus_and_behind_stand_ins_without():
     assert on_gpu[-2:] == on_cpu[-2:] == ["--sampling-backend", "pytorch"]
 
 
+def test_sglang_has_the_python_that_the_job_or_its_image_names(monkeypatch):
+    unnamed = ON_GPUS.model_copy(update={"python": None})
+    assert launch(unnamed, START).argv[0] == sys.executable
+    monkeypatch.setenv("SGLANG_PYTHON", "/opt/areal/sglang/bin/python")
+    assert launch(unnamed, START).argv[0] == "/opt/areal/sglang/bin/python"
+    assert launch(ON_GPUS, START).argv[0] == "/opt/sglang/bin/python"
+
+
 class Watched:
     """An engine process around any command, and what its owner was told."""
 

@@ -1,10 +1,11 @@
 """Engine command lines: command and environment of each kind of engine, from the job's settings.
 
-Pure. Flags are SGLang's; the embedded engine has the same names where it has the flag.
+Starts nothing. Flags are SGLang's; the embedded engine has the same names where it has the flag.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from areal.spec.serving import EmbeddedEngine, SglangEngine
 
+SGLANG_PYTHON = "SGLANG_PYTHON"  # environment variable of an image: the Python that has SGLang, apart from the agent's
 SGLANG_CPU_TOKENS = 65_536  # cache positions of stock SGLang on a CPU: its own default would take most of the memory
 
 
@@ -59,7 +61,7 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
         stock += ["--mem-fraction-static", str(engine.mem_fraction)]
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
     if engine.gpus:
-        python = engine.python or sys.executable
+        python = engine.python or os.environ.get(SGLANG_PYTHON) or sys.executable
         argv = [python, "-m", "sglang.launch_server", *stock, "--tp-size", str(engine.tensor_parallel)]
         return Launch([*argv, *engine.extra_args], env)
     cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
