@@ -1,0 +1,118 @@
+"""Every named algorithm end to end in one process: it learns, and how its batch is cut changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from areal.spec.job import RLJob
+from areal.spec.resolved_algorithm import NAMES, resolve
+from areal_trainer.actor import Actor, ActorOptions
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.data.batch import TokenBatch
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.schedule import Schedule
+from areal_trainer.options import advantage_options, objective_options
+from support.trainer_parts import VOCABULARY, batch
+
+pytestmark = pytest.mark.component
+
+GROUPS, SIZE, STEPS = 8, 8, 12
+WANTED = np.isin(np.arange(VOCABULARY), range(4, 10))  # answers of one token: these six of 24 are right
+
+
+@dataclass(frozen=True)
+class Step:
+    step: int
+    tokens: TokenBatch
+    max_steps: int = STEPS
+    micro_batch_divisor: int = 1
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    made = Ranks()
+    yield made
+    made.close()
+
+
+def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: float = 1e-2, **algorithm: Any) -> Actor:
+    given = {"name": "GRPO", "groupSize": SIZE, "batchSize": GROUPS, "maxSteps": STEPS, **algorithm}
+    spec: dict[str, Any] = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t.jsonl"}}, "algorithm": given}
+    spec["rollout"] = {"sampling": {"maxNewTokens": 8}}
+    head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
+    job = RLJob.model_validate({**head, "spec": spec}).spec
+    engine = Engine(model_path, EngineOptions(), ranks)
+    return Actor(
+        engine,
+        ActorOptions(
+            objective_options(job),
+            advantage_options(job),
+            Schedule(rate, 0, "constant"),
+            mini_batches=job.algorithm.mini_batches,
+            micro_batch_tokens=micro_batch_tokens,
+        ),
+        Checkpointer(tmp_path, 1, engine),
+        reference=Engine(model_path, EngineOptions(), ranks) if resolve(job).kl is not None else None,
+    )
+
+
+def answers(choices: np.ndarray[Any, Any], logprobs: np.ndarray[Any, Any], step: int) -> TokenBatch:
+    """A prompt of two tokens and an answer of one for each choice."""
+    count = len(choices)
+    ids = np.stack([np.full(count, 1), np.full(count, 2), choices], axis=1)
+    behaviour = np.zeros((count, 3), np.float32)
+    behaviour[:, 2] = logprobs[choices]
+    mask = np.tile(np.array([False, False, True]), (count, 1))
+    return TokenBatch(
+        token_ids=ids.reshape(-1).astype(np.int64),
+        behaviour_logprobs=behaviour.reshape(-1),
+        loss_mask=mask.reshape(-1),
+        versions=np.where(mask, step, -1).reshape(-1),
+        offsets=np.arange(count + 1) * 3,
+        group_ids=np.arange(count) // SIZE,
+        sample_indices=np.arange(count) % SIZE,
+        rewards=WANTED[choices].astype(np.float64),
+        truncated=np.zeros(count, np.bool_),
+    )
+
+
+def policy(trained: Actor) -> np.ndarray[Any, Any]:
+    """Log-probabilities of all answers."""
+    everything = answers(np.arange(VOCABULARY), np.zeros(VOCABULARY, np.float32), 0)
+    return trained.logprobs(everything).numpy().reshape(-1, 3)[:, 2]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_right_answers_become_likely(name, model_path, ranks, tmp_path):
+    trained = actor(model_path, ranks, tmp_path, name=name)
+    random = np.random.default_rng(0)
+    begun = float(np.exp(policy(trained))[WANTED].sum())
+    for step in range(STEPS):
+        logprobs = policy(trained)
+        chances = np.exp(logprobs.astype(np.float64))
+        tokens = answers(random.choice(VOCABULARY, GROUPS * SIZE, p=chances / chances.sum()), logprobs, step)
+        advantages = trained.advantages(tokens)
+        figures = trained.update(Step(step, tokens), advantages, trained.proximal(tokens, advantages))
+        assert figures.finite
+    ended = float(np.exp(policy(trained))[WANTED].sum())
+    assert begun < 0.4
+    assert ended > 2 * begun, f"{begun:.2f} → {ended:.2f}"
+
+
+@pytest.mark.parametrize("name", ["GSPO", "M2PO", "REINFORCE++"])
+@pytest.mark.parametrize("shared", [False, True])
+def test_micro_batches_and_packing_change_neither_loss_nor_gradient(name, shared, model_path, ranks, tmp_path):
+    more = {"miniBatches": 2, "entropyCoefficient": 0.01, "weight": "sequenceMean", "klCoefficient": 0.05}
+    tokens = batch(8, 4, shared=shared)
+    found = []
+    for budget in (4096, 40):
+        one = actor(model_path, ranks, tmp_path, budget, name=name, **more)
+        advantages = one.advantages(tokens)
+        figures = one.update(Step(0, tokens), advantages, one.proximal(tokens, advantages))
+        found.append((figures.loss.loss, figures.grad_norm, figures.loss.reference_kl, figures.loss.rejected_ratio))
+    assert found[1] == pytest.approx(found[0], rel=2e-5, abs=1e-6)
+    assert found[0][1] > 0
