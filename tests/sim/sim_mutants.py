@@ -186,6 +186,7 @@ MUTANTS = {
             "if self.done:",
             "if True: return current\n    if self.done:",
         ),
+        Mutant("cursor: a group below it is ended", Book.end, "group.index < self.cursor", "False"),
         Mutant(
             "restart: a ledger without the trainer's position counts",
             Controller._comparable,
@@ -242,5 +243,6 @@ CAUGHT = {  # schedules until one notices, as last measured: where the search be
 }
 
 EQUIVALENT = {  # what hides a change from every schedule
+    "cursor: a group below it is ended": "what was taken is complete: none of its samples fails, its deadline rests",
     "fence: publisher, order": "the call's own fence is checked first, and within a fence a trainer publishes in order",
 }

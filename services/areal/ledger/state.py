@@ -8,8 +8,6 @@ reopened.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from areal.errors import FencedError
 from areal.ledger.values import (
     COMPLETE,
@@ -232,8 +230,3 @@ def fenced(role: str, mine: int, stored: int) -> FencedError:
     return FencedError(
         f"{role} fence {mine} is over: fence {stored} is alive", fix="stop this process; the newer one goes on"
     )
-
-
-def add_all(model: LedgerModel, samples: Sequence[NewSample]) -> list[AddResult]:
-    """`add_sample` for each, as the clients' batched call does."""
-    return [model.add_sample(s.group, s.index, s.payload, s.meta) for s in samples]
