@@ -47,10 +47,11 @@ def look(run: JobRun, counts: Path) -> dict[str, Held]:
         process = run.processes(*words)[-1]
         objects = {} if role == "redis" else _objects(process, counts / f"{process.pid}.json")
         with process.oneshot():
+            memory = process.memory_info()
             found[role] = Held(
                 run.step(),
                 process.pid,
-                int(process.memory_full_info().uss),
+                int(memory.rss - memory.shared),  # pages of a library are unique only while no other process maps it
                 process.num_fds(),
                 process.num_threads(),
                 objects,

@@ -7,17 +7,23 @@ so a failed load leaves the old weights untouched. Every tensor is copied out of
 from __future__ import annotations
 
 import json
+import math
+import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import xxhash
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from areal.engine.model_config import ModelConfig
 from areal.errors import DataError
+from areal.weights.safetensors_format import TensorHeader, read_header
 
+_TORCH = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -136,6 +142,35 @@ def _pairs(rows: Tensor, head_dim: int) -> Tensor:
     return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)
 
 
+def read_shard(path: Path) -> dict[str, Tensor]:
+    """Tensors of one safetensors file, backed by a private mapping of it. Raises DataError for what is no such file.
+
+    The safetensors library, reading for PyTorch, keeps some 64 bytes of every tensor that was ever read, for good: an
+    engine that swaps weights at each step of a long run grows by that.
+    """
+    try:
+        start, headers = read_header(path)
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)  # lives as long as its tensors
+        return {header.name: _tensor(path, header, start, mapped) for header in headers}
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} can't be read: {error}", fix="publish the version again") from error
+
+
+def _tensor(path: Path, header: TensorHeader, start: int, mapped: mmap.mmap) -> Tensor:
+    dtype = _TORCH.get(header.dtype)
+    if dtype is None:
+        raise DataError(f"tensor {header.name} of {path} has dtype {header.dtype}", fix="publish float32 or bfloat16")
+    size = math.prod(header.shape) * dtype.itemsize
+    if header.start < 0 or header.end - header.start != size or start + header.end > len(mapped):
+        raise DataError(f"{path} can't be read: tensor {header.name} is cut off", fix="publish the version again")
+    if size == 0:
+        return torch.empty(header.shape, dtype=dtype)
+    return torch.frombuffer(mapped, dtype=dtype, count=size // dtype.itemsize, offset=start + header.start).view(
+        header.shape
+    )
+
+
 def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     index = path / "model.safetensors.index.json"
     single = path / "model.safetensors"
@@ -148,12 +183,8 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     tensors: dict[str, Tensor] = {}
     checksums: dict[str, str] = {}
     for name in files:
-        try:
-            with safe_open(path / name, framework="pt") as shard:
-                for key in shard.keys():  # noqa: SIM118 - not a mapping
-                    tensors[key] = shard.get_tensor(key)
-                    flat = tensors[key].contiguous().flatten().view(torch.uint8)
-                    checksums[key] = xxhash.xxh3_64_hexdigest(flat.numpy().data)
-        except (SafetensorError, OSError) as error:
-            raise DataError(f"{path / name} can't be read: {error}", fix="publish the version again") from error
+        for key, tensor in read_shard(path / name).items():
+            tensors[key] = tensor
+            flat = tensor.contiguous().flatten().view(torch.uint8)
+            checksums[key] = xxhash.xxh3_64_hexdigest(flat.numpy().data)
     return tensors, checksums
