@@ -29,6 +29,7 @@ from areal.rollout.controller.reports import ServerReport
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
+from areal.weights.stage import Stage, Staged
 from areal.workflow.generation import Sampling, as_ids
 from support import virtual_time
 
@@ -110,9 +111,10 @@ class SlowEngine:
 class StagedSwapper(Swapper):
     """Its versions need no reading: threads know no virtual time."""
 
-    async def _stage(self, wanted: Wanted) -> Manifest:
+    async def _stage(self, wanted: Wanted) -> Staged:
         canary = Canary(token_ids=(7, 7), logprobs=(0.0, -1.0), tolerance=1e-3)
-        return Manifest(policy=str(wanted.policy), step=0, created=0.0, tensors={}, files={}, canary=canary)
+        manifest = Manifest(policy=str(wanted.policy), step=0, created=0.0, tensors={}, files={}, canary=canary)
+        return Staged(wanted.path, manifest)
 
 
 class Server:
@@ -127,7 +129,7 @@ class Server:
         self.service = GenerationService(self.requests, self.dispatcher, ModelLimits(vocab=32, context=64))
         metrics, waits = RoleMetrics("generation", "t"), WaitRegistry("s")
         self.swapper = StagedSwapper(
-            self.core, engine, self.requests, metrics, waits, self.lock, clock=virtual_time.now
+            self.core, engine, self.requests, metrics, waits, self.lock, Stage(Path("/nowhere")), clock=virtual_time.now
         )
         self.beats = True
         self.core.engine_started(None)

@@ -15,6 +15,7 @@ from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.manifest import digest_of
 from areal.weights.publish import publish
+from areal.weights.stage import Stage
 from areal.weights.verify import open_version, read_verified
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
@@ -81,6 +82,50 @@ def test_the_files_are_those_of_one_writer_byte_by_byte(tmp_path, model_path, pr
     dtype = getattr(torch, precision)
     model = load_file(model_path / name)
     assert all(torch.equal(value, model[key].to(dtype)) for key, value in load_file(alone.path / name).items())
+
+
+def test_deltas_between_full_versions_are_small_and_come_out_as_what_was_exported(tmp_path):
+    ranks = Ranks()
+    refs, kept = [], []
+    publisher = Publisher(
+        tmp_path / "volume", {}, 0, Meeting(ranks, "writing", 10.0),
+        lambda ref, final: refs.append(ref) or "", WaitRegistry("trainer"), full_every=3,
+    )  # fmt: skip
+    weight = torch.randn(64, 1024, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    stage = Stage(tmp_path / "stage")
+    for version in range(6):
+        order = publisher.order(PolicyId(version, 1), final=version == 5)
+        publisher.publish(order, [("model.layers.0.up.weight", weight)], publishing_ranks.CANARY, deadline_s=30.0)
+        publisher.wait(30.0)
+        staged = stage.prepare(refs[-1].path, refs[-1].manifest_digest)
+        loaded = load_file(staged.path / "model.safetensors")["model.layers.0.up.weight"]
+        assert torch.equal(loaded, weight)
+        kept.append((staged.manifest.base is None, staged.manifest.stored_bytes / staged.manifest.total_bytes))
+        weight = weight.clone()
+        weight.view(torch.int16)[version, ::2] ^= 1  # half of a row in 64: one word in 128
+    publisher.close()
+    ranks.close()
+    assert [full for full, _ in kept] == [True, False, False, True, False, True]
+    assert max(share for full, share in kept if not full) < 0.05
+
+
+def test_where_most_words_change_full_versions_are_written(tmp_path):
+    ranks = Ranks()
+    refs = []
+    publisher = Publisher(
+        tmp_path, {}, 0, Meeting(ranks, "writing", 10.0),
+        lambda ref, final: refs.append(ref) or "", WaitRegistry("trainer"), full_every=10,
+    )  # fmt: skip
+    for version in range(4):
+        noise = torch.randn(64, 64, generator=torch.Generator().manual_seed(version))
+        order = publisher.order(PolicyId(version, 1), final=False)
+        publisher.publish(order, [("w", noise)], publishing_ranks.CANARY, deadline_s=30.0)
+        publisher.wait(30.0)
+    publisher.close()
+    ranks.close()
+    manifests = [open_version(ref.path, ref.manifest_digest) for ref in refs[2:]]
+    assert [manifest.base is None for manifest in manifests] == [True, False]
+    assert (tmp_path / "v00000002.f1" / "model.safetensors").exists()
 
 
 @pytest.mark.component

@@ -149,7 +149,7 @@ class Rollout:
         while True:
             told = self._ranks.tell(self._next_order(deadline) if self._first is not None else None).header
             if told["policy"]:
-                return Order(PolicyId.parse(told["policy"]), Path(told["staging"]), told["final"])
+                return Order(PolicyId.parse(told["policy"]), Path(told["staging"]), told["final"], told["full"])
 
     def _next_order(self, deadline: float) -> Message:
         """Rank 0: the next publication; without a policy while the one before still runs."""
@@ -165,7 +165,8 @@ class Rollout:
             return Message({"policy": ""}, {})
         consumer = self._first.feed.consumer
         order = self._publisher.order(PolicyId(consumer.version, self._fence), final=consumer.finished)
-        return Message({"policy": str(order.policy), "staging": str(order.staging), "final": order.final}, {})
+        told = {"policy": str(order.policy), "staging": str(order.staging), "final": order.final, "full": order.full}
+        return Message(told, {})
 
     def commit(self, saved: Saved) -> None:
         """A checkpoint is on disk: what it holds may be freed."""

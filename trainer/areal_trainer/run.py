@@ -88,6 +88,8 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
         Meeting(ranks, "writing a version", PUBLISH_DEADLINE_S),
         desk.announce if desk is not None else lambda reference, final: "",
         waits,
+        # Of a float32 number some low bit always changes: nothing would be saved.
+        full_every=settings.spec.weight_sync.full_every if settings.engine.precision == "bfloat16" else 1,
     )
     try:
         half = settings.spec.generation.engine.dtype == "bfloat16"

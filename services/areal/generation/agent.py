@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import secrets
+import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.values.policy import PolicyId
+from areal.weights.stage import Stage
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +87,10 @@ class Agent:
         self.dispatcher = Dispatcher(
             self.core, self.engine, self.requests, self._lock, max_running=settings.engine.max_running_requests
         )
-        self._swapper = Swapper(self.core, self.engine, self.requests, self.metrics, self.waits, self._lock)
+        self._stage = Stage(Path(tempfile.mkdtemp(prefix=f"areal-stage-{settings.server_id}-")))
+        self._swapper = Swapper(
+            self.core, self.engine, self.requests, self.metrics, self.waits, self._lock, self._stage
+        )
         self._look = asyncio.Event()
         self._holds: Wanted | None = None  # what the engine's command line named
         self._failed: Wanted | None = None  # what the engine died of before it was up
@@ -143,6 +148,7 @@ class Agent:
             await self.dispatcher.close()
             await self._aborts.close()
             await self.engine.close()
+            await asyncio.to_thread(self._stage.close)
 
     async def drain(self, grace_s: float) -> int:
         """Take no new requests and end the running ones with what was made."""
@@ -219,12 +225,16 @@ class Agent:
     def _command(self) -> engine_command.Launch:
         """Start from the newest accepted version; from the start model when that one is gone or failed to start."""
         settings, accepted = self.settings, self.core.accepted
-        usable = accepted is not None and accepted != self._failed and accepted.path.is_dir()
-        self._holds = accepted if usable else None
+        held_at = (
+            None
+            if accepted is None or accepted == self._failed
+            else self._stage.loadable(accepted.path, accepted.digest)
+        )
+        self._holds = accepted if held_at is not None else None
         return engine_command.launch(
             settings.engine,
             engine_command.EngineStart(
-                model_path=settings.model_path if self._holds is None else self._holds.path,
+                model_path=held_at or settings.model_path,
                 tokenizer_path=settings.tokenizer_path,
                 weight_version=START_VERSION if self._holds is None else str(self._holds.policy),
                 port=settings.engine_port,

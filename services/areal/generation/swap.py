@@ -20,9 +20,9 @@ from areal.generation.core import FIRST_RETRY_S, AgentCore, Wanted
 from areal.generation.engine_client import EngineClient, EngineRefusal
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
-from areal.weights import verify
 from areal.weights.canary import difference, problem
 from areal.weights.manifest import Manifest
+from areal.weights.stage import Stage, Staged
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +61,7 @@ class Swapper:
         metrics: RoleMetrics,
         waits: WaitRegistry,
         lock: asyncio.Lock,
+        stage: Stage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._core = core
@@ -69,16 +70,17 @@ class Swapper:
         self._metrics = metrics
         self._waits = waits
         self._lock = lock
+        self._stage_room = stage
         self._clock = clock
 
     async def take(self, wanted: Wanted) -> bool:
         """Try to hold `wanted`; False when it was refused, which is recorded with its reason."""
         began = self._clock()
         try:
-            manifest = await self._stage(wanted)
+            staged = await self._stage(wanted)
             with self._waits.waiting("swap", f"the engine to load {wanted.policy}", deadline_s=600):
                 async with self._lock:
-                    await self._swap(wanted, manifest)
+                    await self._swap(wanted, staged)
         except Refusal as refusal:
             self._refuse(wanted, refusal)
             return False
@@ -90,16 +92,16 @@ class Swapper:
         self._metrics.histogram("areal_weight_sync_duration_seconds", mode=MODE, stage="load").observe(
             self._clock() - began
         )
-        self._metrics.gauge("areal_weight_bytes").set(manifest.total_bytes)
+        self._metrics.gauge("areal_weight_bytes").set(staged.manifest.stored_bytes)
         log.info("holds %s after %.3f s", wanted.policy, self._clock() - began, extra={"policy_id": str(wanted.policy)})
         return True
 
     async def prove(self, held: Wanted) -> bool:
         """After an engine started from `held`: score its canary."""
         try:
-            manifest = await self._stage(held)
+            staged = await self._stage(held)
             async with self._lock:
-                await self._judge(held, manifest)
+                await self._judge(held, staged.manifest)
                 await self._requests.settle()
         except Refusal as refusal:
             self._refuse(held, refusal)
@@ -117,38 +119,37 @@ class Swapper:
             extra={"policy_id": str(wanted.policy)},
         )  # fmt: skip
 
-    async def _stage(self, wanted: Wanted) -> Manifest:
+    async def _stage(self, wanted: Wanted) -> Staged:
         """Read and check every byte while generation goes on; the engine then reads what is in memory already."""
         try:
-            manifest = await asyncio.to_thread(verify.open_version, wanted.path, wanted.digest)
-            if manifest.policy_id != wanted.policy:
-                raise DataError(f"the manifest at {wanted.path} is of {manifest.policy}, not of {wanted.policy}")
-            await asyncio.to_thread(verify.verify_tensors, wanted.path, manifest)
+            staged = await asyncio.to_thread(self._stage_room.prepare, wanted.path, wanted.digest)
+            if staged.manifest.policy_id != wanted.policy:
+                raise DataError(f"the manifest at {wanted.path} is of {staged.manifest.policy}, not of {wanted.policy}")
         except DataError as error:
             raise Refusal("checksum", error.message) from error
         except InfraError as error:
             raise Refusal("volume", error.message) from error
-        if manifest.canary is None:
+        if staged.manifest.canary is None:
             raise Refusal("canary", f"{wanted.policy} has no canary: nothing would prove that it was loaded right")
-        return manifest
+        return staged
 
-    async def _swap(self, wanted: Wanted, manifest: Manifest) -> None:
+    async def _swap(self, wanted: Wanted, staged: Staged) -> None:
         try:
-            await self._load(wanted)
-            await self._judge(wanted, manifest)
+            await self._load(wanted, staged)
+            await self._judge(wanted, staged.manifest)
         except (Refusal, InfraError):
             if self._core.held == wanted.policy:  # the engine holds what is not proven
                 await self._fall_back(wanted)
             raise
         await self._requests.settle()
 
-    async def _load(self, wanted: Wanted) -> None:
+    async def _load(self, wanted: Wanted, staged: Staged) -> None:
         """Interrupt, load, continue. After an error the engine is asked what it holds."""
         try:
             await self._engine.pause("retract")
             self._requests.interrupted()
             try:
-                await self._engine.update_from_disk(str(wanted.path), str(wanted.policy))
+                await self._engine.update_from_disk(str(staged.path), str(wanted.policy))
                 self._core.loaded(wanted.policy)
             finally:
                 await self._engine.resume()
@@ -179,9 +180,9 @@ class Swapper:
             log.error("%s failed and no good version is left: unready", failed.policy)
             return
         try:
-            manifest = await self._stage(good)
-            await self._load(good)
-            await self._judge(good, manifest)
+            staged = await self._stage(good)
+            await self._load(good, staged)
+            await self._judge(good, staged.manifest)
             log.warning("back at %s after %s failed", good.policy, failed.policy, extra={"policy_id": str(good.policy)})
         except (Refusal, InfraError) as error:
             log.error("can't go back to %s: %s", good.policy, error.message)

@@ -132,18 +132,6 @@ def checkpoint_forced(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "deltas-unavailable",
-    "spec.weightSync.fullEvery",
-    "Every publication is a full one: fullEvery is 1.",
-    fix="Set weightSync.fullEvery: 1.",
-    cel="self.spec.weightSync.fullEvery == 1",
-)
-def deltas_unavailable(job: RLJob, facts: Facts) -> str | None:
-    every = job.spec.weight_sync.full_every
-    return None if every == 1 else f"fullEvery = {every} asks for delta publications, which this version doesn't have"
-
-
-@rule(
     "deadline-too-short",
     "spec.rollout.groupDeadlineSeconds",
     "A group has time for at least one score: groupDeadlineSeconds > reward.deadlineSeconds.",
@@ -181,7 +169,6 @@ RULES = (
     publish_interval,
     bytes_over_budget,
     checkpoint_forced,
-    deltas_unavailable,
     deadline_too_short,
     filter_limit,
 )

@@ -94,7 +94,12 @@ class WeightSync(Block):
 
     mode: Literal["SharedVolume"] = knob("SharedVolume", what="Versions are directories on the run's volume.")
     interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1, le=1001)
-    full_every: int = knob(1, what="Every this many publications is a full one, the others are deltas.", ge=1, le=10**6)
+    full_every: int = knob(
+        10,
+        what="Every this many publications in bfloat16 is a full one, the others are deltas; in float32 all are full.",
+        ge=1,
+        le=10**6,
+    )
 
 
 class Checkpoint(Block):

@@ -1,7 +1,8 @@
 """Removes versions that nobody needs any more.
 
-Keeps the latest version, the one before it, and what is leased; never touches anything newer than the latest, because
-that may be announced at any moment. A removed version first loses its name, so nobody opens half of one.
+Keeps the latest version, the one before it, what is leased, and what these are deltas of; never touches anything newer
+than the latest, because that may be announced at any moment. A removed version first loses its name, so nobody opens
+half of one.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import shutil
 from collections.abc import Set
 from pathlib import Path
 
+from areal.errors import DataError
 from areal.values.policy import PolicyId
+from areal.weights.manifest import MANIFEST_NAME, Manifest
 from areal.weights.publish import TMP_PREFIX
 
 _TRASH_PREFIX = ".trash-"
@@ -25,12 +28,13 @@ def versions(root: Path) -> list[PolicyId]:
 
 
 def collect(root: Path, keep: Set[PolicyId], latest: PolicyId) -> list[PolicyId]:
-    """Remove what is older than `latest` and its predecessor and not in `keep`; returns what was removed.
+    """Remove what is older than `latest` and its predecessor, not in `keep`, and no base of those; returns what.
 
     Also removes what publishers that died left behind.
     """
     older = [policy for policy in versions(root) if policy < latest]
-    removed = [policy for policy in older[:-1] if policy not in keep]
+    needed = _with_bases(root, {*keep, *older[-1:], latest})
+    removed = [policy for policy in older if policy not in needed]
     for policy in removed:
         directory = root / policy.directory
         trash = root / f"{_TRASH_PREFIX}{policy.directory}"
@@ -42,6 +46,24 @@ def collect(root: Path, keep: Set[PolicyId], latest: PolicyId) -> list[PolicyId]
         shutil.rmtree(trash, ignore_errors=True)
     _remove_leftovers(root, latest)
     return removed
+
+
+def _with_bases(root: Path, wanted: Set[PolicyId]) -> set[PolicyId]:
+    """These versions, and those that they are deltas of, back to a full one."""
+    found: set[PolicyId] = set()
+    ahead = list(wanted)
+    while ahead:
+        policy = ahead.pop()
+        if policy in found:
+            continue
+        found.add(policy)
+        try:
+            manifest = Manifest.from_bytes((root / policy.directory / MANIFEST_NAME).read_bytes())
+        except (OSError, DataError):
+            continue  # nobody can read it: it keeps nothing alive
+        if manifest.base_policy is not None:
+            ahead.append(PolicyId.parse(manifest.base_policy))
+    return found
 
 
 def _remove_leftovers(root: Path, latest: PolicyId) -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from areal.errors import DataError
 from areal.values.policy import PolicyId
+from areal.weights.delta import Encoding
 
 MANIFEST_NAME = "manifest.json"
 
@@ -31,6 +32,16 @@ class TensorEntry(_Value):
     dtype: str  # a safetensors name: F32, BF16, F16, I64 …
     shape: tuple[int, ...]
     xxh3: str  # xxh3-128 of the bytes, hexadecimal
+
+
+class DeltaEntry(_Value):
+    """The change of one tensor from the base: where its bytes lie, what they hash to, how they are encoded."""
+
+    file: str
+    offset: int = Field(ge=0)  # bytes from the start of the file
+    length: int = Field(ge=0)  # bytes
+    xxh3: str  # xxh3-128 of these bytes, hexadecimal; the result's is the tensor's own
+    encoding: Encoding
 
 
 class Canary(_Value):
@@ -53,14 +64,19 @@ class Canary(_Value):
 
 
 class Manifest(_Value):
-    """Everything a reader needs to know before it trusts a version's bytes."""
+    """Everything a reader needs to know before it trusts a version's bytes.
+
+    In a delta, `tensors` says what comes out when it is applied: the placement is the base's, the checksums are new.
+    """
 
     format: int = 1
     policy: str  # PolicyId as text
-    base: str | None = None  # digest of the manifest that a delta applies to; None: full weights
+    base: str | None = None  # digest of the manifest that this delta applies to; None: full weights
+    base_policy: str | None = None  # the base's policy: where its directory is
     step: int  # batches consumed when these weights were made
     created: float  # Unix seconds, for people; no part of the content
     tensors: Mapping[str, TensorEntry]
+    deltas: Mapping[str, DeltaEntry] = Field(default_factory=dict)  # of tensors that differ from the base
     files: Mapping[str, str]  # config.json, tokenizer.json …: name → sha256
     canary: Canary | None = None
 
@@ -85,6 +101,13 @@ class Manifest(_Value):
     @property
     def total_bytes(self) -> int:
         return sum(entry.length for entry in self.tensors.values())
+
+    @property
+    def stored_bytes(self) -> int:
+        """What this version takes on the volume: of a delta, the changes."""
+        if self.base is None:
+            return self.total_bytes
+        return sum(entry.length for entry in self.deltas.values())
 
     def to_bytes(self) -> bytes:
         """The file's bytes: the same for equal manifests."""

@@ -23,10 +23,11 @@ from areal.files import sync_directory, sync_file
 from areal.v1 import common_pb2 as common
 from areal.values.policy import PolicyId
 from areal.weights.manifest import MANIFEST_NAME, Canary, Manifest, TensorEntry
-from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, Part, TensorSource, write_part
+from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, DeltaPart, Part, TensorSource, write_part
 
 TMP_PREFIX = ".tmp-"
 INDEX_NAME = "model.safetensors.index.json"
+_OURS = (PART_PREFIX, "delta-")  # how names of files begin that writers make
 
 
 @dataclass(frozen=True)
@@ -101,23 +102,60 @@ def seal(
     InfraError; whatever fails, nothing becomes visible.
     """
     with _volume_errors(root, policy):
-        files = _write_files(staging, extra_files)
         manifest = Manifest(
             policy=str(policy),
             step=policy.version if step is None else step,
             created=time.time(),
             tensors=_name_shards(staging, parts),
-            files=files,
+            files=_write_files(staging, extra_files),
             canary=canary,
         )
-        _write(staging / MANIFEST_NAME, manifest.to_bytes())
-        sync_directory(staging)
-        before_rename()
-        target = root / policy.directory
-        if _rename_new(staging, target):
-            sync_directory(root)
-            return WeightsRef(policy, target, manifest.digest(), manifest.content_digest())
-        return _already_there(target, policy, manifest)
+        return _install(root, staging, policy, manifest, before_rename)
+
+
+def seal_delta(
+    root: Path,
+    staging: Path,
+    policy: PolicyId,
+    parts: Sequence[DeltaPart],
+    base: Manifest,
+    canary: Canary | None,
+    extra_files: Mapping[str, bytes | Path],
+    *,
+    before_rename: Callable[[], None] = lambda: None,
+) -> WeightsRef:
+    """Make a version of changes from `base`, whose files stay where they are. Otherwise as `seal`."""
+    changes = {name: change for part in parts for name, change in part.changes.items()}
+    if missing := base.tensors.keys() ^ changes.keys():
+        raise BugError(f"a delta has the tensors of its base: {min(missing)!r} is in one of them only")
+    with _volume_errors(root, policy):
+        manifest = Manifest(
+            policy=str(policy),
+            base=base.digest(),
+            base_policy=base.policy,
+            step=policy.version,
+            created=time.time(),
+            tensors={
+                name: entry.model_copy(update={"xxh3": changes[name].xxh3}) for name, entry in base.tensors.items()
+            },
+            deltas={name: change.delta for name, change in changes.items() if change.delta is not None},
+            files=_write_files(staging, extra_files),
+            canary=canary,
+        )
+        return _install(root, staging, policy, manifest, before_rename)
+
+
+def _install(
+    root: Path, staging: Path, policy: PolicyId, manifest: Manifest, before_rename: Callable[[], None]
+) -> WeightsRef:
+    _write(staging / MANIFEST_NAME, manifest.to_bytes())
+    sync_directory(staging)
+    before_rename()
+    target = root / policy.directory
+    if _rename_new(staging, target):
+        sync_directory(root)
+        return WeightsRef(policy, target, manifest.digest(), manifest.content_digest())
+    return _already_there(target, policy, manifest)
 
 
 @contextmanager
@@ -170,7 +208,7 @@ def _already_there(target: Path, policy: PolicyId, manifest: Manifest) -> Weight
 def _write_files(staging: Path, extra_files: Mapping[str, bytes | Path]) -> dict[str, str]:
     digests = {}
     for name, source in extra_files.items():
-        reserved = name in (MANIFEST_NAME, INDEX_NAME) or name.endswith(".safetensors") or name.startswith(PART_PREFIX)
+        reserved = name in (MANIFEST_NAME, INDEX_NAME) or name.endswith(".safetensors") or name.startswith(_OURS)
         if Path(name).name != name or name.startswith(".") or reserved:
             raise BugError(f"{name!r} can't be the name of a file beside the weights")
         content = source.read_bytes() if isinstance(source, Path) else source

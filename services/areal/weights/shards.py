@@ -18,7 +18,8 @@ from typing_extensions import Buffer
 
 from areal.errors import BugError
 from areal.files import sync_file
-from areal.weights.manifest import TensorEntry
+from areal.weights import delta
+from areal.weights.manifest import DeltaEntry, TensorEntry
 from areal.weights.safetensors_format import DTYPE_BYTES, TensorHeader, byte_size, encode_header
 
 DEFAULT_SHARD_BYTES = 2 << 30  # also what a writer without buffers of its own holds in memory at once
@@ -103,6 +104,43 @@ def write_part(
     if shard.tensors:
         end_file()
     return Part(files=tuple(files))
+
+
+class Change(BaseModel):
+    """One tensor of a delta: what it becomes, and where the change lies; None when it stays."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    xxh3: str  # of the new bytes
+    delta: DeltaEntry | None
+
+
+class DeltaPart(BaseModel):
+    """What one writer put into the staging directory of a delta, by tensor."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    changes: Mapping[str, Change]
+
+
+def write_delta(staging: Path, writer: int, base: Mapping[str, Buffer], tensors: Iterable[TensorSource]) -> DeltaPart:
+    """Write how one writer's tensors differ from `base`, which has the same names and sizes, durably."""
+    changes: dict[str, Change] = {}
+    path = staging / f"delta-{writer:05d}.bin"
+    with path.open("wb") as file:
+        for name, _, _, buffer in tensors:
+            data = _bytes_of(name, buffer)
+            encoded = delta.encode(_bytes_of(name, base[name]), data)
+            entry = None
+            if encoded is not None:
+                encoding, payload = encoded
+                digest = xxhash.xxh3_128_hexdigest(payload)
+                place = file.tell()
+                entry = DeltaEntry(file=path.name, offset=place, length=len(payload), xxh3=digest, encoding=encoding)
+                file.write(payload)
+            changes[name] = Change(xxh3=xxhash.xxh3_128_hexdigest(data), delta=entry)
+    sync_file(path)
+    return DeltaPart(changes=changes)
 
 
 def part_name(writer: int, number: int) -> str:

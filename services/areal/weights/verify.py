@@ -37,6 +37,13 @@ def open_version(path: Path, digest: str) -> Manifest:
 
 def verify_tensors(path: Path, manifest: Manifest) -> None:
     """Read every byte of a version once; raises DataError naming the first tensor or file that differs."""
+    check_files(path, manifest)
+    for _ in read_verified(path, manifest):
+        pass
+
+
+def check_files(path: Path, manifest: Manifest) -> None:
+    """Check the files beside the weights; raises DataError naming the one that is missing or differs."""
     for name, expected in manifest.files.items():
         try:
             content = (path / name).read_bytes()
@@ -44,8 +51,6 @@ def verify_tensors(path: Path, manifest: Manifest) -> None:
             raise DataError(f"{name} of policy {manifest.policy} is missing at {path}", fix=_FIX) from None
         if hashlib.sha256(content).hexdigest() != expected:
             raise DataError(f"{name} of policy {manifest.policy} differs from what was published", fix=_FIX)
-    for _ in read_verified(path, manifest):
-        pass
 
 
 def read_verified(path: Path, manifest: Manifest) -> Iterator[tuple[str, TensorEntry, memoryview]]:

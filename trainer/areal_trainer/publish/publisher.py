@@ -20,9 +20,10 @@ from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.collect import collect
-from areal.weights.manifest import Canary
-from areal.weights.publish import WeightsRef, open_staging, seal
-from areal.weights.shards import Part, write_part
+from areal.weights.manifest import Canary, Manifest
+from areal.weights.publish import WeightsRef, open_staging, seal, seal_delta
+from areal.weights.shards import DeltaPart, Part, write_delta, write_part
+from areal.weights.verify import open_version
 from torch import Tensor
 
 from areal_trainer.engine.meeting import Meeting, failed, failures
@@ -34,6 +35,8 @@ Announce = Callable[[WeightsRef, bool], str]
 
 POINTS = ("copied", "written", "met", "before rename", "sealed", "announced")
 """Places at which a publication may be cut short, in their order; `Publisher.at` is told of each."""
+
+_WORTHWHILE = 0.5  # of a full version's bytes: a delta above costs late joiners more than it saves
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Order:
     policy: PolicyId
     staging: Path
     final: bool
+    full: bool = True  # else the changes from the version before
 
 
 class Publisher:
@@ -65,14 +69,19 @@ class Publisher:
         meeting: Meeting,
         announce: Announce,
         waits: WaitRegistry,
+        full_every: int = 1,
         at: Callable[[str], None] = lambda point: None,
     ) -> None:
+        """Every `full_every`-th version is a full one, the others are deltas of the one before if that saves much."""
         self._root = root
         self._files = files
         self._rank = rank
         self._meeting = meeting
         self._announce = announce
         self._waits = waits
+        self._full_every = full_every
+        self._base: Manifest | None = None  # on rank 0: of the version before
+        self._until_full = 0  # on rank 0: publications until the next full one
         self._at = at
         self._snapshots = Snapshots()
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-publish")
@@ -82,7 +91,8 @@ class Publisher:
     def order(self, policy: PolicyId, *, final: bool) -> Order:
         """Begin a publication: rank 0 only, once nothing is being published."""
         try:
-            return Order(policy, open_staging(self._root, policy), final)
+            full = final or self._base is None or self._until_full <= 0  # the last one is the run's result
+            return Order(policy, open_staging(self._root, policy), final, full)
         except OSError as error:
             raise InfraError(
                 f"publishing under {self._root} failed: {error}", fix="check that the run's volume is writable"
@@ -123,7 +133,7 @@ class Publisher:
     def _publish(self, order: Order, canary: Canary) -> Published:
         began = time.monotonic()
         try:
-            part = write_part(order.staging, self._rank, sources(self._snapshots.current.items()))
+            part, written = self._write(order)
             said = part.model_dump_json().encode()
         except (OSError, ArealError) as error:
             self._meeting.gather(failed(error))  # the others needn't wait for the deadline
@@ -134,28 +144,54 @@ class Publisher:
         self._at("met")
         if self._rank == 0:
             self._finish(order, heard, canary)
-        written = sum(entry.length for file in part.files for entry in file.values())
         return Published(order.policy, time.monotonic() - began, written)
+
+    def _write(self, order: Order) -> tuple[Part | DeltaPart, int]:
+        """Write this rank's part; also how many bytes."""
+        current = sources(self._snapshots.current.items())
+        if order.full:
+            part = write_part(order.staging, self._rank, current)
+            return part, sum(entry.length for file in part.files for entry in file.values())
+        base = {name: data for name, _, _, data in sources(self._snapshots.before.items())}
+        changes = write_delta(order.staging, self._rank, base, current)
+        entries = (change.delta for change in changes.changes.values())
+        return changes, sum(entry.length for entry in entries if entry is not None)
 
     def _finish(self, order: Order, heard: list[bytes], canary: Canary) -> None:
         try:
             if wrong := failures(heard):
                 raise InfraError(f"policy {order.policy} could not be written: {wrong}", fix="check the run's volume")
-            reference = seal(
-                self._root,
-                order.staging,
-                order.policy,
-                [Part.model_validate_json(raw) for raw in heard],
-                canary,
-                self._files,
-                before_rename=lambda: self._at("before rename"),
-            )
+            reference = self._seal(order, heard, canary)
         finally:
             self._abandon(order)
         self._at("sealed")
+        self._base = open_version(reference.path, reference.manifest_digest)
+        self._count(self._base)
         served = self._announce(reference, order.final)
         self._at("announced")
         collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
+
+    def _seal(self, order: Order, heard: list[bytes], canary: Canary) -> WeightsRef:
+        place = (self._root, order.staging, order.policy)
+
+        def before_rename() -> None:
+            self._at("before rename")
+
+        if order.full:
+            parts = [Part.model_validate_json(raw) for raw in heard]
+            return seal(*place, parts, canary, self._files, before_rename=before_rename)
+        assert self._base is not None
+        changes = [DeltaPart.model_validate_json(raw) for raw in heard]
+        return seal_delta(*place, changes, self._base, canary, self._files, before_rename=before_rename)
+
+    def _count(self, published: Manifest) -> None:
+        """How many deltas may follow; none before the next full one's turn when this one saved too little."""
+        if published.base is None:
+            self._until_full = self._full_every - 1
+        elif published.stored_bytes > _WORTHWHILE * published.total_bytes:
+            self._until_full = 0
+        else:
+            self._until_full -= 1
 
     def _abandon(self, order: Order) -> None:
         """After sealing there is nothing left of the staging directory."""

@@ -1,0 +1,156 @@
+"""Stages versions for an engine: verified before generation is interrupted, deltas applied to a local copy.
+
+A full version is read where it lies and checked byte by byte. A delta is applied to a copy of its base in a local
+directory (memory or disk): the base that is staged already, else the chain of versions on the volume back to a full
+one. Promises that what it returns has every byte of the manifest. What is wrong is a DataError naming the tensor.
+"""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from areal.errors import DataError, InfraError
+from areal.values.policy import PolicyId
+from areal.weights import delta
+from areal.weights.manifest import DeltaEntry, Manifest, TensorEntry
+from areal.weights.publish import INDEX_NAME, index_of
+from areal.weights.verify import check_files, open_version, verify_tensors
+
+_KEPT = 2  # what the engine holds, to go back to, and what it takes next
+_FIX = "The next full version heals it (weightSync.fullEvery)."
+
+
+@dataclass(frozen=True)
+class Staged:
+    """A version that an engine may load now: a whole Hugging Face directory, every byte checked."""
+
+    path: Path
+    manifest: Manifest
+
+
+class Stage:
+    """One server's staged versions, below `directory`, which is its own. Not for several threads at once."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._staged: dict[str, Staged] = {}  # by manifest digest, oldest use first
+
+    def loadable(self, path: Path, digest: str) -> Path | None:
+        """Where an engine can load the version at `path` from, without a look at its bytes; None when nowhere."""
+        staged = self._staged.get(digest)
+        if staged is not None:
+            return staged.path if staged.path.is_dir() else None
+        return path if any(path.glob("*.safetensors")) else None
+
+    def prepare(self, path: Path, digest: str) -> Staged:
+        """The version at `path` as a directory that an engine loads. Raises DataError, or InfraError for the volume."""
+        manifest = open_version(path, digest)
+        if manifest.base is None:
+            verify_tensors(path, manifest)
+            return Staged(path, manifest)
+        if digest in self._staged:
+            staged = self._staged.pop(digest)
+            try:
+                verify_tensors(staged.path, manifest)
+                self._staged[digest] = staged
+                return staged
+            except (DataError, InfraError):
+                shutil.rmtree(staged.path, ignore_errors=True)  # damaged here: made anew
+        try:
+            staged = self._apply(path, digest, manifest)
+        except OSError as error:
+            raise InfraError(
+                f"{manifest.policy} can't be staged at {self._directory}: {error}",
+                fix=f"a server needs room for {_KEPT + 1} copies of the weights there",
+            ) from error
+        self._staged[digest] = staged
+        for old in list(self._staged)[:-_KEPT]:
+            shutil.rmtree(self._staged.pop(old).path, ignore_errors=True)
+        return staged
+
+    def close(self) -> None:
+        """Remove everything that was staged."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._staged.clear()
+
+    def _apply(self, path: Path, digest: str, manifest: Manifest) -> Staged:
+        """Apply to the nearest staged base; when that comes out wrong, to the volume's full version."""
+        target = self._directory / digest[:32]
+        try:
+            self._build(target, _chain(path, manifest, self._local()))
+        except DataError:
+            if not self._staged:
+                raise
+            self._build(target, _chain(path, manifest, {}))
+        return Staged(target, manifest)
+
+    def _local(self) -> dict[str, Staged]:
+        return {digest: staged for digest, staged in self._staged.items() if staged.path.is_dir()}
+
+    def _build(self, target: Path, chain: list[Staged]) -> None:
+        base, *deltas = chain
+        last = deltas[-1]
+        shutil.rmtree(target, ignore_errors=True)
+        target.mkdir(parents=True)
+        try:
+            for shard in sorted({entry.shard for entry in base.manifest.tensors.values()}):
+                shutil.copyfile(base.path / shard, target / shard)
+            for step in deltas:
+                _apply_tensors(step, target)
+            for name in last.manifest.files:
+                shutil.copyfile(last.path / name, target / name)
+            check_files(target, last.manifest)
+            tensors = last.manifest.tensors
+            if len({entry.shard for entry in tensors.values()}) > 1:
+                (target / INDEX_NAME).write_bytes(index_of(tensors))
+            verify_tensors(target, last.manifest)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            raise
+
+
+def _chain(path: Path, manifest: Manifest, local: Mapping[str, Staged]) -> list[Staged]:
+    """From a whole version to `manifest`, in the order of application."""
+    chain = [Staged(path, manifest)]
+    while (oldest := chain[0].manifest).base is not None:
+        if oldest.base in local:
+            return [local[oldest.base], *chain]
+        if oldest.base_policy is None:
+            raise DataError(f"{oldest.policy} is a delta that does not name its base's policy", fix=_FIX)
+        where = path.parent / PolicyId.parse(oldest.base_policy).directory
+        try:
+            chain.insert(0, Staged(where, open_version(where, oldest.base)))
+        except (DataError, InfraError) as error:
+            raise DataError(
+                f"{manifest.policy} is a delta, and its base {oldest.base_policy} is lost: {error.message}", fix=_FIX
+            ) from error
+    return chain
+
+
+def _apply_tensors(step: Staged, target: Path) -> None:
+    """Apply one delta to the files in `target`, checking its own bytes; the result is checked by who calls."""
+    by_shard: dict[str, list[tuple[str, TensorEntry, DeltaEntry]]] = {}
+    for name, change in step.manifest.deltas.items():
+        entry = step.manifest.tensors[name]
+        by_shard.setdefault(entry.shard, []).append((name, entry, change))
+    payloads = {file: (step.path / file).read_bytes() for file in {one.file for one in step.manifest.deltas.values()}}
+    for shard, changes in by_shard.items():
+        with (target / shard).open("r+b") as file, mmap.mmap(file.fileno(), 0) as data:
+            for name, entry, change in changes:
+                payload = payloads[change.file][change.offset : change.offset + change.length]
+                if xxhash.xxh3_128_hexdigest(payload) != change.xxh3:
+                    raise DataError(
+                        f"the delta of tensor {name!r} of {step.manifest.policy} differs from what was published",
+                        fix=_FIX,
+                    )
+                view = memoryview(data)[entry.offset : entry.offset + entry.length]
+                try:
+                    delta.apply(view, change.encoding, payload)
+                finally:
+                    view.release()
