@@ -67,7 +67,7 @@ class Watched:
         self.ups = 0
         self.reasons: list[str] = []
         self.up = asyncio.Event()
-        self.client = EngineClient(self.port, many_aborts=True)
+        self.client = EngineClient(self.port, embedded=True)
         self.process = EngineProcess(
             self.client,
             lambda: Launch([sys.executable, "-c", code, str(self.port)], {}),

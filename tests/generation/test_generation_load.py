@@ -16,6 +16,7 @@ from areal.clients.generation import client as client_module
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, Wanted
 from areal.generation.dispatch import Dispatcher
+from areal.generation.engine_client import ModelInfo
 from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import GenerationService
@@ -103,6 +104,12 @@ class SlowEngine:
     async def update_from_disk(self, path: str, version: str) -> None:
         await asyncio.sleep(SWAP_S)
         self.version = version
+
+    async def model_info(self) -> ModelInfo:
+        return ModelInfo("", self.version)
+
+    async def checksums(self) -> None:
+        return None
 
     async def score(self, token_ids: Sequence[int], key: str) -> list[float]:
         return [-1.0] * (len(token_ids) - 1)

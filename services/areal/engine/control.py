@@ -84,7 +84,7 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
 
     @app.api_route("/weights_checker", methods=["GET", "POST"])
     async def weights_checker() -> Response:
-        checksums = engine.checksums
+        checksums = await engine.checksums()
         whole = hashlib.sha256("".join(f"{name}={checksums[name]};" for name in sorted(checksums)).encode()).hexdigest()
         ranks = [{"checksums": checksums, "per_gpu_checksum": whole, "parallelism_info": []}]
         engine_sum = hashlib.sha256(whole.encode()).hexdigest()

@@ -17,6 +17,7 @@ import psutil
 import torch
 from tokenizers import Tokenizer
 
+from areal.engine import held
 from areal.engine.cache import KVCache
 from areal.engine.commands import Abort, Add, Answer, Continue, Flush, Load, Pause, PauseMode, SetVersion, Stop
 from areal.engine.model import Model
@@ -100,9 +101,7 @@ class EmbeddedEngine:
         self._loading = asyncio.Lock()
         self.update_open = False  # between begin_ and end_weight_update
         self.draining = False
-        self._checksums: dict[str, str] = {}
         weights = load_weights(options.model_path, self.config, dtype)
-        self._checksums = weights.checksums
         self.max_total_tokens = options.max_total_tokens or _token_budget(self.config, dtype, self.context)
         self._scheduler = Scheduler(
             Model(self.config, dtype, self.context),
@@ -135,10 +134,10 @@ class EmbeddedEngine:
         """Whether the scheduler's thread lives; paused is healthy."""
         return self._scheduler.alive
 
-    @property
-    def checksums(self) -> dict[str, str]:
-        """xxh3-64 of every tensor of the weights loaded last, by Hugging Face name."""
-        return self._checksums
+    async def checksums(self) -> dict[str, str]:
+        """xxh3-128 of every tensor of the weights in use, by Hugging Face name."""
+        weights = self._scheduler.weights
+        return await asyncio.get_running_loop().run_in_executor(None, held.checksums, weights, self.config)
 
     def submit(self, requests: list[GenerateRequest]) -> Subscription:
         """Queue requests. Raises BadRequest when one's rid is in use."""
@@ -195,10 +194,7 @@ class EmbeddedEngine:
                 return Answer(False, f"Failed to load the weights, the old ones stay: {error.message}")
             command = Load(weights, str(path), version, flush_cache, abort_all)
             self._scheduler.post(command)
-            answer = await _answer(command.done)
-            if answer.loaded:
-                self._checksums = weights.checksums
-            return answer
+            return await _answer(command.done)
 
     def _read(self, path: Path) -> Weights:
         if (path / "config.json").is_file():

@@ -91,6 +91,11 @@ class Scheduler:
         self._commands.put(command)
 
     @property
+    def weights(self) -> Weights:
+        """The weights in use; never changed in place."""
+        return self._weights
+
+    @property
     def alive(self) -> bool:
         """Whether the thread runs."""
         return self._thread.is_alive()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import xxhash
 from torch import Tensor
 
 from areal.engine.model_config import ModelConfig
@@ -54,12 +53,12 @@ class Weights:
     layers: tuple[Layer, ...]
     final_norm: Tensor  # [hidden]
     head: Tensor  # [vocab, hidden]; the embedding itself when tied
-    checksums: dict[str, str]  # xxh3-64 of each tensor as it lies in the file, by Hugging Face name
+    file_dtypes: dict[str, torch.dtype]  # of each tensor as it lies in the file, by Hugging Face name
 
 
 def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights:
     """Read a Hugging Face safetensors directory. Raises DataError naming the tensor that is missing or misshapen."""
-    raw, checksums = _read_tensors(path)
+    raw = _read_tensors(path)
     source = _Source(path, raw, dtype)
     hidden, vocab = config.hidden, config.vocab
     embedding = source.take("model.embed_tokens.weight", (vocab, hidden))
@@ -69,7 +68,7 @@ def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights
         layers=tuple(_layer(source, config, index) for index in range(config.layers)),
         final_norm=source.take("model.norm.weight", (hidden,)),
         head=head,
-        checksums=checksums,
+        file_dtypes={name: tensor.dtype for name, tensor in raw.items()},
     )
 
 
@@ -171,7 +170,7 @@ def _tensor(path: Path, header: TensorHeader, start: int, mapped: mmap.mmap) -> 
     )
 
 
-def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read_tensors(path: Path) -> dict[str, Tensor]:
     index = path / "model.safetensors.index.json"
     single = path / "model.safetensors"
     if index.is_file():
@@ -181,10 +180,6 @@ def _read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     else:
         raise DataError(f"{path} has no safetensors weights", fix="give the directory of a Hugging Face model")
     tensors: dict[str, Tensor] = {}
-    checksums: dict[str, str] = {}
     for name in files:
-        for key, tensor in read_shard(path / name).items():
-            tensors[key] = tensor
-            flat = tensor.contiguous().flatten().view(torch.uint8)
-            checksums[key] = xxhash.xxh3_64_hexdigest(flat.numpy().data)
-    return tensors, checksums
+        tensors |= read_shard(path / name)
+    return tensors

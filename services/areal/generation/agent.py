@@ -79,7 +79,7 @@ class Agent:
         self.limits = ModelLimits.from_dir(settings.model_path)
         self._api_key = secrets.token_hex(24)
         embedded = isinstance(settings.engine, EmbeddedEngine)
-        self.engine = EngineClient(settings.engine_port, self._api_key, many_aborts=embedded)
+        self.engine = EngineClient(settings.engine_port, self._api_key, embedded=embedded)
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aborts = Aborts(self.engine)

@@ -38,11 +38,11 @@ class ModelInfo:
 class EngineClient:
     """Connections to one engine. Control has its own: it never waits for one that a stream holds."""
 
-    def __init__(self, port: int, api_key: str | None = None, host: str = "127.0.0.1", *, many_aborts: bool) -> None:
-        """`many_aborts`: the engine ends many requests by one call, which stock SGLang does not."""
+    def __init__(self, port: int, api_key: str | None = None, host: str = "127.0.0.1", *, embedded: bool) -> None:
+        """`embedded`: the engine ends many requests by one call and tells checksums, which stock SGLang does not."""
         self._base = f"http://{host}:{port}"
         self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._many_aborts = many_aborts
+        self._embedded = embedded
         self._control = self._open(CONTROL_CONNECTIONS)
         self._data = self._open(0)
 
@@ -83,9 +83,16 @@ class EngineClient:
         if not answer.get("success"):
             raise EngineRefusal(f"the engine did not load {path}: {answer.get('message')}")
 
+    async def checksums(self) -> dict[str, str] | None:
+        """xxh3-128 of every tensor in use by its Hugging Face name; None from an engine that can't tell these."""
+        if not self._embedded:
+            return None
+        answer = await self._call("POST", "/weights_checker", {"action": "checksum"}, timeout_s=SCORE_S)
+        return {str(name): str(value) for name, value in answer["ranks"][0]["checksums"].items()}
+
     async def abort(self, rids: Sequence[str]) -> None:
         """End requests."""
-        if self._many_aborts and len(rids) > 1:
+        if self._embedded and len(rids) > 1:
             await self._call("POST", "/abort_request", {"rids": list(rids)})
             return
         for rid in rids:

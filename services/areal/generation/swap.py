@@ -158,10 +158,21 @@ class Swapper:
                 self._core.loaded(wanted.policy)
             raise Refusal("load", error.message) from error
 
+    async def _compare(self, wanted: Wanted, manifest: Manifest) -> None:
+        """What the engine says of its weights must be the manifest's: neighbours pass each other's canary."""
+        says = (await self._engine.model_info()).weight_version
+        if says != str(wanted.policy):
+            raise Refusal("digest", f"the engine says that it serves {says}, not {wanted.policy}")
+        for name, found in (await self._engine.checksums() or {}).items():
+            entry = manifest.tensors.get(name)
+            if entry is None or entry.xxh3 != found:
+                raise Refusal("digest", f"tensor {name!r} in the engine is not the one of {wanted.policy}")
+
     async def _judge(self, wanted: Wanted, manifest: Manifest) -> None:
         """Compare the engine's log-probabilities of the canary tokens with the trainer's."""
         canary = manifest.canary
         assert canary is not None
+        await self._compare(wanted, manifest)
         try:
             scored = await self._engine.score(canary.token_ids, str(wanted.policy))
         except EngineRefusal as error:
