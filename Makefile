@@ -69,7 +69,7 @@ docs:  ## Regenerate the generated pages of docs/
 
 bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
-	@for file in bench/bench_*.py bench/reward.py bench/rollout.py; do $(PY) $$file || exit 1; done
+	@for file in bench/bench_*.py bench/reward.py bench/rollout.py bench/weights.py; do $(PY) $$file || exit 1; done
 
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
