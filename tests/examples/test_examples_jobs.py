@@ -8,7 +8,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from areal.spec import load_job
+from areal.spec import Severity, check, load_job
 from areal.workflow import GenerationResult, TokenSpan
 from areal.workflow.episode import check_episode
 from areal.workflow.generation import as_ids
@@ -31,6 +31,9 @@ def module(name: str) -> ModuleType:
 def test_an_example_is_a_job_that_is_scored_and_says_how_to_run_it(path: Path) -> None:
     job = load_job(path)
     assert f"areal run examples/{path.name}" in path.read_text()
+    if not job.spec.is_rl:
+        assert not [finding for finding in check(job) if finding.severity is Severity.ERROR]
+        return
     if job.spec.reward.verifier is not None:
         assert (EXAMPLES / f"{path.stem}_data.py").exists()
         return

@@ -15,7 +15,8 @@ celtypes = celpy.celtypes
 
 FRACTIONS = {  # numbers that the API server's schema types as `number`
     "learningRate", "minLrRatio", "weightDecay", "eps", "gradClip", "clipLow", "clipHigh", "klCoefficient", "upper",
-    "temperature", "topP", "rewardBias", "groupDeadlineSeconds", "deadlineSeconds", "betas",
+    "temperature", "topP", "rewardBias", "groupDeadlineSeconds", "deadlineSeconds", "betas", "beta", "labelSmoothing",
+    "nllWeight",
 }  # fmt: skip
 
 

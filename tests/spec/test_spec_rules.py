@@ -63,7 +63,7 @@ def test_publication_deadlock_exactly_when_the_interval_exceeds_the_window(eta, 
         update={
             "spec": spec.spec.model_copy(
                 update={
-                    "algorithm": spec.spec.algorithm.model_copy(update={"max_staleness": eta}),
+                    "algorithm_block": spec.spec.algorithm.model_copy(update={"max_staleness": eta}),
                     "weight_sync": spec.spec.weight_sync.model_copy(update={"interval_steps": interval}),
                 }
             )

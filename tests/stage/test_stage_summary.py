@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from areal.ledger.audit import AuditReport
+from areal.ledger.audit_report import AuditReport
 from areal.local import summary_table
 from areal.stage import picture, report, summary
 from areal.stage.records import Records

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import grpc
 from areal.errors import ArealError, FencedError, InfraError
@@ -264,10 +264,17 @@ class ControllerLink:
         raise AssertionError("the delays never end")
 
 
+class Board(Protocol):
+    """What a trainer tells, and what it is asked for."""
+
+    telling: Telling
+    orders: Orders
+
+
 class TrainerControl(operations_grpc.TrainerControlServicer):
     """What operators ask the trainer."""
 
-    def __init__(self, link: ControllerLink, progress: ProgressCounter) -> None:
+    def __init__(self, link: Board, progress: ProgressCounter) -> None:
         self._link = link
         self._progress = progress
 

@@ -122,6 +122,21 @@ def init_model(
     return result
 
 
+def untrained(out: Path, *, seed: int = 0) -> MadeModel:
+    """Makes the same small model at `out` without teaching it anything: a start for `training: SFT`.
+
+    Raises ConfigError when `out` holds something that was not made here.
+    """
+    arguments: dict[str, Any] = {"recipe": RECIPE_VERSION, "untrained": True, "seed": seed}
+    if (made := _made_before(out, arguments)) is not None:
+        return made
+    from areal_trainer.tiny.architecture import make_model, make_tokenizer
+
+    facts = {"arguments": arguments, "steps": 0, "sampled": 0.0, "greedy": 0.0}
+    _save(out, make_model(seed), make_tokenizer(), facts)
+    return MadeModel(out, 0, 0.0, 0.0, cached=False)
+
+
 def _made_before(out: Path, arguments: dict[str, Any]) -> MadeModel | None:
     if not out.exists():
         return None
@@ -210,13 +225,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="init-model", description="Make and briefly train a small start model.")
     parser.add_argument("--out", type=Path, required=True, help="directory of the model")
-    parser.add_argument("--sft", type=Path, required=True, help="JSON lines to train on")
-    parser.add_argument("--validation", type=Path, required=True, help="JSON lines to stop by")
+    parser.add_argument("--sft", type=Path, help="JSON lines to train on")
+    parser.add_argument("--validation", type=Path, help="JSON lines to stop by")
+    parser.add_argument("--untrained", action="store_true", help="only make it: no --sft and --validation")
     parser.add_argument("--until", type=float, default=0.42, help="sampled validation accuracy to stop at")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     given = parser.parse_args(argv)
+    if given.untrained == (given.sft is not None or given.validation is not None) or (
+        not given.untrained and (given.sft is None or given.validation is None)
+    ):
+        parser.error("give --sft and --validation, or --untrained and neither")
     try:
+        if given.untrained:
+            made = untrained(given.out, seed=given.seed)
+            print(f"{made.path} {'is there already' if made.cached else 'is made'}, untrained")
+            return 0
         made = init_model(given.out, given.sft, given.validation, until=given.until, seed=given.seed, quiet=given.quiet)
     except ArealError as error:
         print(f"error: {error}", file=sys.stderr)

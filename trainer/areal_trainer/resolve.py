@@ -9,30 +9,18 @@ from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 
 from areal_trainer.settings import Paths, Settings
+from areal_trainer.trainings.desk import SupervisedSettings
 
 
 def settings_of(job: Path) -> Settings:
     """Read `resolved.json` and the secrets that it names."""
     resolved = ResolvedJob.load(job)
-    layout = resolved.layout
     login = login_of(resolved, "trainer")
     return Settings(
         name=resolved.job.metadata.name,
         uid=resolved.uid,
         spec=resolved.job.spec,
-        paths=Paths(
-            start_model=resolved.model_path,
-            tokenizer=resolved.tokenizer_path,
-            recipe=resolved.recipe_path,
-            hooks=resolved.hooks_path,
-            checkpoints=layout.checkpoints,
-            fences=layout.fences,
-            evidence=layout.evidence,
-            weights=layout.weights,
-            metrics=layout.metrics,
-            tensorboard=layout.tensorboard,
-            model=layout.model,
-        ),
+        paths=_paths(resolved),
         controller=resolved.endpoints.controller,
         redis=login.address,
         redis_user=login.username,
@@ -40,6 +28,44 @@ def settings_of(job: Path) -> Settings:
         token=_secret(resolved.token_path),
         bind=resolved.bind,
         patience_s=resolved.patience_s,
+    )
+
+
+def is_supervised(job: Path) -> bool:
+    """Whether a resolved job trains on fixed rows."""
+    return not ResolvedJob.load(job).job.spec.is_rl
+
+
+def supervised_settings_of(job: Path) -> SupervisedSettings:
+    """The same of a training on fixed rows, which has no store and no controller."""
+    resolved = ResolvedJob.load(job)
+    layout = resolved.layout
+    return SupervisedSettings(
+        name=resolved.job.metadata.name,
+        spec=resolved.job.spec,
+        paths=_paths(resolved),
+        dataset=layout.dataset,
+        evaluations=layout.evaluations,
+        cache=layout.root / "cache",
+        token=_secret(resolved.token_path),
+        bind=resolved.bind,
+    )
+
+
+def _paths(resolved: ResolvedJob) -> Paths:
+    layout = resolved.layout
+    return Paths(
+        start_model=resolved.model_path,
+        tokenizer=resolved.tokenizer_path,
+        recipe=resolved.recipe_path,
+        hooks=resolved.hooks_path,
+        checkpoints=layout.checkpoints,
+        fences=layout.fences,
+        evidence=layout.evidence,
+        weights=layout.weights,
+        metrics=layout.metrics,
+        tensorboard=layout.tensorboard,
+        model=layout.model,
     )
 
 

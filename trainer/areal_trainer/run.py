@@ -267,7 +267,7 @@ class _Desk:
     def finish(self) -> None:
         """The final model is on disk; the controller is told. Nothing is being published any more."""
         policy = PolicyId(self._feed.consumer.version, self._fence)
-        _copy_model(self._settings.paths.weights / policy.directory, self._settings.paths.model)
+        copy_model(self._settings.paths.weights / policy.directory, self._settings.paths.model)
         self._feed.finished()
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ def _reach(ledger: SyncLedger, patience_s: float, stopping: Callable[[], bool]) 
                 raise
 
 
-def _copy_model(version: Path, target: Path) -> None:
+def copy_model(version: Path, target: Path) -> None:
     """The final version as a plain Hugging Face directory, whole or not at all."""
     partial = target.with_name(target.name + ".tmp")
     shutil.rmtree(partial, ignore_errors=True)

@@ -8,38 +8,12 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
+from areal.ledger import audit_rows
+from areal.ledger.audit_report import AuditReport, is_finished, surviving
 from areal.ledger.evidence import Entry, Evidence, Start, read
 from areal.ledger.journal import JournalState, read_journal
-
-
-@dataclass(slots=True)
-class AuditReport:
-    """What became of every group. Lists are sorted group numbers."""
-
-    trained: int = 0  # groups
-    skipped: int = 0  # groups of these whose update was not finite
-    steps: int = 0
-    tombstoned: dict[str, int] = field(default_factory=dict)  # by reason
-    lost: list[int] = field(default_factory=list)
-    duplicated: list[int] = field(default_factory=list)
-    pending: int = 0  # in flight: above everything trained, of a run that has not finished
-    odd_batches: dict[int, int] = field(default_factory=dict)  # step → groups, where that is not B
-    trainers: int = 0
-    finished: bool = False
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def ok(self) -> bool:
-        """Whether nothing is lost, nothing was used twice, and the logs themselves are sound."""
-        return not (self.lost or self.duplicated or self.odd_batches or self.problems)
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json` and the run's summary."""
-        return {"ok": self.ok, **asdict(self), "odd_batches": {str(s): n for s, n in self.odd_batches.items()}}
 
 
 def audit(run_dir: Path, *, finished: bool | None = None) -> AuditReport:
@@ -48,7 +22,10 @@ def audit(run_dir: Path, *, finished: bool | None = None) -> AuditReport:
     `finished` says whether groups above the last trained one must be resolved too; by default the evidence tells.
     """
     journal_path = run_dir / "journal" / "controller.jsonl"
-    report = examine(read(run_dir / "evidence"), read_journal(journal_path), finished=finished)
+    evidence = read(run_dir / "evidence")
+    if any(start.fixed is not None for start in evidence.starts):
+        return audit_rows.examine(evidence, finished=finished)
+    report = examine(evidence, read_journal(journal_path), finished=finished)
     if report.trained and not journal_path.exists():
         report.problems.append("there is evidence of training, but no journal of the controller")
     return report
@@ -59,7 +36,7 @@ def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None 
     survivors = surviving(evidence)
     report = AuditReport(problems=list(evidence.problems), trainers=len({start.fence for start in evidence.starts}))
     report.problems += [f"the journal's line {number} is damaged" for number in journal.damaged]
-    report.finished = _finished(evidence) if finished is None else finished
+    report.finished = is_finished(evidence) if finished is None else finished
 
     steps_of: defaultdict[int, list[int]] = defaultdict(list)
     for entry in survivors:
@@ -83,25 +60,6 @@ def examine(evidence: Evidence, journal: JournalState, *, finished: bool | None 
     report.problems += [_how_duplicated(group, steps_of[group], journal) for group in report.duplicated]
     report.problems += [f"group {group} is neither whole in a step nor tombstoned" for group in report.lost]
     return report
-
-
-def surviving(evidence: Evidence) -> list[Entry]:
-    """Entries of the lineage that the run's model comes from, in order of steps.
-
-    An entry (s, f) survives unless a later fence started at or below s: that trainer went back before it.
-    """
-    survivors = [
-        entry
-        for entry in evidence.entries
-        if not any(start.fence > entry.fence and start.from_step <= entry.step for start in evidence.starts)
-    ]
-    return sorted(survivors, key=lambda entry: (entry.step, entry.fence))
-
-
-def _finished(evidence: Evidence) -> bool:
-    """Whether the newest trainer reached the end of the run."""
-    newest = max((start.fence for start in evidence.starts), default=0)
-    return any(fence == newest for fence, _ in evidence.finished)
 
 
 def _samples(entries: Iterable[Entry], starts: Iterable[Start], journal: JournalState) -> tuple[set[int], set[int]]:

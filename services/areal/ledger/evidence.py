@@ -25,6 +25,17 @@ class TrainedGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class FixedRows:
+    """A supervised training's plan: how many rows its dataset has, and how many it uses in all, repetitions counted.
+
+    Its groups are positions in that order, and each group's only sample is (row, xxh3 of the row).
+    """
+
+    rows: int
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
     """A trainer began at a checkpoint of `from_step`; from there on older trainers' entries are history."""
 
@@ -32,6 +43,7 @@ class Start:
     from_step: int
     batch_groups: int
     group_size: int
+    fixed: FixedRows | None = None  # of a supervised training
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +93,10 @@ class EvidenceLog:
         self.fence = fence
         self._writer = LineWriter(directory / f"trainer-{fence:08d}.jsonl")
 
-    def start(self, from_step: int, batch_groups: int, group_size: int) -> None:
+    def start(self, from_step: int, batch_groups: int, group_size: int, fixed: FixedRows | None = None) -> None:
         """Before anything else."""
-        self._append("start", from_step=from_step, batch_groups=batch_groups, group_size=group_size)
+        plan = {} if fixed is None else {"fixed": [fixed.rows, fixed.positions]}
+        self._append("start", from_step=from_step, batch_groups=batch_groups, group_size=group_size, **plan)
 
     def attempt(self, step: int, groups: Mapping[int, int]) -> None:
         """Before a step: its groups → their tokens."""
@@ -147,7 +160,9 @@ def _apply(evidence: Evidence, record: Record) -> None:
     fence = int(record["fence"])
     match record["kind"]:
         case "start":
-            evidence.starts.append(Start(fence, record["from_step"], record["batch_groups"], record["group_size"]))
+            fixed = FixedRows(*record["fixed"]) if "fixed" in record else None
+            sizes = record["batch_groups"], record["group_size"]
+            evidence.starts.append(Start(fence, record["from_step"], *sizes, fixed))
         case "attempt":
             evidence.attempts.append(Attempt(record["step"], fence, dict(record["groups"])))
         case "trained" | "skipped" as outcome:

@@ -74,7 +74,7 @@ def _fault(job: RLJob, field: str, error: ArealError) -> Finding:
 def _model(job: RLJob, model: Path, looked: Looked) -> None:
     """What the engine and the trainer would say of the model."""
     with looked.at("spec.model.path"):
-        if job.spec.generation.engine.type == "embedded":
+        if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
             try:
                 ModelConfig.from_dir(model)
             except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -35,8 +35,9 @@ def preflight(resolved: ResolvedJob) -> None:
         raise ConfigError(
             f"runs need Linux, this is {sys.platform}", fix="use a Linux machine, a container or a cluster"
         )
-    here = Place.here()
-    check_redis(here.redis_server)
+    here = Place.here(needs_redis=resolved.endpoints.redis is not None)
+    if resolved.endpoints.redis is not None:
+        check_redis(here.redis_server)
     deal(resolved.job.spec, role_instances(resolved.job, resolved.verifier), here.gpus)
     check_packages(resolved)
 
@@ -58,9 +59,10 @@ def check_redis(binary: str) -> None:
 
 def check_packages(resolved: ResolvedJob) -> None:
     """Refuse when a package that a role imports is not installed."""
-    needed = dict(_PACKAGES)
+    is_rl = resolved.job.spec.is_rl
+    needed = {name: extra for name, extra in _PACKAGES.items() if is_rl or extra == "trainer"}
     engine = resolved.job.spec.generation.engine
-    if isinstance(engine, SglangEngine) and engine.python is None:
+    if is_rl and isinstance(engine, SglangEngine) and engine.python is None:
         needed["sglang"] = "sglang (a package of its own)"
     if resolved.verifier == "math":
         needed["math_verify"] = "reward"

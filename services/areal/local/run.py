@@ -18,6 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from areal.data import Snapshot
 from areal.errors import BugError, DataError, ExitCode, InfraError
 from areal.launch.rows import child_of
 from areal.launch.service import SERVICE_NAME, LauncherService
@@ -82,7 +83,7 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
     server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService(supervisor.children), SERVICE_NAME)
     port = await server.start(0)
     await server.set_ready(True)
-    spec = resolved.job.spec
+    max_steps, max_staleness = _length(resolved)
     live = endpoints.LiveRun(
         name=resolved.name,
         pid=os.getpid(),
@@ -90,8 +91,8 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
         controller=resolved.endpoints.controller,
         roles=[row.name for row in rows],
         addresses=endpoints.addresses_of(rows),
-        max_steps=spec.algorithm.max_steps,
-        max_staleness=spec.algorithm.max_staleness,
+        max_steps=max_steps,
+        max_staleness=max_staleness,
     )
     endpoints.write(resolved.layout.endpoints, live)
     records = Records(resolved.layout.metrics, resolved.layout.evaluations)
@@ -116,6 +117,15 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
         await server.stop(0.1)
     restarts = {name: child.status.restarts for name, child in supervisor.children.items()}
     return outcome, restarts, source.generation_tps
+
+
+def _length(resolved: ResolvedJob) -> tuple[int, int]:
+    """The run's steps and its η; a training on fixed rows has no η."""
+    spec = resolved.job.spec
+    if spec.supervised is None:
+        return spec.algorithm.max_steps, spec.algorithm.max_staleness
+    rows = len(Snapshot(resolved.layout.dataset / "train"))
+    return spec.supervised.steps(rows), 0
 
 
 def _members(rows: Sequence[RoleRow], resolved: ResolvedJob) -> list[Member]:
@@ -188,6 +198,11 @@ def _account(
         )
     if unwritten is not None:
         raise unwritten
+    if result.get("updates") == 0 and not resolved.job.spec.is_rl:
+        raise DataError(
+            f"the run took {result['steps']} steps and none of them changed the model: every gradient was not finite",
+            fix="lower the learning rate, or look for rows without an answer",
+        )
     if result.get("updates") == 0:
         raise DataError(
             f"the run took {result['steps']} steps and none of them changed the model: {view.NO_GRADIENT}",

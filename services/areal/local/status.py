@@ -82,6 +82,11 @@ class RunView:
         return [step.reward for step in self.steps if step.reward is not None]
 
     @property
+    def losses(self) -> list[float]:
+        """Of a supervised training."""
+        return [step.fixed_loss for step in self.steps if step.fixed_loss is not None]
+
+    @property
     def stalled(self) -> str:
         return self.rollout.stalled if self.rollout else ""
 

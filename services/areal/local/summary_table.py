@@ -28,12 +28,27 @@ def table(summary: Mapping[str, Any], run_dir: Path) -> RenderableType:
     grid.add_row("status", Text(f"{summary['status']} after {summary['steps']} steps", style=f"bold {colour}"))
     grid.add_row("wall time", duration(summary["wallSeconds"]))
     grid.add_row("held-out", accuracy)
+    if (loss := summary.get("loss")) is not None:
+        return _supervised(grid, summary, loss, died, run_dir)
     grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
     grid.add_row("tombstones", tombstones)
     if (share := summary.get("sameRewardShare")) is not None:
         grid.add_row("signal", f"{share:.0%} of groups earned the same, {summary['updates']} updates")
     grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
     grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
+    grid.add_row("restarts", died)
+    grid.add_row("files", Text(str(run_dir)))
+    return Group(Text(), grid)
+
+
+def _supervised(
+    grid: Table, summary: Mapping[str, Any], loss: Mapping[str, float], died: str, run_dir: Path
+) -> RenderableType:
+    uses = summary.get("rowUses", {"fewest": 0, "most": 0})
+    times = f"{uses['fewest']}" if uses["fewest"] == uses["most"] else f"{uses['fewest']} to {uses['most']}"
+    grid.add_row("loss", f"{loss['first']:.4f} → {loss['last']:.4f}")
+    grid.add_row("rows", f"{summary['groups']['trained']} trained, each of the dataset's {times} times")
+    grid.add_row("tokens", f"training {rate(summary['tokensPerSecond']['training'])}")
     grid.add_row("restarts", died)
     grid.add_row("files", Text(str(run_dir)))
     return Group(Text(), grid)

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
+from areal.stage.records import best_of
 from areal.stage.wording import duration, rate
 from areal.v1 import rollout_pb2 as rollout
 
@@ -60,10 +61,10 @@ def held_out(view: RunView) -> str:
     if not view.held_out:
         return "—"
     first, last = view.held_out[0], view.held_out[-1]
-    best = max(view.held_out, key=lambda one: one.mean)
+    best = best_of(view.held_out)
     text = f"{first.mean:.3f}" if first is last else f"{first.mean:.3f} → {last.mean:.3f}"
     text += f" (v{last.version})"
-    return text if best.mean <= last.mean else f"{text}, best {best.mean:.3f} (v{best.version})"
+    return text if best.mean == last.mean else f"{text}, best {best.mean:.3f} (v{best.version})"
 
 
 def what_it_does(role: RoleState) -> str:
@@ -102,9 +103,11 @@ def line(view: RunView) -> str:
         parts.append(f"policy {view.policy}")
     if view.rewards:
         parts.append(f"reward {_recent(view.rewards):.3f}")
+    if view.losses:
+        parts.append(f"loss {view.losses[-1]:.4f}")
     if view.held_out:
         parts.append(f"held-out {held_out(view)}")
-    if view.steps:
+    if view.steps and not view.losses:
         parts.append(f"staleness {view.steps[-1].staleness_mean:.2f}")
     if view.generation_tps:
         parts.append(f"generation {rate(view.generation_tps)}")
@@ -150,6 +153,14 @@ def _figures(view: RunView) -> RenderableType:
     grid.add_column(min_width=30)
     grid.add_column(style="dim")
     grid.add_column()
+    if view.losses:
+        rows = [
+            ("loss", f"{view.losses[-1]:.4f} {sparkline(view.losses, 24)}", "training", rate(view.training_tps)),
+            ("held-out", held_out(view), "restarts", str(view.restarts)),
+        ]
+        for row in rows:
+            grid.add_row(*row)
+        return grid
     rewards, status = view.rewards, view.rollout
     reward = f"{_recent(rewards):.3f} {sparkline(rewards, 24)}" if rewards else "—"
     newest = view.steps[-1] if view.steps else None

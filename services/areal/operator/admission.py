@@ -49,6 +49,8 @@ class Admitted:
     def hot(self) -> HotFields:
         """What the controller should work with."""
         spec = self.job.spec
+        if (block := spec.supervised) is not None:
+            return HotFields(max_steps=block.max_steps or 0, max_staleness=0, max_concurrent_rollouts=0)
         return HotFields(
             max_steps=spec.algorithm.max_steps,
             max_staleness=spec.algorithm.max_staleness,

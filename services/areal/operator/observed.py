@@ -166,6 +166,7 @@ class TrainerReport:
     checkpoint_step: int  # 0 before the first
     checkpoint_at: float
     at: float
+    max_steps: int = 0  # as it knows them; 0 where it doesn't say
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,8 @@ def reported_step(reports: Reports, now: float) -> int | None:
 def trained_out(memory: Memory, reports: Reports, max_steps: int) -> Memory:
     """The memory of a job whose trainer says that it is done: its last step may have been reported by nobody."""
     in_force = reports.controller.hot.max_steps if reports.controller is not None else max_steps
+    if not in_force and reports.trainer is not None:  # a length given in epochs is the trainer's to know
+        in_force = reports.trainer.max_steps
     return replace(memory, step=max(memory.step, in_force))
 
 

@@ -141,8 +141,11 @@ def _progress(seen: Observed, memory: Memory, now: float) -> Json:
     found: dict[str, Any] = dict(seen.raw.get("status", {}).get("progress", {}))
     found["step"] = memory.step
     if seen.admitted is not None:
-        found["maxSteps"] = seen.admitted.hot.max_steps
-        found["groupsTrained"] = memory.step * seen.admitted.job.spec.algorithm.batch_size
+        trainer, spec = seen.reports.trainer, seen.admitted.job.spec
+        if steps := seen.admitted.hot.max_steps or (trainer.max_steps if trainer is not None else 0):
+            found["maxSteps"] = steps
+        if spec.is_rl:
+            found["groupsTrained"] = memory.step * spec.algorithm.batch_size
     report = seen.reports.controller
     if report is not None and now - report.at <= FRESH_S:
         found["maxSteps"] = report.hot.max_steps
@@ -166,7 +169,7 @@ _OLD_PACE = 0.8
 def _remaining(seen: Observed, memory: Memory, max_steps: int) -> Json:
     """How long the remaining steps take, by their pace so far; nothing before it can be said."""
     known = seen.memory
-    if memory.outcome is not None or memory.step_at is None or memory.step == known.step:
+    if memory.outcome is not None or memory.step_at is None or memory.step == known.step or not max_steps:
         return {"estimatedRemainingSeconds": 0} if memory.outcome is not None else {}
     began = max(memory.started_at or 0.0, known.step_at or 0.0)
     steps, seconds = memory.step - known.step, memory.step_at - began

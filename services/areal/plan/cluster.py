@@ -53,7 +53,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
     external = job.spec.replay.backend == "External"
-    users = redis_logins().values()
+    users = redis_logins().values() if job.spec.is_rl else ()
 
     def address(role: Role, purpose: str = "grpc") -> str:
         return f"{names.service_host(name, namespace, role)}:{spec_of(role).pod_ports[purpose]}"
@@ -72,8 +72,8 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         dataset=_dataset(job.spec.dataset),
         verifier=verifier,
         endpoints=Endpoints(
-            controller=address(Role.CONTROLLER),
-            redis=None if external else address(Role.REDIS, "main"),
+            controller=address(Role.CONTROLLER) if job.spec.is_rl else "",
+            redis=None if external or not job.spec.is_rl else address(Role.REDIS, "main"),
             reward=address(Role.REWARD) if verifier not in (None, "custom") else None,
             reward_custom=address(Role.REWARD_CUSTOM) if verifier == "custom" else None,
             rendezvous=f"{trainer}:{names.RENDEZVOUS_PORT}",
@@ -186,6 +186,8 @@ def _verifier(job: RLJob, recipe_source: str | None) -> Verifier | None:
     needs one, and a workflow of its own is taken to score by itself unless the job names `custom`.
     """
     spec = job.spec
+    if not spec.is_rl:
+        return None
     if spec.reward.verifier is not None or spec.recipe is None:
         return spec.reward.verifier
     if recipe_source is None:

@@ -76,12 +76,12 @@ def resolve(
         dataset=_dataset(job, base_dir),
         verifier=verifier,
         endpoints=Endpoints(
-            controller=f"{_HOST}:{table['controller']['grpc']}",
-            redis=f"{_HOST}:{table['redis']['main']}",
+            controller=address("controller") or "",
+            redis=address("redis", "main"),
             reward=address("reward"),
             reward_custom=address("reward-custom"),
         ),
-        redis_users={user: layout.redis_password(user) for user in redis_logins().values()},
+        redis_users={user: layout.redis_password(user) for user in redis_logins().values() if "redis" in table},
         ports=table,
     )
 
@@ -101,6 +101,8 @@ def recipe_file(job: RLJob, base_dir: Path) -> Path | None:
 
 def verifier_of(job: RLJob, recipe: Path | None) -> Verifier | None:
     """Who scores: what the job names, else the recipe's `reward`, else nobody but the workflow itself."""
+    if not job.spec.is_rl:
+        return None
     if job.spec.reward.verifier is not None:
         return job.spec.reward.verifier
     return "custom" if recipe is not None and defines(recipe, "reward") else None

@@ -24,7 +24,7 @@ from areal.spec.sources import Dataset
 Verifier = Literal["exact", "math", "code", "custom"]
 
 
-VERSION = "1.1"
+VERSION = "1.2"
 """Of `resolved.json`: the minor grows with each field that is added, the major when older readers would misread it."""
 
 _UNVERSIONED = "1.0"  # files without a version are of this one
@@ -37,8 +37,8 @@ class _Value(BaseModel):
 class Endpoints(_Value):
     """Addresses that roles dial, `host:port`. None: the job has no such role."""
 
-    controller: str
-    redis: str | None  # None: not the job's own; its URLs are in `redis_urls`
+    controller: str  # empty: the job has none
+    redis: str | None  # None: not the job's own; its URLs are in `redis_urls`, or it has none
     reward: str | None = None
     reward_custom: str | None = None
     rendezvous: str | None = None  # where the ranks of a gang of several pods meet

@@ -98,6 +98,7 @@ class RoleSpec:
     template_key: str  # its field of `podTemplate` and of a runtime's `roles`
     entry: str = ""  # `module:function` of AREAL_ROLE
     count: Count = lambda spec, verifier: 1
+    rl_only: bool = False  # a training on fixed rows generates and scores nothing, and goes without the role
     indexed: bool = False  # rows and pods are `<role>-<index>`
     gang: bool = False  # its pods are one distributed program: one row on one machine, restarted together in epochs
     ports: tuple[str, ...] = ("grpc", "metrics")
@@ -197,6 +198,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         program=Program.REDIS,
         workload="StatefulSet",
         template_key="redis",
+        rl_only=True,
         count=lambda spec, verifier: 0 if spec.replay.backend == "External" else 1,
         ports=("main",),
         start_s=30,
@@ -212,6 +214,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="reward",
+        rl_only=True,
         count=lambda spec, verifier: 0 if verifier in (None, "custom") else spec.reward.replicas,
         called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
         sealed=True,
@@ -224,6 +227,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="rewardCustom",
+        rl_only=True,
         count=lambda spec, verifier: spec.reward.replicas if verifier == "custom" else 0,
         called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function"),),
         run_parts=(_RECIPE,),
@@ -236,6 +240,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         entry="areal.rollout.controller.main:run",
         workload="Deployment",
         template_key="controller",
+        rl_only=True,
         depends_on=(Role.REDIS,),
         called_by=_CONTROLLER_CALLERS,
         redis_login="controller",
@@ -255,6 +260,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         entry="areal.generation.main:run",
         workload="StatefulSet",
         template_key="generation",
+        rl_only=True,
         count=lambda spec, verifier: spec.generation.replicas,
         indexed=True,
         ports=("grpc", "metrics", "engine"),
@@ -276,6 +282,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         entry="areal.rollout.worker.main:run",
         workload="StatefulSet",
         template_key="worker",
+        rl_only=True,
         count=lambda spec, verifier: spec.rollout.workers,
         indexed=True,
         drain_s=15,
@@ -376,7 +383,8 @@ def redis_logins() -> dict[Role, str]:
 
 def counts(spec: JobSpec, verifier: str | None) -> dict[Role, int]:
     """The long-running roles of a job and how many pods each has, in the order in which they are needed."""
-    pods = {role: ROLE_SPECS[role].count(spec, verifier) for role in long_running()}
+    roles = [role for role in long_running() if spec.is_rl or not ROLE_SPECS[role].rl_only]
+    pods = {role: ROLE_SPECS[role].count(spec, verifier) for role in roles}
     return {role: count for role, count in pods.items() if count}
 
 

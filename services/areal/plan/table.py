@@ -36,9 +36,9 @@ class Place:
     gpus: tuple[str, ...] = ()  # of this machine; in pods a device plugin deals them
 
     @classmethod
-    def here(cls) -> Place:
-        """This machine, with this interpreter. Raises ConfigError without a Redis server."""
-        redis = shutil.which("redis-server")
+    def here(cls, *, needs_redis: bool = True) -> Place:
+        """This machine, with this interpreter. Raises ConfigError without a Redis server where one is needed."""
+        redis = shutil.which("redis-server") or ("" if not needs_redis else None)
         if redis is None:
             raise ConfigError(
                 "there is no redis-server on PATH, and a run keeps its ledger in Redis",
@@ -88,7 +88,7 @@ def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRo
 
     Raises ConfigError when the job asks for more GPUs than the machine shows.
     """
-    where = Place.here() if place is None else place
+    where = Place.here(needs_redis=resolved.endpoints.redis is not None) if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
     dealt = deal(resolved.job.spec, instances, where.gpus)
     by_role: dict[Role, list[str]] = {}

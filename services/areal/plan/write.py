@@ -26,12 +26,9 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
     layout = resolved.layout
     try:
         make_directories(layout)
-        layout.redis.mkdir(exist_ok=True)
-        layout.redis.chmod(0o700)
         secret_in(layout.token)
-        passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in redis_logins().values()}
-        write_atomically(layout.redis_acl, redis_acl(resolved, passwords).encode(), private=True)
-        write_atomically(layout.redis_conf, redis_conf(resolved).encode(), private=True)
+        if resolved.endpoints.redis is not None:
+            _write_redis(resolved)
         if recipe is not None and resolved.recipe_path is not None:
             write_atomically(resolved.recipe_path, recipe.read_bytes())
         resolved.save()
@@ -41,6 +38,15 @@ def write_run(resolved: ResolvedJob, *, recipe: Path | None = None) -> ResolvedJ
             fix="Free space there, or choose another one with --run-dir.",
         ) from error
     return resolved
+
+
+def _write_redis(resolved: ResolvedJob) -> None:
+    layout = resolved.layout
+    layout.redis.mkdir(exist_ok=True)
+    layout.redis.chmod(0o700)
+    passwords = {user: secret_in(Path(resolved.redis_users[user])) for user in redis_logins().values()}
+    write_atomically(layout.redis_acl, redis_acl(resolved, passwords).encode(), private=True)
+    write_atomically(layout.redis_conf, redis_conf(resolved).encode(), private=True)
 
 
 def make_directories(layout: RunLayout) -> None:

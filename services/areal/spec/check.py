@@ -14,6 +14,7 @@ from areal.spec import (
     rules_gpus,
     rules_learning,
     rules_sources,
+    rules_trainings,
 )
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, locality_of, named_files, where_models_come_from
@@ -21,6 +22,7 @@ from areal.spec.locate import candidates, locate
 from areal.spec.rules import Facts, Finding, Rule, Severity
 
 RULES: tuple[Rule, ...] = (
+    *rules_trainings.RULES,
     *rules_sources.RULES,
     *rules_code.RULES,
     *rules_asynchrony.RULES,

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from areal.spec import numbers
+from areal.spec.algorithm import Algorithm
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import resolve
+from areal.spec.supervised import Supervised
 
 _FEW_VERSIONS = 6
 
@@ -13,6 +15,8 @@ _FEW_VERSIONS = 6
 def explain(job: RLJob) -> list[tuple[str, str]]:
     """Lines for people: a subject and a sentence each."""
     spec = job.spec
+    if spec.supervised is not None:
+        return _supervised(job, spec.supervised)
     algorithm, rollout, trainer = spec.algorithm, spec.rollout, spec.trainer
     eta = algorithm.max_staleness
     return [
@@ -55,6 +59,32 @@ def explain(job: RLJob) -> list[tuple[str, str]]:
     ]
 
 
+def _supervised(job: RLJob, block: Supervised) -> list[tuple[str, str]]:
+    spec = job.spec
+    unit = "pairs" if spec.dpo is not None else "rows"
+    length = _every(block.max_steps, "step") if block.max_steps else f"each of the {unit} {block.epochs or 1}×"
+    held_out = spec.dataset.evaluation is not None
+    rows = spec.evaluation.rows
+    return [
+        ("training", f"{spec.training}: on fixed {unit}; nothing is generated or scored"),
+        ("a step", f"{block.batch_size} {unit} of at most {block.max_tokens} tokens, in an order drawn from the seed"),
+        ("the run", length),
+        ("learning rate", _rate(block)),
+        (
+            "checkpoints",
+            f"every {_every(spec.checkpoint.interval_steps, 'step')}, the last {spec.checkpoint.keep} kept",
+        ),
+        (
+            "evaluation",
+            f"the loss on {rows if rows is not None else 'all'} held-out {unit} every "
+            f"{_every(spec.evaluation.interval_steps, 'step')}, and of the last version"
+            if held_out
+            else "none: the job has no held-out rows",
+        ),
+        ("processes", f"{spec.trainer.world_size} trainer"),
+    ]
+
+
 def _staleness(eta: int) -> str:
     if eta == 0:
         return "η = 0: synchronous, every token is made by the version that trains it"
@@ -82,7 +112,10 @@ def _checkpoints(job: RLJob) -> str:
 
 
 def _learning_rate(job: RLJob) -> str:
-    algorithm = job.spec.algorithm
+    return _rate(job.spec.algorithm)
+
+
+def _rate(algorithm: Algorithm | Supervised) -> str:
     peak = f"{algorithm.learning_rate:g} after {_every(algorithm.warmup_steps, 'step')} of warm-up"
     if algorithm.lr_schedule == "constant":
         return f"{peak}, then constant"

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import PrivateAttr, model_validator
 
+from areal.errors import BugError
 from areal.spec.algorithm import Algorithm
 from areal.spec.block import Block, Change, block_for, fields_of, knob, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
@@ -17,6 +18,8 @@ from areal.spec.gpu_defaults import on_gpus
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
+from areal.spec.supervised import Dpo, Sft, Supervised
+from areal.spec.supervised import Training as TrainingName
 from areal.spec.training import Checkpoint, Replay, Trainer, WeightSync
 
 
@@ -35,11 +38,16 @@ class JobSpec(Block):
     """What to train, on what, and how."""
 
     seed: int = knob(0, what="Of the data order and of sampling.", ge=0, lt=2**63)
+    training: TrainingName = knob(
+        "RL", what="What kind of run: RL has the block algorithm, SFT the block sft, DPO the block dpo."
+    )
     model: Model = knob(what="The start model.")
     recipe: Recipe | None = knob(None, what="The user's Python file.")
     dataset: Dataset = knob(what="Rows to train on and to measure.")
     rollout: Rollout = knob(Rollout, what="How answers are made.")
-    algorithm: Algorithm = knob(what="What is optimised.")
+    algorithm_block: Algorithm | None = knob(None, what="RL only: what is optimised.", alias="algorithm")
+    sft: Sft | None = knob(None, what="SFT only: supervised fine-tuning.")
+    dpo: Dpo | None = knob(None, what="DPO only: learning from pairs of answers.")
     reward: Reward = knob(Reward, what="Who scores.")
     generation: Generation = knob(Generation, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
@@ -74,6 +82,23 @@ class JobSpec(Block):
     def _engine_follows_gpus(cls, values: Any) -> Any:
         """Defaults of the engine where there are GPUs: as many as it is split over, and the trainer's precision."""
         return on_gpus(values) if isinstance(values, dict) else values
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """What an RL job optimises. Other trainings have none: whoever asks must know that it is RL."""
+        if self.algorithm_block is None:
+            raise BugError(f"a job of training {self.training} was asked for its algorithm")
+        return self.algorithm_block
+
+    @property
+    def supervised(self) -> Supervised | None:
+        """The block of a training on fixed rows; None for RL."""
+        return {"SFT": self.sft, "DPO": self.dpo}.get(self.training)
+
+    @property
+    def is_rl(self) -> bool:
+        """Whether answers are generated and scored while the run goes on."""
+        return self.training == "RL"
 
 
 class RLJob(Block):

@@ -71,11 +71,27 @@ class Finding:
 
 
 def rule(
-    id: str, field: str, says: str, *, fix: str, cel: str | None, severity: Severity = Severity.ERROR
+    id: str,
+    field: str,
+    says: str,
+    *,
+    fix: str,
+    cel: str | None,
+    severity: Severity = Severity.ERROR,
+    every_training: bool = False,
 ) -> Callable[[Predicate], Rule]:
-    """Declare a rule around its predicate."""
+    """Declare a rule around its predicate. It is asked of RL jobs only, unless it says something of every training."""
 
     def declare(broken: Predicate) -> Rule:
-        return Rule(id, field, says, fix, cel, severity, broken)
+        if every_training:
+            return Rule(id, field, says, fix, cel, severity, broken)
+
+        def of_rl(job: RLJob, facts: Facts) -> str | None:
+            return broken(job, facts) if job.spec.is_rl and job.spec.algorithm_block is not None else None
+
+        return Rule(id, field, says, fix, cel and f"{_NOT_RL} || ({cel})", severity, of_rl)
 
     return declare
+
+
+_NOT_RL = "self.spec.training != 'RL' || !has(self.spec.algorithm)"

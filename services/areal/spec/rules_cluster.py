@@ -55,6 +55,7 @@ def _every_pod(field: str, holds: str) -> str:
         f"!has(self.spec.model.uri) || self.spec.model.uri.matches('{_VOLUME}') || "
         f"self.spec.model.uri.matches('{_HUB}')"
     ),
+    every_training=True,
 )
 def model_uri(job: RLJob, facts: Facts) -> str | None:
     uri = job.spec.model.uri
@@ -67,6 +68,7 @@ def model_uri(job: RLJob, facts: Facts) -> str | None:
     "model.path is a directory, not an address.",
     fix="Name an address, like pvc://claim/path, in model.uri instead.",
     cel="!has(self.spec.model.path) || !self.spec.model.path.contains('://')",
+    every_training=True,
 )
 def model_path(job: RLJob, facts: Facts) -> str | None:
     path = job.spec.model.path
@@ -79,6 +81,7 @@ def model_path(job: RLJob, facts: Facts) -> str | None:
     "The recipe has exactly one of file and configMap.",
     fix="Keep recipe.file for a file, or recipe.configMap for a ConfigMap on a cluster.",
     cel="!has(self.spec.recipe) || has(self.spec.recipe.file) != has(self.spec.recipe.configMap)",
+    every_training=True,
 )
 def recipe_source(job: RLJob, facts: Facts) -> str | None:
     recipe = job.spec.recipe
@@ -101,6 +104,7 @@ def _volume_rule(id: str, field: str) -> Rule:
         f"A volume in {short} is written pvc://claim/path.",
         fix=f"Write {short} as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl.",
         cel=cel,
+        every_training=True,
     )
     def broken(job: RLJob, facts: Facts) -> str | None:
         source = {**named_files(job.spec), **hugging_face_paths(job.spec)}.get(field)
@@ -136,6 +140,7 @@ def external_redis(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.storage) || !has(self.spec.storage.claimName) || !(has(self.spec.storage.size) || "
         "has(self.spec.storage.storageClassName) || has(self.spec.storage.accessMode))"
     ),
+    every_training=True,
 )
 def storage_claim(job: RLJob, facts: Facts) -> str | None:
     storage = job.spec.storage
@@ -159,6 +164,7 @@ def storage_claim(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.failurePolicy.rules) || "
         "self.spec.failurePolicy.rules.all(r, self.spec.failurePolicy.rules.exists_one(s, s.name == r.name))"
     ),
+    every_training=True,
 )
 def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
     return _twice(rule.name for rule in job.spec.failure_policy.rules)
@@ -173,6 +179,7 @@ def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.runPolicy.cleanup) || "
         "self.spec.runPolicy.cleanup.all(c, self.spec.runPolicy.cleanup.exists_one(d, d.when == c.when))"
     ),
+    every_training=True,
 )
 def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
     return _twice(cleanup.when for cleanup in job.spec.run_policy.cleanup)
@@ -188,6 +195,7 @@ def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
         f"given.all(e, (e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}')) && "
         "given.exists_one(f, f.name == e.name))",
     ),
+    every_training=True,
 )
 def environment(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
@@ -204,6 +212,7 @@ def environment(job: RLJob, facts: Facts) -> str | None:
     "podTemplate's labels are none by which pods are found (areal.dev/…, app.kubernetes.io/name …).",
     fix="Use a prefix of your own.",
     cel=_every_pod("labels", f"given.all(l, !l.matches('{RESERVED_LABELS}'))"),
+    every_training=True,
 )
 def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, lambda patch: _reserved(patch.labels, RESERVED_LABELS))
@@ -215,6 +224,7 @@ def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     "podTemplate's annotations are not the operator's and loosen no confinement.",
     fix="Use a prefix of your own; what concerns confinement is the runtime's.",
     cel=_every_pod("annotations", f"given.all(l, !l.matches('{RESERVED_ANNOTATIONS}'))"),
+    every_training=True,
 )
 def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, lambda patch: _reserved(patch.annotations, RESERVED_ANNOTATIONS))
@@ -230,6 +240,7 @@ def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
         "given.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
         "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')))",
     ),
+    every_training=True,
 )
 def tolerations(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:

@@ -21,6 +21,7 @@ _SGLANG = "self.spec.generation.engine.type == 'sglang'"
         "self.spec.trainer.gpus == 0 || !has(self.spec.trainer.procPerNode) || "
         "self.spec.trainer.procPerNode == self.spec.trainer.gpus"
     ),
+    every_training=True,
 )
 def gpus_and_processes(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -68,6 +69,7 @@ def float32_on_gpu(job: RLJob, facts: Facts) -> str | None:
     fix="Set trainer.precision: bfloat16, or leave it out.",
     cel=f"self.spec.trainer.gpus == 0 || {PRECISION_CEL} == 'bfloat16'",
     severity=Severity.WARNING,
+    every_training=True,
 )
 def float32_trainer_on_gpu(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -138,6 +140,7 @@ def _pod_gpus(id: str, role: str, field: str, owner: str, count_cel: str) -> Rul
         f"GPUs of {role} pods are named once: {owner}.",
         fix=f"Remove {GPU} from podTemplate.{role}.resources, and set {owner}.",
         cel=f"{' || '.join(absent)} || ({' && '.join(lists)})",
+        every_training=role == "trainer",
     )
     def broken(job: RLJob, facts: Facts) -> str | None:
         asked = getattr(job.spec.pod_template, role).resources

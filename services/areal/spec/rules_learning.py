@@ -53,6 +53,7 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
         "!has(self.spec.trainer.mesh) || !has(self.spec.trainer.mesh.dp) || "
         f"self.spec.trainer.mesh.dp == self.spec.trainer.replicas * {PROCESSES_CEL}"
     ),
+    every_training=True,
 )
 def mesh(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
@@ -80,6 +81,7 @@ def micro_batch_too_small(job: RLJob, facts: Facts) -> str | None:
     "A packed row fits into a micro-batch: packLength ≤ microBatchTokens.",
     fix="Lower trainer.packLength, or leave it out.",
     cel="!has(self.spec.trainer.packLength) || self.spec.trainer.packLength <= self.spec.trainer.microBatchTokens",
+    every_training=True,
 )
 def pack_length(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer

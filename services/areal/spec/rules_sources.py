@@ -26,6 +26,7 @@ _AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
     f"metadata.name is a DNS label (RFC 1035) of at most {_LONGEST_NAME} characters.",
     fix="Use lower-case letters, digits and '-', beginning with a letter, for example digits-2.",
     cel=f"self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$') && size(self.metadata.name) <= {_LONGEST_NAME}",
+    every_training=True,
 )
 def name(job: RLJob, facts: Facts) -> str | None:
     given = job.metadata.name
@@ -40,6 +41,7 @@ def name(job: RLJob, facts: Facts) -> str | None:
     "Exactly one of model.path and model.uri is given.",
     fix="Keep model.path for a directory on this machine, or model.uri for a cluster.",
     cel="has(self.spec.model.path) != has(self.spec.model.uri)",
+    every_training=True,
 )
 def model_source(job: RLJob, facts: Facts) -> str | None:
     model = job.spec.model
@@ -65,6 +67,7 @@ _ONE_SOURCE_CEL = (
     "dataset.train has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
     fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.train.",
     cel=_ONE_SOURCE_CEL.format("self.spec.dataset.train"),
+    every_training=True,
 )
 def train_source(job: RLJob, facts: Facts) -> str | None:
     return _sources(job.spec.dataset.train)
@@ -76,6 +79,7 @@ def train_source(job: RLJob, facts: Facts) -> str | None:
     "dataset.evaluation has exactly one of jsonl, huggingFace, reasoningGym and recipe.",
     fix="Keep exactly one of jsonl, huggingFace, reasoningGym, recipe in dataset.evaluation.",
     cel="!has(self.spec.dataset.evaluation) || " + _ONE_SOURCE_CEL.format("self.spec.dataset.evaluation"),
+    every_training=True,
 )
 def evaluation_source(job: RLJob, facts: Facts) -> str | None:
     return _sources(job.spec.dataset.evaluation) if job.spec.dataset.evaluation else None
@@ -90,6 +94,7 @@ def evaluation_source(job: RLJob, facts: Facts) -> str | None:
         "has(self.spec.recipe) || (!has(self.spec.dataset.train.recipe) && "
         "(!has(self.spec.dataset.evaluation) || !has(self.spec.dataset.evaluation.recipe)))"
     ),
+    every_training=True,
 )
 def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
     dataset = job.spec.dataset
@@ -105,6 +110,7 @@ def recipe_dataset_without_recipe(job: RLJob, facts: Facts) -> str | None:
     "Evaluation is configured only where there are held-out rows.",
     fix="Add dataset.evaluation, or remove the evaluation block.",
     cel="!has(self.spec.evaluation) || has(self.spec.dataset.evaluation)",
+    every_training=True,
 )
 def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
     if "evaluation" not in job.spec.model_fields_set or job.spec.dataset.evaluation is not None:
@@ -299,6 +305,7 @@ def dataset_smaller_than_batch(job: RLJob, facts: Facts) -> str | None:
     fix="Lower evaluation.rows, or leave it out to use all.",
     cel=None,
     severity=Severity.WARNING,
+    every_training=True,
 )
 def evaluation_rows(job: RLJob, facts: Facts) -> str | None:
     wanted, there = job.spec.evaluation.rows, facts.evaluation_rows
@@ -347,6 +354,7 @@ def model_context(job: RLJob, facts: Facts) -> str | None:
     "The tokenizer makes no id that the model doesn't have.",
     fix="Use the tokenizer that belongs to the model.",
     cel=None,
+    every_training=True,
 )
 def vocabulary(job: RLJob, facts: Facts) -> str | None:
     tokenizer, model = facts.tokenizer_vocabulary, facts.model_vocabulary

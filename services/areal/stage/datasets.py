@@ -52,6 +52,8 @@ def located(source: DatasetSource, base_dir: Path, recipe: Path | None, split: s
 def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = ()) -> list[Column]:
     """Columns that every row must have, as far as the job tells. `needed`: by the recipe's `reward`, by name."""
     columns: list[Column] = []
+    if job.spec.supervised is not None:
+        return columns  # each row may have its own form: `areal.supervised.examples` looks at them
     if job.spec.rollout.workflow in _READS_PROMPT:
         columns.append(COLUMNS)
     if verifier in ("exact", "math"):

@@ -14,7 +14,7 @@ from areal.errors import DataError
 from areal.plan import ResolvedJob
 from areal.spec import Facts, RLJob
 from areal.spec.locate import locate
-from areal.stage.prompts import Prompts
+from areal.stage.prompts import measure_of
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def with_snapshots(resolved: ResolvedJob) -> Facts:
 
     layout = resolved.layout
     train = Snapshot(layout.dataset / "train")
-    prompts = Prompts(resolved.job, resolved.tokenizer_path, resolved.model_path)
+    prompts = measure_of(resolved.job, resolved.tokenizer_path, resolved.model_path)
     for index in range(len(train)):
         prompts.measure(f"{train.meta.source}, row {index + 1}", train.row(index))
     held_out = layout.dataset / "evaluation"

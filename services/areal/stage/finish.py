@@ -6,7 +6,8 @@ import json
 import logging
 
 from areal.errors import BugError
-from areal.ledger.audit import AuditReport, audit
+from areal.ledger.audit import audit
+from areal.ledger.audit_report import AuditReport
 from areal.plan import ResolvedJob
 from areal.stage import picture, report, summary
 from areal.stage.records import Records

@@ -20,7 +20,7 @@ from areal.spec import Facts, RLJob
 from areal.spec.sources import DatasetSource
 from areal.stage.datasets import located, required_columns
 from areal.stage.facts import Sources, model_facts, tokenizer_facts
-from areal.stage.prompts import Prompts
+from areal.stage.prompts import measure_of
 from areal.stage.recipe_probe import SLOW_S, RecipeParts, probe
 from areal.stage.weight_files import WeightFiles, look_at_weights
 
@@ -119,7 +119,7 @@ def _rows(
         verifier = verifier_of(job, sources.recipe)
     needed = parts.needs if parts is not None else ()
     readable = not any(field.startswith("spec.model") for field, _ in looked.faults)
-    prompts = Prompts(job, sources.tokenizer if readable else None, sources.model)
+    prompts = measure_of(job, sources.tokenizer if readable else None, sources.model)
     seen = peek(
         named,
         required=required_columns(job, verifier, needed),

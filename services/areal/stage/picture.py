@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from areal.stage.records import Records
-from areal.stage.report import COLOURS, smooth
+from areal.stage.report import COLOURS, curve, smooth
 
 _LIMIT_S = 60.0  # the first import builds a font cache
 
@@ -38,22 +38,22 @@ def main() -> None:
 
     run_dir = Path(sys.argv[1])
     records = Records(run_dir / "metrics.jsonl", run_dir / "evaluations.jsonl").refresh()
-    made = [(step.step + 1, step.reward) for step in records.steps if step.reward is not None]
+    what, held_out_what, made = curve(records)
     figure, axes = pyplot.subplots(figsize=(9, 4.5), dpi=120)
-    rewards = [reward for _, reward in made]
+    values = [value for _, value in made]
     versions = [version for version, _ in made]
-    axes.plot(versions, rewards, color=COLOURS[0], alpha=0.3, label="reward of a batch")
-    axes.plot(versions, smooth(rewards, max(1, len(made) // 40)), color=COLOURS[1], label="reward, smoothed")
+    axes.plot(versions, values, color=COLOURS[0], alpha=0.3, label=f"{what} of a batch")
+    axes.plot(versions, smooth(values, max(1, len(made) // 40)), color=COLOURS[1], label=f"{what}, smoothed")
     held_out = records.held_out
     axes.plot(
         [one.version for one in held_out],
         [one.mean for one in held_out],
         "o-",
         color=COLOURS[2],
-        label="held-out accuracy",
+        label=held_out_what,
     )
     axes.set_xlabel("policy version")
-    axes.set_ylim(0, 1.02 if max([*rewards, *(one.mean for one in held_out), 0.0]) <= 1.0 else None)
+    axes.set_ylim(0, 1.02 if max([*values, *(one.mean for one in held_out), 0.0]) <= 1.0 else None)
     axes.grid(alpha=0.25)
     axes.legend(loc="lower right")
     axes.set_title(run_dir.name)

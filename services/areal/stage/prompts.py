@@ -8,16 +8,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from areal.errors import ArealError
 from areal.spec import RLJob
+from areal.supervised.examples import sequences_of
 from areal.workflow.prompt import COLUMNS, prompt_of
 from areal.workflow.tokenizer import Tokenizer
 
 READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
 _FIRST_ROWS = 64
+_EXAMPLES = 2_000
 _SPECIAL = 4  # tokens that a tokenizer may put around a text without a template
+
+
+class Measure(Protocol):
+    """What looks at each row of a dataset before a run."""
+
+    longest: int | None  # tokens of a prompt
+    place: str
+    too_long: int
+
+    def measure(self, place: str, row: Mapping[str, Any]) -> None: ...
+
+
+def measure_of(job: RLJob, tokenizer_dir: Path | None, model_dir: Path | None) -> Measure:
+    """Who looks at the rows of a job: prompts for RL, whole examples for a training on fixed rows."""
+    if job.spec.supervised is None:
+        return Prompts(job, tokenizer_dir, model_dir)
+    return Fixed(job, tokenizer_dir, model_dir)
+
+
+class Fixed:
+    """Looks whether rows can be made into examples of a supervised training."""
+
+    longest: int | None = None
+    place = ""
+    too_long = 0
+
+    def __init__(self, job: RLJob, tokenizer_dir: Path | None, model_dir: Path | None) -> None:
+        self._job = job
+        self._tokenizer: Tokenizer | None = None
+        self._rows = 0
+        if tokenizer_dir is not None:
+            try:
+                self._tokenizer = Tokenizer.from_dir(tokenizer_dir, model_dir=model_dir)
+            except ArealError:
+                self._tokenizer = None  # who loads it for the run says why
+
+    def measure(self, place: str, row: Mapping[str, Any]) -> None:
+        """Look at one of the first rows; the trainer encodes all of them. Raises DataError, naming the row's place."""
+        self._rows += 1
+        if self._tokenizer is None or self._rows > _EXAMPLES:
+            return
+        try:
+            sequences_of(row, self._tokenizer, self._job.spec)
+        except ArealError as error:
+            raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
 
 
 class Prompts:

@@ -7,7 +7,7 @@ is left for the next reading; of a step trained again after a restart the newest
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class Step:
     groups: int = 0
     loss: float | None = None  # None where it was not finite
     sequences: int = 0
+    fixed_loss: float | None = None  # the loss of a supervised training, which has no reward
     same_reward_groups: int = 0  # groups whose samples all earned the same: they teach nothing
 
     @property
@@ -56,6 +57,14 @@ class HeldOut:
     mean: float
     rows: int = 0
     at: float = 0.0
+    is_loss: bool = False  # then the lowest is the best, else an accuracy's highest
+
+
+def best_of(held_out: Sequence[HeldOut]) -> HeldOut:
+    """The best of some evaluations; of equals the first."""
+    if held_out[0].is_loss:
+        return min(held_out, key=lambda one: one.mean)
+    return max(held_out, key=lambda one: one.mean)
 
 
 _WAITING = ("wait",)
@@ -109,7 +118,11 @@ class Records:
             if "version" in entry and entry.get("mean") is not None:
                 version = int(entry["version"])
                 self._held_out[version] = HeldOut(
-                    version, float(entry["mean"]), int(entry.get("rows", 0)), float(entry.get("at", 0.0))
+                    version,
+                    float(entry["mean"]),
+                    int(entry.get("rows", 0)),
+                    float(entry.get("at", 0.0)),
+                    entry.get("metric") == "loss",
                 )
         return self
 
@@ -146,6 +159,7 @@ def step_of(entry: Mapping[str, Any]) -> Step | None:
         loss=None if entry.get("loss") is None else float(entry["loss"]),
         sequences=int(entry.get("sequences") or 0),
         same_reward_groups=int(entry.get("zero_variance_groups") or 0),
+        fixed_loss=float(entry["loss"]) if "training" in entry and entry.get("loss") is not None else None,
         seconds=float(entry.get("wall_s") or 0.0),
         phases={str(name): float(seconds) for name, seconds in (entry.get("seconds") or {}).items()},
         at=float(entry.get("at") or 0.0),

@@ -38,22 +38,34 @@ class Series:
     faint: bool = False
 
 
+_VERSION, _AGE = "policy version", "versions"
+
+
 def smooth(values: Sequence[float], window: int) -> list[float]:
     """Centred moving average; shorter at the ends."""
     half = window // 2
     return [sum(part) / len(part) for at in range(len(values)) if (part := values[max(0, at - half) : at + half + 1])]
 
 
+def curve(records: Records) -> tuple[str, str, list[tuple[int, float]]]:
+    """What a run's curve shows, of batches and of held-out rows, and its points (version, value)."""
+    losses = [(step.step + 1, step.fixed_loss) for step in records.steps if step.fixed_loss is not None]
+    if losses:
+        return "loss", "held-out loss", losses
+    rewards = [(step.step + 1, step.reward) for step in records.steps if step.reward is not None]
+    return "reward", "held-out accuracy", rewards
+
+
 def page(name: str, summary: Mapping[str, Any], records: Records, about: Sequence[tuple[str, str]] = ()) -> str:
     """The whole page. `about` says what was run, as (subject, sentence)."""
     steps = records.steps
-    made = [(step.step + 1, step.reward) for step in steps if step.reward is not None]
+    what, held_out_what, made = curve(records)
     window = max(1, len(made) // 40)
-    means = smooth([reward for _, reward in made], window)
+    means = smooth([value for _, value in made], window)
     learning = [
-        Series("reward of a batch", [(x, y) for x, y in made], faint=True),
-        Series("reward, smoothed", [(x, y) for (x, _), y in zip(made, means, strict=True)]),
-        Series("held-out accuracy", [(one.version, one.mean) for one in records.held_out], dots=True),
+        Series(f"{what} of a batch", [(x, y) for x, y in made], faint=True),
+        Series(f"{what}, smoothed", [(x, y) for (x, _), y in zip(made, means, strict=True)]),
+        Series(held_out_what, [(one.version, one.mean) for one in records.held_out], dots=True),
     ]
     ages = [
         Series("mean", [(step.step + 1, step.staleness_mean) for step in steps]),
@@ -65,14 +77,13 @@ def page(name: str, summary: Mapping[str, Any], records: Records, about: Sequenc
         f"<h1>{html.escape(name)}</h1>",
         _figures(summary),
         _rows(about),
-        "<h2>Reward</h2>",
-        line_chart([series for series in learning if series.points], "policy version", low=0.0),
-        "<h2>Staleness of trained tokens</h2>",
-        line_chart([series for series in ages if series.points], "policy version", low=0.0, unit="versions"),
-        "<h2>Loss</h2>",
-        line_chart([losses], "policy version"),
+        f"<h2>{what.capitalize()}</h2>",
+        line_chart([series for series in learning if series.points], _VERSION, low=0.0),
+        *([] if what == "loss" else ["<h2>Staleness of trained tokens</h2>"]),
+        *([] if what == "loss" else [line_chart([line for line in ages if line.points], _VERSION, low=0.0, unit=_AGE)]),
+        *([] if what == "loss" else ["<h2>Loss</h2>", line_chart([losses], _VERSION)]),
         "<h2>Length of a sequence, prompt included</h2>",
-        line_chart([lengths], "policy version", low=0.0, unit="tokens"),
+        line_chart([lengths], _VERSION, low=0.0, unit="tokens"),
         "<h2>Time of a step by phase</h2>",
         phase_chart(steps),
         "<h2>Summary</h2>",

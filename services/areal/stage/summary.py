@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from areal.files import write_atomically
-from areal.ledger.audit import AuditReport
-from areal.stage.records import Records
+from areal.ledger.audit_report import AuditReport
+from areal.stage.records import Records, best_of
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def make(
         "wallSeconds": round(wall, 1),
         "heldOut": {
             "first": held_out[0].mean if held_out else None,
-            "best": max(one.mean for one in held_out) if held_out else None,
+            "best": best_of(held_out).mean if held_out else None,
             "last": held_out[-1].mean if held_out else None,
         },
         "groups": {
@@ -71,6 +71,10 @@ def make(
             "training": round(trained_tokens / training_s, 1) if training_s > 0 else 0,
         },
     }
+    if losses := [step.fixed_loss for step in steps if step.fixed_loss is not None]:
+        summary["loss"] = {"first": round(losses[0], 6), "last": round(losses[-1], 6)}
+    if audit.used is not None:
+        summary["rowUses"] = {"fewest": audit.used[0], "most": audit.used[1]}
     if ending.reason:
         summary["reason"] = ending.reason
     if audit.problems:

@@ -83,6 +83,20 @@ class Tokenizer:
         """Whether chats can be rendered."""
         return self._template_text is not None
 
+    @property
+    def end_texts(self) -> list[str]:
+        """The texts of the tokens that end an answer."""
+        return [text for token in sorted(self.eos_ids) if (text := self._fast.id_to_token(token))]
+
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends an answer without a chat template: the tokenizer's `eos_token`, else the model's first.
+
+        None when there is none.
+        """
+        named = self._fast.token_to_id(self._special.get("eos_token", ""))
+        return int(named) if named is not None else min(self.eos_ids, default=None)
+
     def encode(self, text: str, *, special: bool = True) -> Ids:
         """Token ids `[tokens]`; with `special`, also the ones that the tokenizer puts around a text."""
         return as_ids(self._fast.encode(text, add_special_tokens=special).ids)

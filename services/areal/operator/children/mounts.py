@@ -130,7 +130,8 @@ def _access(w: Wanted, role: Role) -> list[Json]:
     external = w.job.spec.replay.external if w.resolved.redis_urls else None
     row = spec_of(role)
     login = row.redis_login
-    keys = [key for key in row.secret_keys if external is None or login is None or key != password_key(login)]
+    own = Role.REDIS in w.roles
+    keys = [key for key in row.secret_keys if own or login is None or key != password_key(login)]
     found: list[Json] = []
     if keys:
         items = [{"key": key, "path": key} for key in keys]

@@ -125,7 +125,8 @@ class Asker:
         answer = await _answer(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=ASK_S))
         if answer is None:
             return None
-        return TrainerReport(answer.step, answer.checkpoint_step, answer.checkpoint_at, self._clock())
+        said = answer
+        return TrainerReport(said.step, said.checkpoint_step, said.checkpoint_at, self._clock(), said.max_steps)
 
     async def _launcher(self, key: Key, targets: Targets, pod: Pod) -> LauncherReport | None:
         stub = operations_grpc.LauncherStub(self._channel(key, pod, LAUNCHER_PORT, targets.token))

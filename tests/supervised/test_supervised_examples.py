@@ -1,0 +1,93 @@
+"""Rows become sequences whose trained tokens are the assistant's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from areal.errors import DataError
+from areal.supervised.examples import Example, example, pair
+from areal.workflow.tokenizer import Tokenizer
+from support import tiny_job
+
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role[0] }}>{{ m.content }}{% if m.role == 'assistant' %}.{% endif %}"
+    "{{ '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}<a>{% endif %}"
+)
+
+
+@pytest.fixture
+def plain(tmp_path: Path) -> Tokenizer:
+    tiny_job.make_model(tmp_path / "model")
+    return Tokenizer.from_dir(tmp_path / "model")
+
+
+@pytest.fixture
+def chatty(tmp_path: Path) -> Tokenizer:
+    """One token a character; `.` ends an answer."""
+    from tokenizers import Tokenizer as Fast
+    from tokenizers import models, pre_tokenizers
+
+    letters = {character: place for place, character in enumerate(map(chr, range(10, 127)))}
+    fast = Fast(models.WordLevel(letters, unk_token="?"))
+    fast.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    folder = tmp_path / "chat"
+    folder.mkdir()
+    fast.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"vocab_size": 200, "eos_token_id": letters["."]}))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return Tokenizer.from_dir(folder)
+
+
+def trained(found: Example, tokenizer: Tokenizer) -> str:
+    return tokenizer.decode(found.ids[found.mask].tolist(), skip_special=False).replace(" ", "")
+
+
+def test_a_prompt_and_an_answer_train_the_answer_and_its_end(plain: Tokenizer) -> None:
+    found = example({"prompt": "12=", "answer": "21"}, plain)
+    assert found.ids.tolist() == [1, 2, 10, 2, 1, 11]
+    assert found.mask.tolist() == [False] * 3 + [True] * 3
+    assert found.cut(4).trained == 1
+
+
+def test_of_a_chat_every_turn_of_the_assistant_is_trained_and_nothing_between(chatty: Tokenizer) -> None:
+    chat = [
+        {"role": "user", "content": "hi"},
+        {"role": "assistant", "content": "yes"},
+        {"role": "user", "content": "more"},
+        {"role": "assistant", "content": "no"},
+    ]
+    found = example({"messages": chat}, chatty)
+    assert trained(found, chatty) == "yes.no."
+    assert len(found.ids) == len("<u>hi\n<a>yes.\n<u>more\n<a>no.\n")
+
+
+def test_a_pair_shares_its_prompt_and_trains_the_last_turn_of_each_side(chatty: Tokenizer) -> None:
+    history = [{"role": "user", "content": "hi"}]
+    sides = {side: [{"role": "assistant", "content": side}] for side in ("chosen", "rejected")}
+    by_messages = pair({"prompt": history, **sides}, chatty)
+    by_text = pair({"prompt": "hi", "chosen": "chosen", "rejected": "rejected"}, chatty)
+    assert [trained(one, chatty) for one in by_messages] == ["chosen.", "rejected."]
+    for one, other in zip(by_messages, by_text, strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.mask.tolist() == other.mask.tolist()
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"prompt": "1="}, "answer"),
+        ({"answer": "1"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "1"}]}, "assistant"),
+    ],
+)
+def test_a_row_without_an_answer_is_refused_by_name(plain: Tokenizer, row: dict[str, object], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        example(row, plain)
+
+
+def test_a_pair_without_a_side_is_refused(plain: Tokenizer) -> None:
+    with pytest.raises(DataError, match="'rejected'"):
+        pair({"prompt": "1=", "chosen": "1"}, plain)

@@ -1,0 +1,157 @@
+"""Rank 0's side of a supervised run: fence, evidence, metrics, the role's server, and the model at the end."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal.errors import FencedError
+from areal.ledger import evidence as evidence_room
+from areal.ledger import fences
+from areal.ledger.evidence import EvidenceLog, FixedRows, TrainedGroup
+from areal.net.server import GrpcServer
+from areal.net.thread import LoopThread
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.spec.job import JobSpec
+from areal.supervised.order import Order
+from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.values.policy import PolicyId
+from areal.weights.publish import publish
+from torch import Tensor
+
+from areal_trainer.checkpoint.catalog import Began
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.control import Orders, Telling, TrainerControl
+from areal_trainer.engine.group import Message
+from areal_trainer.publish.files import side_files, sources
+from areal_trainer.run import Ports, copy_model
+from areal_trainer.settings import Paths
+from areal_trainer.trainings.reporting import Reporter
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SupervisedSettings:
+    """One supervised trainer."""
+
+    name: str
+    spec: JobSpec
+    paths: Paths
+    dataset: Path
+    evaluations: Path
+    cache: Path
+    token: str
+    bind: str = "127.0.0.1"
+
+
+class Desk:
+    """Rank 0's files, its server, and what it tells."""
+
+    def __init__(self, settings: SupervisedSettings, ports: Ports) -> None:
+        self._settings = settings
+        self._ports = ports
+        self._progress = ProgressCounter()
+        self._metrics = RoleMetrics("trainer", settings.name)
+        self._thread = LoopThread()
+        self.telling, self.orders = Telling(), Orders()
+        self._closing: list[Callable[[], None]] = [self._thread.stop]
+
+    def restore(self, checkpointer: Checkpointer) -> Message:
+        """Which checkpoint to go on from, and this trainer's fence."""
+        paths = self._settings.paths
+        starts = evidence_room.read(paths.evidence).starts
+        found = checkpointer.newest([Began(start.fence, start.from_step) for start in starts])
+        self._fence = fences.allocate(paths.fences, "trainer")
+        return Message({"checkpoint": str(found.path) if found else None, "fence": self._fence}, {})
+
+    def serve(self, steps: int) -> None:
+        """Open the role's server: it is ready when the rows are."""
+        self.telling.max_steps = steps
+        self._metrics.serve(self._ports.metrics, self._settings.bind)
+        waits = WaitRegistry("trainer")
+
+        async def serve() -> GrpcServer:
+            server = GrpcServer("trainer", self._settings.token, waits=waits, progress=self._progress)
+            control = TrainerControl(self, self._progress)
+            server.add(operations_grpc.add_TrainerControlServicer_to_server, control, "areal.v1.TrainerControl")
+            await server.start(self._ports.grpc, self._settings.bind)
+            await server.set_ready(True)
+            return server
+
+        server = self._thread.call(serve(), 10.0)
+        self._closing.append(lambda: self._thread.call(server.stop(0.2), 5.0))
+
+    def start(self, step: int, order: Order) -> None:
+        """Leave evidence of this start, before any step of it."""
+        settings, paths = self._settings, self._settings.paths
+        self._evidence = EvidenceLog(paths.evidence, self._fence)
+        self._evidence.start(step, order.batch, 1, FixedRows(order.rows, order.positions))
+        self.reporter = Reporter(
+            settings.spec.training, self._fence, paths.metrics, settings.evaluations, paths.tensorboard, self._metrics
+        )
+        self._closing += [self.reporter.close, self._evidence.close]
+        self.telling.step = self.telling.checkpoint_step = step
+        self._progress.policy_id = str(PolicyId(step, self._fence))
+
+    def trained(
+        self, step: int, used: Sequence[TrainedGroup], figures: Mapping[str, object], seconds: Mapping[str, float], *,
+        applied: bool,
+    ) -> None:  # fmt: skip
+        """A step's gradient is in the weights, or was left out."""
+        if applied:
+            self._evidence.trained(step, used)
+        else:
+            self._evidence.skipped(step, used)
+            self.telling.skipped_steps += 1
+        self.reporter.step(step, figures, seconds)
+        self.telling.step = step + 1
+        self.telling.next_group = used[-1].group + 1
+        self._progress.policy_id = str(PolicyId(step + 1, self._fence))
+        self._progress.advance()
+
+    def saved(self, step: int, path: Path, seconds: float) -> None:
+        """A checkpoint is on disk."""
+        status = path.stat()
+        self.reporter.checkpoint(seconds, sum(file.stat().st_size for file in path.iterdir()))
+        self.telling.checkpoint_step, self.telling.checkpoint_at = step, status.st_mtime
+        self.orders.asked = False
+        self._progress.advance()
+
+    def wants_save(self) -> bool:
+        """Whether somebody asked for a checkpoint."""
+        return self.orders.asked
+
+    def still_mine(self) -> None:
+        """Raise FencedError when a newer trainer has begun."""
+        newest = fences.newest(self._settings.paths.fences, "trainer")
+        if newest != self._fence:
+            raise FencedError(f"trainer fence {self._fence} is over: {newest} has begun")
+
+    def export(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> None:
+        """Write the final model whole, then say that the run is done."""
+        paths = self._settings.paths
+        self.still_mine()
+        self.doing("export")
+        publish(paths.weights, policy, sources(tensors), None, side_files(paths.start_model, paths.tokenizer))
+        copy_model(paths.weights / policy.directory, paths.model)
+        shutil.rmtree(paths.weights / policy.directory, ignore_errors=True)  # nobody serves it
+        self._evidence.finished(policy.version)
+        self.telling.finished = True
+
+    def doing(self, phase: str) -> None:
+        """Say in a word what goes on."""
+        self._progress.doing = self.telling.phase = phase
+
+    def close(self) -> None:
+        """Give back everything that was opened, newest first."""
+        for close in reversed(self._closing):
+            try:
+                close()
+            except (OSError, TimeoutError) as error:
+                _log.warning("closing: %s", error)

@@ -1,0 +1,136 @@
+"""SFT and DPO as a run sees them: a batch's objective, and the figures of held-out rows."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from areal.errors import BugError
+from areal.files import write_atomically
+from areal.spec.job import JobSpec
+from numpy.typing import NDArray
+
+from areal_trainer.data.batch import TokenBatch
+from areal_trainer.trainings import objective
+from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.objective import Objective, PairLoss, per_sequence
+from areal_trainer.trainings.rows import Rows
+
+_log = logging.getLogger(__name__)
+
+
+class Kind(Protocol):
+    """One kind of supervised training. Every method is a collective."""
+
+    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+        """Before the checkpoint is loaded: what the start model must say of the rows that will be used."""
+
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch) -> Objective:
+        """The loss of a batch around the present weights."""
+
+    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+        """Figures of held-out rows, `loss` among them."""
+
+
+def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> Kind:
+    """The training that a job names; `cache` is a directory for what is computed once."""
+    if spec.sft is not None:
+        return Sft(learner, spec)
+    if spec.dpo is not None:
+        return Dpo(learner, spec, cache, model_digest)
+    raise BugError(f"training {spec.training} has no loop here")
+
+
+class Sft:
+    """Supervised fine-tuning."""
+
+    def __init__(self, learner: Learner, spec: JobSpec) -> None:
+        assert spec.sft is not None
+        self._learner = learner
+        self._options = spec.sft
+
+    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+        """Nothing: the loss knows no other model."""
+
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch) -> Objective:
+        return objective.sft(batch, self._options.loss_aggregation)
+
+    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+        """`loss`: mean over tokens. `answer_probability`: mean probability of a whole answer, sampled as it is."""
+        total, tokens, likely = 0.0, 0, 0.0
+        for _, batch in rows.chunks(used):
+            mask = batch.trainable()
+            sums = per_sequence(batch, np.where(mask, self._learner.logprobs(batch), 0.0).astype(np.float64))
+            total -= float(sums.sum())
+            tokens += int(mask.sum())
+            likely += float(np.exp(sums[batch.has_signal()]).sum())
+        loss = total / max(tokens, 1)
+        return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "answer_probability": likely / len(used)}
+
+
+class Dpo:
+    """Preference learning against the start model, whose log-probabilities are computed once and kept."""
+
+    def __init__(self, learner: Learner, spec: JobSpec, cache: Path, model_digest: str) -> None:
+        assert spec.dpo is not None
+        block = spec.dpo
+        self._learner = learner
+        self._options = PairLoss(block.beta, block.loss, block.label_smoothing, block.nll_weight)
+        self._cache = cache
+        self._facts = {"model": model_digest, "maxTokens": block.max_tokens, "chatTemplate": block.chat_template}
+        self._reference: dict[str, NDArray[np.float64]] = {}  # by dataset: [rows, 2], NaN where not computed
+
+    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+        """Σ log-probabilities of both answers of each pair under the start model; read where they were kept."""
+        ranks = self._learner.engine.ranks
+        table = np.full((len(rows), 2), np.nan)
+        file = self._cache / f"reference-{rows.digest[:16]}.npz"
+        if (kept := self._read(file, table.shape)) is not None:
+            table = kept
+        missing = [row for row in used if np.isnan(table[row]).any()]
+        ranks.barrier()  # nobody writes before all have read
+        if missing:
+            _log.info("the start model scores %d pairs", len(missing))
+        for part, batch in rows.chunks(missing):
+            masked = np.where(batch.trainable(), self._learner.logprobs(batch), 0.0).astype(np.float64)
+            table[np.asarray(part)] = per_sequence(batch, masked).reshape(-1, 2)
+        if missing and ranks.first:
+            self._write(file, table)
+        self._reference[rows.digest] = table
+
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch) -> Objective:
+        reference = self._reference[rows.digest][np.asarray(used)].reshape(-1)
+        return objective.dpo(batch, self._learner.logprobs(batch), reference, self._options)
+
+    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+        """Means over all pairs of the batch's figures."""
+        sums: dict[str, float] = {}
+        for part, batch in rows.chunks(used):
+            found = self.objective(rows, part, batch)
+            pairs = found.figures["pairs"]
+            figures = {"loss": found.loss or 0.0, **found.figures}
+            for name, value in figures.items():
+                sums[name] = sums.get(name, 0.0) + (value if name == "pairs" else value * pairs)
+        pairs = max(sums.get("pairs", 0.0), 1.0)
+        return {name: value / pairs for name, value in sums.items() if name != "pairs"}
+
+    def _read(self, file: Path, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
+        try:
+            with np.load(file, allow_pickle=False) as kept:
+                table: NDArray[np.float64] = kept["sums"]
+                same = json.loads(str(kept["facts"])) == self._facts
+        except (OSError, ValueError, KeyError):
+            return None
+        return table if same and table.shape == shape else None
+
+    def _write(self, file: Path, table: NDArray[np.float64]) -> None:
+        buffer = io.BytesIO()
+        np.savez(buffer, sums=table, facts=np.array(json.dumps(self._facts)))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, buffer.getvalue())

@@ -1,0 +1,197 @@
+"""One supervised run from start to end: restore, train on the rows in order, measure, save, export.
+
+The checkpoint alone decides where the run is: a step's rows follow from its number. Evidence of a step is on disk
+before a checkpoint can hold it, so that the audit sees each row used as often as asked whatever process dies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from areal.errors import DataError, ExitCode
+from areal.ledger.evidence import TrainedGroup
+from areal.supervised.order import Order
+from areal.values.policy import PolicyId
+from areal.workflow.tokenizer import Tokenizer
+
+from areal_trainer.checkpoint.catalog import Found, examine
+from areal_trainer.checkpoint.checkpointer import Checkpointer, Position
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.optimizer import AdamWOptions
+from areal_trainer.engine.schedule import Schedule
+from areal_trainer.run import Ports
+from areal_trainer.timer import PhaseTimer
+from areal_trainer.trainings.desk import Desk, SupervisedSettings
+from areal_trainer.trainings.kinds import kind_of
+from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.rows import Rows
+
+_log = logging.getLogger(__name__)
+
+
+def run(settings: SupervisedSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
+    """Train until the last step, or until `stopping` is set. Every rank calls this."""
+    ranks = Ranks()
+    desk = Desk(settings, ports) if ranks.first else None
+    try:
+        return _Course(settings, ranks, desk, stopping).run()
+    finally:
+        if desk is not None:
+            desk.close()
+        ranks.close()
+
+
+class _Course:
+    """What every rank does."""
+
+    def __init__(
+        self, settings: SupervisedSettings, ranks: Ranks, desk: Desk | None, stopping: threading.Event
+    ) -> None:
+        spec, paths = settings.spec, settings.paths
+        block = spec.supervised
+        assert block is not None
+        self._settings, self._ranks, self._desk, self._stopping = settings, ranks, desk, stopping
+        self._block = block
+        options = AdamWOptions(
+            betas=block.betas, epsilon=block.eps, weight_decay=block.weight_decay, grad_clip=block.grad_clip
+        )
+        self._engine = Engine(
+            paths.start_model, EngineOptions(precision=spec.trainer.precision, optimizer=options), ranks
+        )
+        tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
+        self._train = Rows(settings.dataset / "train", tokenizer, spec)
+        held_out = settings.dataset / "evaluation"
+        self._held_out = Rows(held_out, tokenizer, spec) if held_out.exists() else None
+        self._order = Order.of(block, len(self._train), spec.seed)
+        self._schedule = Schedule(block.learning_rate, block.warmup_steps, block.lr_schedule, block.min_lr_ratio)
+        self._learner = Learner(
+            self._engine, micro_batch_tokens=spec.trainer.micro_batch_tokens, pack_length=spec.trainer.pack_length
+        )
+        self._kind = kind_of(spec, self._learner, settings.cache, _model_digest(paths.start_model))
+        self._checkpointer = Checkpointer(paths.checkpoints, spec.checkpoint.keep, self._engine)
+        self._timer = PhaseTimer()
+
+    def run(self) -> ExitCode:
+        """The whole run."""
+        desk, order = self._desk, self._order
+        told = self._ranks.tell(desk.restore(self._checkpointer) if desk is not None else None).header
+        self._fence = int(told["fence"])
+        if desk is not None:
+            self._timer.doing = desk.doing
+            desk.serve(order.steps)
+        with self._timer.phase("reference"):
+            self._kind.prepare(
+                self._train, sorted({order.row(place) for place in range(min(order.positions, order.rows))})
+            )
+            if self._held_out is not None:
+                self._kind.prepare(self._held_out, self._evaluated())
+        step = self._load(told["checkpoint"])
+        if desk is not None:
+            desk.start(step, order)
+        if step == 0 and self._settings.spec.evaluation.at_start:
+            self._evaluate(0)
+        saved = step
+        while step < order.steps:
+            stop, save = self._orders()
+            if stop or save:
+                saved = self._save(step, saved)
+            if stop:
+                return ExitCode.DRAINED
+            self._step(step)
+            step += 1
+            if step % self._settings.spec.evaluation.interval_steps == 0 or step == order.steps:
+                self._evaluate(step)
+            if step % self._settings.spec.checkpoint.interval_steps == 0:
+                saved = self._save(step, saved)
+        self._save(step, saved)
+        self._export(step)
+        return ExitCode.DONE
+
+    def _step(self, step: int) -> None:
+        span = self._order.span(step)
+        rows = [self._order.row(position) for position in span]
+        rate = self._schedule.at(step, self._order.steps)
+        with self._timer.phase("train"):
+            batch = self._train.batch(rows)
+            aim = self._kind.objective(self._train, rows, batch)
+            update = self._learner.update(batch, aim.weights, rate)
+        if self._desk is None:
+            return
+        figures = {
+            "loss": update.loss if aim.loss is None else aim.loss,
+            "epoch": self._order.epoch(step),
+            "rows": len(rows),
+            "tokens": batch.tokens,
+            "trained_tokens": int((batch.trainable() & (aim.weights != 0)).sum()),
+            "truncated": self._train.truncated,
+            "grad_norm": update.grad_norm,
+            "learning_rate": rate,
+            "updates": int(update.applied),
+            "skipped_updates": int(not update.applied),
+            **aim.figures,
+        }
+        used = [
+            TrainedGroup(place, ((row, self._train.fingerprint(row)),)) for place, row in zip(span, rows, strict=True)
+        ]
+        self._desk.trained(step, used, figures, self._timer.take(), applied=update.applied)
+
+    def _evaluated(self) -> Sequence[int]:
+        assert self._held_out is not None
+        wanted = self._settings.spec.evaluation.rows
+        return range(len(self._held_out) if wanted is None else min(wanted, len(self._held_out)))
+
+    def _evaluate(self, version: int) -> None:
+        if self._held_out is None:
+            return
+        with self._timer.phase("evaluate"):
+            figures = self._kind.measure(self._held_out, self._evaluated())
+        if self._desk is not None:
+            self._desk.reporter.evaluated(version, len(self._evaluated()), figures)
+
+    def _orders(self) -> tuple[bool, bool]:
+        message = (
+            Message({"stop": self._stopping.is_set(), "save": self._desk.wants_save()}, {}) if self._desk else None
+        )
+        told = self._ranks.tell(message).header
+        return bool(told["stop"]), bool(told["save"])
+
+    def _load(self, checkpoint: str | None) -> int:
+        if not checkpoint:
+            return 0
+        path = Path(checkpoint)
+        problem, record = examine(path)
+        if record is None:
+            raise DataError(f"checkpoint {path.name}: {problem}", fix="start again: an older one will be used")
+        self._checkpointer.load(Found(path, record))
+        _log.info("goes on from %s", path.name)
+        return record.step
+
+    def _save(self, step: int, saved: int) -> int:
+        """Write a checkpoint unless the newest one is of this step."""
+        if step == saved:
+            return saved
+        position = Position(step, self._order.span(step).start, 0, self._fence)
+        desk, began = self._desk, time.monotonic()
+        with self._timer.phase("checkpoint"):
+            path = self._checkpointer.save(position, desk.still_mine if desk is not None else lambda: None)
+        if desk is not None:
+            desk.saved(step, path, time.monotonic() - began)
+        return step
+
+    def _export(self, step: int) -> None:
+        """The final model as a Hugging Face directory."""
+        tensors = [pair for pair in self._engine.export() if self._desk is not None]
+        if self._desk is not None:
+            self._desk.export(PolicyId(step, self._fence), tensors)
+
+
+def _model_digest(model: Path) -> str:
+    """Names a start model by its configuration and the sizes of its files."""
+    facts = [(path.name, path.stat().st_size) for path in sorted(model.glob("*.safetensors"))]
+    return hashlib.sha256((model / "config.json").read_bytes() + repr(facts).encode()).hexdigest()
