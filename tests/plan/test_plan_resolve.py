@@ -186,7 +186,7 @@ def test_another_job_can_not_be_resumed_here(workspace):
     message = caught.value.message
     assert "spec.algorithm.batchSize: was 8, now 16 (override algorithm.batchSize=16)" in message
     assert "spec.generation.engine.type: was 'embedded', now 'sglang'" in message
-    assert "spec.algorithm.rejection.upper: was 5.0, now not given" in message
+    assert "spec.algorithm.rejection.metric: was 'ratio', now not given" in message
     assert "maxSteps" not in message
 
 

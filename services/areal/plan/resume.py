@@ -9,8 +9,6 @@ from areal.errors import ConfigError
 from areal.plan.layout import RunLayout
 from areal.spec.job import RLJob
 
-_ABSENT = "not given"
-
 
 def refuse_occupied(run_dir: Path) -> None:
     """Raise ConfigError unless a new run may start in `run_dir`."""
@@ -50,11 +48,11 @@ def check_same_run(earlier: RLJob, now: RLJob) -> None:
     no part of a run's identity.
     """
     before, after = earlier.identity(), now.identity()
-    changed = [field for field in {**before, **after} if before.get(field, _ABSENT) != after.get(field, _ABSENT)]
+    changed = [field for field in {**before, **after} if before.get(field) != after.get(field)]
     if not changed:
         return
     lines = "".join(
-        f"\n  {field}: was {_show(before.get(field, _ABSENT))}, now {_show(after.get(field, _ABSENT))}"
+        f"\n  {field}: was {_show(before.get(field))}, now {_show(after.get(field))}"
         + (f" ({now.where(field)})" if now.where(field) else "")
         for field in changed
     )
@@ -65,4 +63,4 @@ def check_same_run(earlier: RLJob, now: RLJob) -> None:
 
 
 def _show(value: Any) -> str:
-    return "not given" if value is None or value == _ABSENT else repr(value)
+    return "not given" if value is None else repr(value)
