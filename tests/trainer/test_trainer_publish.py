@@ -20,7 +20,7 @@ from areal.weights.verify import open_version, read_verified
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import Meeting
-from areal_trainer.publish.canary import canary
+from areal_trainer.publish.canary import canary, prepare
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.plan import owners
 from areal_trainer.publish.publisher import POINTS, Publisher
@@ -63,7 +63,7 @@ def test_a_snapshot_does_not_change_with_the_model():
 def test_the_files_are_those_of_one_writer_byte_by_byte(tmp_path, model_path, precision):
     ranks = Ranks()
     engine = Engine(model_path, EngineOptions(precision=precision), ranks)
-    waits, proof = WaitRegistry("trainer"), canary(engine)
+    waits, proof = WaitRegistry("trainer"), canary(engine, prepare(engine, model_path))
     told: list[tuple[str, bool]] = []
 
     def announce(reference, final):

@@ -29,9 +29,9 @@ def row_of(tmp_path: Path, rewards: list[float], *, trained: int, tokens: int = 
         values=np.zeros(2), trained=np.zeros(2, bool), counted=np.ones(2, bool), zero_variance_groups=1
     )
     loss = SimpleNamespace(
-        loss=math.nan, clip_ratio=math.inf, rejected_ratio=0.0, approx_kl=0.0, behaviour_weight_mean=1.0,
-        behaviour_weight_max=1.0, behaviour_gap=0.0, logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0,
-        tokens=trained,
+        loss=math.nan, clip_ratio=math.inf, rejected_ratio=0.0, approx_kl=0.0, reference_kl=0.0,
+        behaviour_weight_mean=1.0, behaviour_weight_max=1.0, behaviour_gap=0.0,
+        logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0, tokens=trained,
     )  # fmt: skip
     update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0)
     reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, RoleMetrics("trainer", "digits"), ProgressCounter())

@@ -16,6 +16,8 @@ from areal.spec.document import parse_value
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.problems import Problem, shortened, unknown_field
 
+TRAINING_BLOCKS = ("algorithm", "sft", "dpo")  # a job has the block of its training alone
+
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
     """Set each `path=value` in `values`; returns where each dotted path comes from, and what is wrong."""
@@ -46,12 +48,13 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
 def _wrong(keys: Sequence[str], values: Any) -> tuple[str, str] | None:
     """Which part of a path names no field, and why; None when all do. Free-form fields take any path."""
     block: type[BaseModel] | None = RLJob
+    spec = values.get("spec") if isinstance(values, dict) else None
     for depth, key in enumerate(keys):
         if block is None:
             return None
         fields = fields_of(block)
         if key not in fields:
-            return ".".join(keys[: depth + 1]), _unknown(keys[: depth + 1], block)
+            return ".".join(keys[: depth + 1]), _unknown(keys[: depth + 1], block, spec)
         annotation = fields[key].annotation
         values = values.get(key) if isinstance(values, dict) else None
         block = block_for(annotation, values)
@@ -61,13 +64,16 @@ def _wrong(keys: Sequence[str], values: Any) -> tuple[str, str] | None:
     return None
 
 
-def _unknown(keys: Sequence[str], block: type[BaseModel]) -> str:
+def _unknown(keys: Sequence[str], block: type[BaseModel], spec: Any) -> str:
     message = unknown_field(keys[-1], block)
     if len(keys) == 2 and block is JobSpec:  # a field named without its block: maxSteps=20
+        given = spec if isinstance(spec, dict) else {}
         holders = [
             f"{name}.{keys[-1]}"
             for name, field in fields_of(JobSpec).items()
-            if (inner := block_for(field.annotation, None)) is not None and keys[-1] in fields_of(inner)
+            if (inner := block_for(field.annotation, None)) is not None
+            and keys[-1] in fields_of(inner)
+            and (name in given or name not in TRAINING_BLOCKS)
         ]
         if holders:
             return f"unknown field; did you mean {' or '.join(holders)}?"

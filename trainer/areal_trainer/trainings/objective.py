@@ -1,4 +1,4 @@
-"""What a supervised training minimises, as a weight of each token's log-probability. Pure: numpy in, numpy out.
+"""Losses of SFT and DPO as the weight of each token's log-probability. Pure: numpy in, numpy out.
 
 Every loss here reaches the model through log-probabilities ℓ_j alone, so its gradient is Σ_j (∂L/∂ℓ_j)·∇ℓ_j: a
 training is the function from a batch to these weights. They are formed from the whole batch before the pass that
