@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import textwrap
 
@@ -116,3 +117,13 @@ def test_an_unknown_workflow_names_the_nearest(recipe):
         find_workflow("multiturn", workflows)
     with pytest.raises(ConfigError, match="derive a class"):
         find_workflow("zzz")
+
+
+def test_a_recipe_leaves_nothing_beside_it_and_an_edit_of_the_same_moment_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "recipe.py"
+    for score in ("0.25", "0.75"):
+        file.write_text(f"def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return {score}\n")
+        os.utime(file, (1e9, 1e9))
+        assert load_recipe(file).reward("", "", [], []) == float(score)
+    assert list(tmp_path.iterdir()) == [file]

@@ -13,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from areal.errors import DataError
@@ -63,15 +64,23 @@ def load_recipe(path: Path | str) -> Recipe:
     )
 
 
+class _Source(SourceFileLoader):
+    """Loader without bytecode: nothing is left beside the user's file, and an edit of the same second counts."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _run(file: Path, name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
+    loader = _Source(name, str(file))
+    spec = importlib.util.spec_from_file_location(name, file, loader=loader)
+    if spec is None or file.suffix != ".py":
         raise DataError(f"recipe {file} is no Python file", fix="give it the ending .py")
     module = importlib.util.module_from_spec(spec)
     had_torch = "torch" in sys.modules
     sys.modules[name] = module  # dataclasses and pickles look their module up by name
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException as error:
         sys.modules.pop(name, None)
         if isinstance(error, KeyboardInterrupt):
