@@ -45,7 +45,7 @@ def rank_main(rank: int, root: Path, store: Path, fence: int, victim: int, point
             os.kill(os.getpid(), signal.SIGKILL)
 
     meeting = Meeting(ranks, "writing", 20.0)
-    publisher = Publisher(root, {}, rank, meeting, lambda ref, final: "", WaitRegistry("trainer"), at)
+    publisher = Publisher(root, {}, rank, meeting, lambda ref, final: "", WaitRegistry("trainer"), at=at)
     whole = tensors(3)
     writers = owners({name: tensor.numel() for name, tensor in whole.items()}, 2)
     message = None
