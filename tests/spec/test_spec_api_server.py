@@ -40,7 +40,18 @@ BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     "recipe-without-reward": "what the recipe defines",
     "two-rewards": "what the recipe defines",
     "unknown-workflow": "the recipe's workflows",
-}
+    "supervised-context": "the model's context",
+    "training-without-roles": "which blocks were given: the server fills in the defaults of all",
+    **dict.fromkeys(
+        (
+            "clip-low-of-one", "kl-in-reward-without-a-pass", "kl-k1-as-loss", "kl-k3u-as-reward",
+            "leave-one-out-of-batch", "leave-one-out-without-a-mean", "mask-by-packing", "masked-without-group-mean",
+            "overlong-in-turns", "overlong-window-too-wide", "rejects-everything", "rejects-its-own-policy",
+            "rejects-nothing", "weights-upside-down",
+        ),
+        "the values in force, which the algorithm's name decides",
+    ),
+}  # fmt: skip
 PLAIN_REFUSALS = {  # refused before any field is looked at, in the words of the YAML and JSON readers
     "not-a-number": "NaN",
     "wrong-version": "strict decoding error",
@@ -145,6 +156,8 @@ def another(schema: Object, value: Any) -> Any:
     if kind == "boolean":
         return not value
     if kind in ("integer", "number"):
+        if value is None:
+            return schema.get("minimum", 0) + 1
         larger = value * 2 or 1
         return larger if larger <= schema.get("maximum", larger) else value / 2
     if kind == "array":
@@ -180,17 +193,30 @@ BY_HAND = {  # other values of blocks, whose fields depend on each other
     "recipe": {"file": "other.py"},
     "dataset": {"evaluation": None},
     "algorithm.rejection": {"upper": 4.0},
+    "algorithm.rejections": [{"upper": 4.0}],
+    "algorithm.kl": {"coefficient": 0.1},
+    "algorithm.overlong": {"window": 4},
+    "algorithm.truncate": {"upper": 3.0},
     "evaluation": {"rows": 3},
     "trainer.mesh": {"dp": 1},
     "storage": {"size": "300Gi"},
     "podTemplate": {"worker": {"labels": {"a": "b"}}},
     "generation.engine.tensorParallel": 2,
+    "generation.engine.gpus": 2,
     "algorithm.betas": [0.8, 0.9],
+    "sft.betas": [0.8, 0.9],
+    "dpo.betas": [0.8, 0.9],
+    "dpo.labelSmoothing": 0.1,
+    "generation.engine.contextLength": 4096,
+    "generation.engine.memFraction": 0.5,
+    "generation.engine.python": "/opt/engine/bin/python",
+    "storage.cacheClaimName": "kernels",
     "weightSync": {"intervalSteps": 2},
     "scheduling": {"exclusiveNodes": False},
     "runtimeRef": {"name": "other"},
     "replay.external": {"secretName": "other"},
 }
+SUPERVISED = {"sft": "supervised-batch.yaml", "dpo": "dpo.yaml"}  # jobs that have these blocks
 ONE_VALUE = {"algorithm.name", "algorithm.lossAggregation", "trainer.optimizer"}  # nothing else is allowed yet
 FIXED = {
     rule["fieldPath"].removeprefix("."): Change.NEVER if "never changes" in rule["message"] else Change.RESUME
@@ -199,7 +225,10 @@ FIXED = {
 
 
 @pytest.mark.parametrize("path", sorted(FIXED.keys() - ONE_VALUE))
-def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it_rests(path, admin, job):
+def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it_rests(path, admin, post, job):
+    block = path.partition(".")[0]
+    if block in SUPERVISED:
+        job = post((CORPUS / "accepted" / SUPERVISED[block]).read_text(), keep=True)
     value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
     with pytest.raises(Refused) as caught:
         admin.patch(job, nested(path, value))
@@ -211,9 +240,12 @@ def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it
 def test_a_job_at_rest_takes_what_its_pods_are_made_of(admin, job):
     change: Object = {"suspend": True}
     for path in (path for path, kind in FIXED.items() if kind is Change.RESUME):
+        if path.partition(".")[0] in SUPERVISED:
+            continue
         value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
         merge(change, nested(path, value)["spec"])
     trainer = change["trainer"]
+    trainer["procPerNode"] = trainer["gpus"]
     trainer["mesh"] = {"dp": trainer["replicas"] * trainer["procPerNode"]}
     rested = admin.patch(job, {"spec": change})
     assert rested["spec"]["podTemplate"]["worker"]["labels"] == {"a": "b"}
