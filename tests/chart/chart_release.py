@@ -82,7 +82,7 @@ def _comes_or_goes(admin: Client, before: set[str]) -> bool:
 
 def left_behind(admin: Client, before: set[str]) -> set[str]:
     """What is there now and wasn't, once what was deleted, or with its owner, has gone."""
-    eventually(lambda: not _comes_or_goes(admin, before), "what was deleted to go", every_s=0.5)
+    eventually(lambda: not _comes_or_goes(admin, before), "what was deleted to go", every_s=0.5, timeout_s=180)
     every_namespaces = "/kube-root-ca.crt"
     return {found for found in everything(admin) - before if not found.endswith(every_namespaces)}
 
