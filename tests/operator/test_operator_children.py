@@ -402,3 +402,14 @@ def test_the_snapshot_gives_the_runtime_back_and_its_hash_tells_runtimes_apart()
 def test_a_damaged_snapshot_is_refused_with_its_name() -> None:
     with pytest.raises(ConfigError, match="digits-runtime"):
         read_snapshot({"metadata": {"name": "digits-runtime"}, "data": {"runtime.json": "{"}})
+
+
+@pytest.mark.parametrize("training", ["SFT", "DPO"])
+def test_a_supervised_job_has_the_trainers_pods_alone(training: str) -> None:
+    values = quickstart()
+    kept = {name: value for name, value in values["spec"].items() if name in ("model", "dataset", "trainer", "storage")}
+    values["spec"] = {**kept, "training": training, training.lower(): {"batchSize": 4}}
+    w = wanted(values, CPU_RUNTIME, recipe=None)
+    assert pods_of(w).keys() == {"trainer", "prepare", "finish"}
+    roles = {one["metadata"].get("labels", {}).get("areal.dev/role") for one in everything(w)}
+    assert roles - {None} == pods_of(w).keys()
