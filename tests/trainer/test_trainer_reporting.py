@@ -13,20 +13,32 @@ import pytest
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal_trainer.checkpoint.checkpointer import Position, Saved
+from areal_trainer.data.batch import TokenBatch
 from areal_trainer.reporting import Reporter
 
 
-def row_of(tmp_path: Path, rewards: list[float], *, trained: int, tokens: int = 8) -> dict[str, Any]:
-    batch = SimpleNamespace(
-        tokens=tokens,
+def row_of(tmp_path: Path, rewards: list[float], *, trained: int, samples: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
+    """The row of step 3, whose sequences have four tokens each and belong to these samples of group 0.
+
+    The sequence k was sampled by version k.
+    """
+    sequences = len(samples)
+    batch = TokenBatch(
+        token_ids=np.zeros(4 * sequences, np.int64),
+        behaviour_logprobs=np.zeros(4 * sequences, np.float32),
+        loss_mask=np.ones(4 * sequences, np.bool_),
+        versions=np.repeat(np.arange(sequences), 4),
+        offsets=np.arange(0, 4 * sequences + 1, 4),
+        group_ids=np.zeros(sequences, np.int64),
+        sample_indices=np.array(samples),
         rewards=np.array(rewards),
-        group_ids=np.array([0, 0]),
-        sequences=2,
-        versions=np.array([0, 0]),
-        sequence_of=np.array([0, 1]),
+        truncated=np.zeros(sequences, np.bool_),
     )
     advantages = SimpleNamespace(
-        values=np.zeros(2), trained=np.zeros(2, bool), counted=np.ones(2, bool), zero_variance_groups=1
+        values=np.zeros(sequences),
+        trained=np.zeros(sequences, bool),
+        counted=np.ones(sequences, bool),
+        zero_variance_groups=1,
     )
     loss = SimpleNamespace(
         loss=math.nan, clip_ratio=math.inf, rejected_ratio=0.0, approx_kl=0.0, reference_kl=0.0,
@@ -35,7 +47,7 @@ def row_of(tmp_path: Path, rewards: list[float], *, trained: int, tokens: int = 
     )  # fmt: skip
     update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0)
     reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, RoleMetrics("trainer", "digits"), ProgressCounter())
-    reporter.step(0, batch, advantages, update, {"train": 0.001})  # type: ignore[arg-type]
+    reporter.step(3, batch, advantages, update, {"train": 0.001})  # type: ignore[arg-type]
     reporter.close()
 
     def refuse(word: str) -> float:
@@ -56,6 +68,13 @@ def test_a_row_is_json_whatever_the_rewards_are(tmp_path: Path) -> None:
 def test_a_step_that_trained_nothing_has_no_rate(tmp_path: Path) -> None:
     row = row_of(tmp_path, [1.0, 1.0], trained=0)
     assert (row["tokens_per_s"], row["tokens"], row["trained_tokens"], row["updates"]) == (0.0, 8, 0, 0)
+
+
+def test_rewards_and_staleness_are_counted_by_sample(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [1.0, 1.0, 1.0, 0.0], trained=4, samples=(0, 0, 0, 1))
+    assert (row["reward_mean"], row["reward_std"]) == (0.5, 0.5)
+    assert (row["staleness_mean"], row["staleness_max"]) == (1.5, 3)  # sample 0 holds version 0, sample 1 version 3
+    assert (row["samples"], row["sequences"]) == (2, 4)
 
 
 def test_a_checkpoints_time_and_size_are_shown(tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ class Reporter:
 
     def _row(self, step: int, tokens: TokenBatch, advantages: Advantages, update: UpdateFigures) -> dict[str, Any]:
         staleness = _staleness(step, tokens)
+        rewards = _rewards(tokens, advantages.counted)
         used = advantages.values[advantages.trained]
         loss = update.loss
         return {
@@ -93,9 +94,10 @@ class Reporter:
             "fence": self._fence,
             "policy_version": step + 1,
             "policy_id": str(PolicyId(step + 1, self._fence)),
-            "reward_mean": _mean(tokens.rewards[advantages.counted]),
-            "reward_std": _spread(tokens.rewards[advantages.counted]),
+            "reward_mean": _mean(rewards),
+            "reward_std": _spread(rewards),
             "groups": len(np.unique(tokens.group_ids)),
+            "samples": len(np.unique(tokens.sample_of)),
             "sequences": tokens.sequences,
             "zero_variance_groups": advantages.zero_variance_groups,
             "advantage_mean": _mean(used[np.isfinite(used)]),
@@ -152,11 +154,20 @@ class Reporter:
             metrics.histogram("areal_trainer_staleness_steps").observe(row["staleness_max"])
 
 
+def _rewards(tokens: TokenBatch, counted: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, Any]:
+    """Reward of each sample that enters a mean: an episode of several sequences counts once."""
+    sample = tokens.sample_of[counted]
+    sequences = np.bincount(sample)
+    sums = np.bincount(sample, tokens.rewards[counted])
+    return np.asarray(sums[sequences > 0] / sequences[sequences > 0])
+
+
 def _staleness(step: int, tokens: TokenBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Age of each sequence's oldest sampled token, in versions, when this step trains it."""
+    """Age of each sample's oldest sampled token, in versions, when this step trains it."""
     sampled = tokens.versions >= 0
-    oldest = np.full(tokens.sequences, np.iinfo(np.int64).max)
-    np.minimum.at(oldest, tokens.sequence_of[sampled], tokens.versions[sampled])
+    sample = tokens.sample_of
+    oldest = np.full(int(sample.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(oldest, sample[tokens.sequence_of[sampled]], tokens.versions[sampled])
     ages: np.ndarray[Any, np.dtype[np.int64]] = step - oldest[oldest < np.iinfo(np.int64).max]
     return ages
 

@@ -50,6 +50,13 @@ class TokenBatch:
         """[T]: which sequence each token belongs to."""
         return np.repeat(np.arange(self.sequences, dtype=np.int64), self.lengths)
 
+    @property
+    def sample_of(self) -> NDArray[np.int64]:
+        """[S]: a dense number for each sample (group, index): the sequences of one episode share it."""
+        pairs = np.stack([self.group_ids, self.sample_indices], axis=1)
+        dense: NDArray[np.int64] = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
+        return dense
+
     def trainable(self) -> NDArray[np.bool_]:
         """[T]: the tokens a gradient can reach: masked in, and not first (nothing predicts a first token)."""
         mask = self.loss_mask.copy()
