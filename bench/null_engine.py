@@ -139,6 +139,10 @@ class NullEngine:
     async def info(self, request: web.Request) -> web.Response:
         return web.json_response({"model_path": self.path, "weight_version": self.version})
 
+    async def checked(self, request: web.Request) -> web.Response:
+        """It keeps no tensor, so it has no checksum to tell."""
+        return web.json_response({"ranks": [{"checksums": {}}]})
+
     async def health(self, request: web.Request) -> web.Response:
         return web.Response()
 
@@ -158,6 +162,7 @@ def main() -> None:
     app.router.add_post("/pause_generation", engine.paused)
     app.router.add_post("/continue_generation", engine.continued)
     app.router.add_post("/update_weights_from_disk", engine.loaded)
+    app.router.add_post("/weights_checker", engine.checked)
     app.router.add_get("/model_info", engine.info)
     app.router.add_get("/health", engine.health)
 

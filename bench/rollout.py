@@ -145,6 +145,13 @@ class Scene:
             port = free_port()
             self.add("agent", f"generation-{number}", engine_port=port, max_running=MAX_RUNNING, step_s=step_s)
 
+    def look(self) -> None:
+        """Raise when a process has ended by itself."""
+        for process in self.processes:
+            assert process.child is not None
+            if process.child.poll() is not None:
+                raise RuntimeError(f"{process.name} ended:\n{process.log.read_text()[-2000:]}")
+
     def named(self, name: str) -> Process:
         return next(process for process in self.processes if process.name == name)
 
@@ -153,9 +160,10 @@ def p99(values: list[float]) -> float:
     return float(np.percentile(values, 99)) if values else float("nan")
 
 
-async def until(what: str, ready: Any, limit_s: float = 120.0) -> None:
+async def until(what: str, scene: Scene, ready: Any, limit_s: float = 120.0) -> None:
     async with asyncio.timeout(limit_s):
-        while not ready():  # noqa: ASYNC110  other processes are watched
+        while not ready():
+            scene.look()
             await asyncio.sleep(0.1)
     print(f"  {what}", flush=True)
 
@@ -173,7 +181,7 @@ async def measure(scene: Scene) -> dict[str, Any]:
     def flying() -> int:
         return sum(process.read().get("open_requests", 0) for process in workers)
 
-    await until(f"{arguments.samples} samples in flight", lambda: training.done() or flying() >= share)
+    await until(f"{arguments.samples} samples in flight", scene, lambda: training.done() or flying() >= share)
     before = {process.name: process.read() for process in scene.processes}
     for process in scene.processes:
         assert process.child is not None

@@ -197,7 +197,7 @@ async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -
 async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:
     """The real agent over a null engine."""
 
-    def launch(engine: EmbeddedEngine, start: EngineStart, *, cuda: bool) -> Launch:
+    def launch(engine: EmbeddedEngine, start: EngineStart) -> Launch:
         argv = [sys.executable, str(HERE / "null_engine.py"), "--port", str(start.port)]
         argv += ["--weight-version", start.weight_version, "--max-running", str(engine.max_running_requests)]
         return Launch([*argv, "--step", str(given["step_s"]), "--interval", str(start.stream_interval)], {})
