@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from areal.launch.core import Phase
 from areal.spec import RLJob
-from areal.spec.document import read_document
+from areal.yaml_file.document import read_document
 from support.job_run import ROOT
 from support.pods import NOBODY, Pods
 

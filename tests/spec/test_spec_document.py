@@ -12,8 +12,8 @@ import pytest
 from areal.cli.main import app, guarded
 from areal.errors import ConfigError, ExitCode
 from areal.spec import load_job
-from areal.spec.document import parse_document, parse_value
 from areal.spec.problems import SpecError
+from areal.yaml_file.document import parse_document, parse_value
 from spec_corpus import CORPUS
 
 QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from areal.spec import RULES, check, explain, load_job
 from areal.spec.block import blocks_in, fields_of
-from areal.spec.document import parse_document
 from areal.spec.job import RLJob
 from areal.spec.load import job_from
 from areal.spec.numbers import evaluated_versions
 from areal.spec.reference import render
+from areal.yaml_file.document import parse_document
 from spec_corpus import CORPUS
 
 QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"

@@ -1,6 +1,6 @@
 """`areal check`: what is wrong with a job, with the arithmetic, and what it will do.
 
-Reads the job before it imports what looks at models, datasets and recipes: a file that is none is refused at once.
+Loads the job before it imports what looks at models, datasets and recipes: one with wrong fields is refused at once.
 """
 
 from __future__ import annotations

@@ -40,7 +40,18 @@ app = typer.Typer(
 app.add_typer(eval_app, name="eval")
 app.add_typer(reward_app, name="reward")
 
-JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False)]
+
+def _readable(job: Path) -> Path:
+    """Refuses a file that is no YAML mapping before the command imports what understands jobs."""
+    from areal.yaml_file.document import read_document
+
+    read_document(job)
+    return job
+
+
+JobFile = Annotated[
+    Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False, callback=_readable)
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FIELD=VALUE]...", help="Fields to override, for example algorithm.maxSteps=20."),

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from areal.spec.document import Document, read_document
 from areal.spec.job import RLJob
 from areal.spec.overrides import apply_overrides
 from areal.spec.problems import Problem, refuse_invalid
+from areal.yaml_file.document import Document, read_document
 
 _FIX = "Correct the fields above; docs/rljob.md lists all fields with their units and defaults."
 _SERVERS_METADATA = (

@@ -12,9 +12,9 @@ from pydantic import BaseModel
 
 from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of
-from areal.spec.document import parse_value
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.problems import Problem, shortened, unknown_field
+from areal.yaml_file.document import parse_value
 
 TRAINING_BLOCKS = ("algorithm", "sft", "dpo")  # a job has the block of its training alone
 

@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from areal.errors import ConfigError
-from areal.spec import scalars
 from areal.spec.block import block_for, fields_of, item_block, tags_of, without_nulls
 from areal.spec.text import MEANING
+from areal.yaml_file import scalars
 
 _EXPECTED = {
     "int": "a whole number", "float": "a number", "string": "text", "bool": "true or false", "list": "a list",

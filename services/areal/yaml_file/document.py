@@ -18,7 +18,7 @@ from yaml.reader import Reader, ReaderError
 from yaml.scanner import Scanner
 
 from areal.errors import ConfigError
-from areal.spec import scalars
+from areal.yaml_file import scalars
 
 _MAX_BYTES = 256 << 10  # a job file has a few kilobytes
 _MAX_DEPTH = 32
