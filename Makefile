@@ -62,10 +62,12 @@ chart:  ## Regenerate the chart's schema, pages of values, dashboards, table of 
 crd:  ## Regenerate the custom resource definitions from the job file's models
 	$(PY) -m areal.spec.crd
 
-docs:  ## Regenerate the generated pages of docs/
+docs: setup  ## Regenerate the generated pages of docs/, and the site from all of them into site/
 	$(PY) -m areal.spec.reference docs/rljob.md
 	$(PY) -m areal.spec.conditions_page docs/conditions.md
 	$(PY) -m areal.spec.algorithms_page docs/algorithms.md
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
+	@echo 'open site/index.html'
 
 bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'

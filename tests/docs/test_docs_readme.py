@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_the_readme_shows_the_quickstarts_recipe_whole():
@@ -15,7 +15,7 @@ def test_the_readme_shows_the_quickstarts_recipe_whole():
     assert shown[1] == (ROOT / "examples" / "digits.py").read_text()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_of_the_docs_lead_somewhere(page):
     links = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text())
     missing = [link for link in links if not (page.parent / link).exists()]
