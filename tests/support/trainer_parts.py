@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,13 @@ def tiny_model(path: Path) -> Path:
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(path)
     return path
+
+
+def whole_model(path: Path) -> Any:
+    """The model as Hugging Face loads it, in float32: the reference."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
 
 
 def sample(

@@ -13,12 +13,12 @@ from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.logprob import chunked_logprobs
-from areal_trainer.engine.model import load_model
+from areal_trainer.engine.model import empty_model
 from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.trainer_parts import batch
+from support.trainer_parts import batch, whole_model
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_packed_sequences_score_as_if_alone(model_path, ranks, length, temperatu
         pack_length=length,
     )
     packed = engine.logprobs(micros, tokens.tokens, temperature).numpy()
-    reference = load_model(model_path).lm.double().eval()
+    reference = whole_model(model_path).double().eval()
     for s in range(tokens.sequences):
         part = slice(tokens.offsets[s], tokens.offsets[s + 1])
         ids = torch.from_numpy(tokens.token_ids[part])[None]
@@ -103,7 +103,7 @@ def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks, shared
     tokens = batch(4, 4, shared=shared)
     options = AdamWOptions(betas=(0.9, 0.95), weight_decay=0.1, grad_clip=0.05)
     engine = Engine(model_path, EngineOptions(optimizer=options), ranks)
-    plain = load_model(model_path)
+    plain = whole_model(model_path)
     named = list(plain.named_parameters())
     matrices = [p for name, p in named if p.dim() == 2 and "embed" not in name]
     others = [p for name, p in named if p.dim() != 2 or "embed" in name]
@@ -115,7 +115,7 @@ def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks, shared
         for s in range(tokens.sequences):
             part = slice(tokens.offsets[s], tokens.offsets[s + 1])
             ids = torch.from_numpy(tokens.token_ids[part])[None]
-            logits = plain.lm(input_ids=ids, use_cache=False).logits[0, :-1]
+            logits = plain(input_ids=ids, use_cache=False).logits[0, :-1]
             logprobs = torch.log_softmax(logits, -1).gather(1, ids[0, 1:, None]).squeeze(1)
             (-(logprobs * torch.from_numpy(tokens.trainable()[part][1:])).sum() / 100).backward()
         expected = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.05)
@@ -124,7 +124,7 @@ def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks, shared
         assert norm == pytest.approx(float(expected), rel=1e-4)
     exported = dict(engine.export())
     assert "lm_head.weight" not in exported  # tied
-    for name, tensor in plain.lm.named_parameters():
+    for name, tensor in plain.named_parameters():
         torch.testing.assert_close(exported[name], tensor.detach(), rtol=1e-4, atol=2e-5)
 
 
@@ -191,4 +191,4 @@ def test_no_dropout_of_the_configuration_is_left(model_path, ranks, tmp_path):
 
 def test_a_directory_without_a_model_is_the_datas_fault(tmp_path):
     with pytest.raises(DataError, match=r"config\.json"):
-        load_model(tmp_path)
+        empty_model(tmp_path)

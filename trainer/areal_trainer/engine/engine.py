@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.model import PolicyModel, is_tied, load_model, max_positions
+from areal_trainer.engine.load import load_weights
+from areal_trainer.engine.model import PolicyModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
 
 # Accumulating unsharded gradients saves a reduction a micro-batch but holds the whole gradient on every rank.
@@ -46,11 +47,12 @@ class Engine:
         self.options = options
         self.ranks = ranks
         self.model_path = model_path
-        self._policy: PolicyModel = load_model(model_path).to(ranks.device)
+        self._policy: PolicyModel = empty_model(model_path)
         self._policy.train()
         size = sum(p.numel() for p in self._policy.parameters())
         self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
         self._shard()
+        load_weights(self._policy, model_path, ranks.device)
         self._parameters = dict(self._policy.named_parameters())  # the shards; between passes a module may show others
         self.optimizer = ShardedAdamW(self._parameters, options.optimizer, ranks)
 

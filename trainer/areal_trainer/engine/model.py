@@ -67,17 +67,22 @@ class PolicyModel(nn.Module):
         return logits.argmax(-1, keepdim=True)
 
 
-def load_model(path: Path) -> PolicyModel:
-    """The model in `path`, in float32 master weights. Raises DataError when it is no causal language model."""
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging as transformers_logging
+def empty_model(path: Path) -> PolicyModel:
+    """The model in `path` in float32 on the meta device, without memory for its weights.
 
-    transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # it would end in the role's log
+    Raises DataError when it is no causal language model that this trainer takes.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
     if not (path / "config.json").is_file():
         raise DataError(f"{path} holds no config.json", fix="point model.path at a Hugging Face model directory")
     refuse_untrainable(config_json(path), str(path))
     try:
-        lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+        config = AutoConfig.from_pretrained(path)
+        with torch.device("meta"), no_init_weights():
+            made: Any = AutoModelForCausalLM
+            lm = made.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(f"the model in {path} can't be loaded: {error}", fix="check its files") from error
     return PolicyModel(lm)

@@ -1,0 +1,81 @@
+"""Two forked gloo ranks that load a model; what each held at most meanwhile. Run as a program: one JSON line a rank.
+
+Anonymous memory is counted, sampled by a thread: pages of the files themselves are the page cache's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import transformers.models.llama.modeling_llama  # imported before the fork, so that it isn't counted
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from support.trainer_parts import whole_model
+
+
+def anonymous_bytes() -> int:
+    """Of this process, now."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("RssAnon:")[1].split()[0]) * 1024
+
+
+class Peak:
+    """The most anonymous memory while it is open, above what there was before."""
+
+    def __enter__(self) -> Peak:
+        self._before = self.size = anonymous_bytes()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.001):
+            self.size = max(self.size, anonymous_bytes())
+
+    def __exit__(self, *_: object) -> None:
+        self.size = max(self.size, anonymous_bytes()) - self._before
+        self._over.set()
+        self._thread.join()
+
+
+def rank_main(rank: int, model: Path, store: Path) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
+    ranks = Ranks()
+    with Peak() as peak:
+        engine = Engine(model, EngineOptions(), ranks)
+    shard = sum(parameter.to_local().numel() * 4 for parameter in engine._parameters.values())
+    whole = dict(whole_model(model).named_parameters())
+    exported = dict(engine.export())
+    same = exported.keys() == whole.keys() and all(torch.equal(exported[name], whole[name]) for name in whole)
+    ranks.barrier()
+    print(json.dumps({"rank": rank, "peak": peak.size, "shard": shard, "same": same}), flush=True)
+    ranks.close()
+
+
+def main() -> None:
+    model, store = Path(sys.argv[1]), Path(sys.argv[2])
+    pids = []
+    for rank in range(2):
+        pid = os.fork()
+        if not pid:
+            try:
+                rank_main(rank, model, store)
+            except BaseException as error:
+                print(repr(error), file=sys.stderr, flush=True)
+                os._exit(1)
+            os._exit(0)
+        pids.append(pid)
+    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
+
+
+if __name__ == "__main__":
+    assert transformers.models.llama.modeling_llama is not None
+    main()

@@ -1,0 +1,118 @@
+"""Sharded loading: each rank reads its own slices of the safetensors into the shards that it keeps.
+
+The model comes on the meta device, where nothing is allocated, with its parameters already sharded. A rank's peak is
+its shard and one slice. Names in the files are the names that are published: a tensor without one is an error.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from areal.errors import DataError
+from areal.weights.safetensors_format import read_header
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from areal_trainer.engine.model import PolicyModel
+
+_log = logging.getLogger(__name__)
+
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_FIX = "download the model again, or save it with save_pretrained"
+
+
+def load_weights(policy: PolicyModel, path: Path, device: torch.device) -> None:
+    """Put the model on `device` with the weights in `path`, in the parameters' own dtype.
+
+    Raises DataError when a tensor is missing, of another shape, or of a dtype that is no plain float.
+    """
+    policy.to_empty(device=device)
+    policy.lm.tie_weights()  # `to_empty` makes a tensor for each name
+    with torch.no_grad():
+        _computed_buffers(policy.lm)
+        _read(policy.lm, path)
+
+
+def _computed_buffers(lm: nn.Module) -> None:
+    """Buffers that no file holds, such as the rotary frequencies, by the model's own initialisation."""
+    for parameter in lm.parameters():
+        parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # it would draw random weights, too
+    stored = set(lm.state_dict())
+    named = [
+        (module, prefix, name)
+        for prefix, module in lm.named_modules()
+        for name, _ in module.named_buffers(recurse=False)
+        if f"{prefix}.{name}".lstrip(".") not in stored
+    ]
+    for module, _, name in named:
+        buffer = module.get_buffer(name)
+        if buffer.is_floating_point():
+            buffer.fill_(float("nan"))
+    for module in dict.fromkeys(module for module, _, _ in named):
+        lm._init_weights(module)  # type: ignore[operator]
+    unknown = [f"{prefix}.{name}" for module, prefix, name in named if bool(module.get_buffer(name).isnan().any())]
+    if unknown:
+        raise DataError(
+            f"the model computes {', '.join(unknown)} in a way that this trainer doesn't know", fix="use another model"
+        )
+
+
+def _read(lm: nn.Module, path: Path) -> None:
+    wanted = {**dict(lm.named_parameters()), **_stored_buffers(lm)}
+    missing, extra = set(wanted), []
+    for file in _files(path):
+        here = {header.name: header for header in read_header(file)[1]}
+        extra += [name for name in here if name not in wanted]
+        for name in [name for name in here if name in wanted]:
+            header, shape = here[name], tuple(wanted[name].shape)
+            if header.shape != shape or header.dtype not in _FLOATS:
+                said = f"{name} in {file} is {header.dtype} {list(header.shape)}"
+                raise DataError(f"{said}, its configuration says a float {list(shape)}", fix=_FIX)
+        with safe_open(file, framework="pt") as opened:  # once a file: each opening keeps a little memory
+            for name in [name for name in here if name in wanted]:
+                _copy(opened, name, wanted[name])
+                missing.discard(name)
+    if missing:
+        raise DataError(f"{path} lacks {len(missing)} tensors, such as {min(missing)}", fix=_FIX)
+    strange = [name for name in extra if not name.endswith(("rotary_emb.inv_freq", "lm_head.weight"))]
+    if strange:
+        _log.warning("%s holds %d tensors that the model has no place for, such as %s", path, len(strange), strange[0])
+
+
+def _stored_buffers(lm: nn.Module) -> dict[str, Tensor]:
+    stored = lm.state_dict()
+    return {name: buffer for name, buffer in lm.named_buffers() if name in stored}
+
+
+def _copy(opened: Any, name: str, into: Tensor) -> None:
+    """Read this rank's part of a tensor; it is cast where it is kept."""
+    part = into.to_local() if isinstance(into, DTensor) else into
+    if not part.numel():
+        return
+    whole = opened.get_slice(name)
+    if part.dim() == 0:
+        value = opened.get_tensor(name)
+    else:
+        value = whole[tuple(slice(begin, begin + size) for begin, size in _place(into, part))]
+    part.copy_(value.to(part.device))
+
+
+def _place(into: Tensor, part: Tensor) -> Iterator[tuple[int, int]]:
+    """Where this rank's part begins in the whole tensor, and its size, a dimension each."""
+    offset = (0,) * part.dim()
+    if isinstance(into, DTensor):
+        _, offset = compute_local_shape_and_global_offset(into.shape, into.device_mesh, into.placements)
+    return zip(offset, part.shape, strict=True)
+
+
+def _files(path: Path) -> list[Path]:
+    found = sorted(path.glob("*.safetensors"))
+    if not found:
+        raise DataError(f"{path} holds no *.safetensors", fix=_FIX)
+    return found
