@@ -14,7 +14,8 @@ from areal.sim.main import main as simulate
 from typer.testing import CliRunner
 
 COMMANDS = (
-    "run", "check", "prepare", "init-model", "status", "audit", "sim", "report", "submit", "reward", "eval", "version",
+    "run", "check", "prepare", "init-model", "status", "logs", "compare", "audit", "sim", "report",
+    "submit", "reward", "eval", "version",
 )  # fmt: skip
 LIGHT = {
     "areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.reward", "areal.distribution",
@@ -60,7 +61,7 @@ def test_help_lists_every_command():
     assert all(f" {name} " in shown for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["run", "check", "prepare", "status", "audit", "report", "submit"])
+@pytest.mark.parametrize("name", ["run", "check", "prepare", "status", "logs", "compare", "audit", "report", "submit"])
 def test_each_command_shows_an_example(name):
     assert f"areal {name} " in CliRunner().invoke(app, [name, "--help"]).output.split("Options")[-1]
 
@@ -118,7 +119,7 @@ def test_an_unknown_option_is_refused_with_usage(tmp_path):
 
 
 @pytest.mark.component
-@pytest.mark.parametrize("command", ["status", "audit", "report"])
+@pytest.mark.parametrize("command", ["status", "logs", "audit", "report"])
 def test_a_directory_that_is_no_run_is_refused(command, tmp_path):
     done = areal(command, str(tmp_path), cwd=tmp_path)
     assert done.returncode == 64

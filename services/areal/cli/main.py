@@ -142,6 +142,37 @@ def status(run: RunDir, as_json: AsJson = False) -> None:
 
 
 @app.command(
+    epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f",
+    short_help="Show what all roles of a run logged.",
+)
+def logs(
+    run: RunDir,
+    role: Annotated[list[str] | None, typer.Option(help="Only this role's; may be given again.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only from so long ago on: 90s, 10m, 2h, 1d.")] = None,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="At most so many, the newest.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged next.")] = False,
+) -> None:
+    """Print the logs of all roles as one stream in the order of time, of a run that goes on or has ended."""
+    from areal.cli.logs import logs_command
+
+    logs_command(run, role or (), since, lines, follow=follow)
+
+
+@app.command(
+    epilog="Example:\n\n  areal compare runs/eta2 runs/eta4",
+    short_help="Set runs beside each other.",
+)
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two run directories or more.")],
+    as_json: AsJson = False,
+) -> None:
+    """Set runs beside each other: the fields in which their jobs differ, and what came of it."""
+    from areal.cli.compare import compare_command
+
+    compare_command(runs, as_json=as_json)
+
+
+@app.command(
     epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json",
     short_help="Prove that every group was used exactly once.",
 )

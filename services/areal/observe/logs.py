@@ -38,14 +38,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class HumanFormatter(logging.Formatter):
-    """`12:00:01 info  trainer  message  key=value`."""
+    """`2026-01-31 12:00:01 info  trainer  message  key=value`, in local time."""
 
     def __init__(self, role: str) -> None:
         super().__init__()
         self._role = role
 
     def format(self, record: logging.LogRecord) -> str:
-        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         extras = "".join(f"  {key}={value}" for key, value in _extras(record).items())
         text = f"{clock} {record.levelname.lower():<7} {self._role:<14} {record.getMessage()}{extras}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
