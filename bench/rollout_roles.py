@@ -207,6 +207,7 @@ async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) ->
         AgentSettings(
             server_id=given["name"],
             job="bench",
+            run=given["controller"],
             token=given["token"],
             incarnation=f"{given['name']}.{os.getpid()}",
             controller=given["controller"],

@@ -197,6 +197,7 @@ async def running_world(
         AgentSettings(
             server_id=SERVER,
             job="test",
+            run=str(volume),
             token=TOKEN,
             incarnation="one",
             controller=await controller.start(),

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import tempfile
 import time
 from collections.abc import Coroutine
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.values.policy import PolicyId
 from areal.weights.stage import Stage
+from areal.weights.stage_directory import own_directory
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ class AgentSettings:
 
     server_id: str
     job: str
+    run: str  # names the run on this machine: its directory
     token: str
     incarnation: str
     controller: str
@@ -87,7 +88,7 @@ class Agent:
         self.dispatcher = Dispatcher(
             self.core, self.engine, self.requests, self._lock, max_running=settings.engine.max_running_requests
         )
-        self._stage = Stage(Path(tempfile.mkdtemp(prefix=f"areal-stage-{settings.server_id}-")))
+        self._stage = Stage(own_directory(settings.run, settings.server_id))
         self._swapper = Swapper(
             self.core, self.engine, self.requests, self.metrics, self.waits, self._lock, self._stage
         )

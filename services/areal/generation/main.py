@@ -19,6 +19,7 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
     return AgentSettings(
         server_id=ctx.name,
         job=ctx.job.name,
+        run=str(ctx.job.run_dir),
         token=ctx.token,
         incarnation=ctx.incarnation,
         controller=ctx.job.endpoints.controller,
