@@ -108,6 +108,24 @@ def test_what_was_killed_or_refused_in_one_run_is_not_said_of_the_next(cell: tup
     assert killed_and_refused == expected
 
 
+def test_cpu_time_is_the_whole_groups_on_either_version(cell: tuple[Group, Path], tmp_path: Path) -> None:
+    group, path = cell
+    assert group.cpu_s() is None
+    (path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n")
+    assert group.cpu_s() == 2.5
+    parents = [tmp_path / name for name in ("memory", "cpuacct", "pids")]
+    for parent in parents:
+        parent.mkdir()
+    for count, expected in ((3, 1.25), (2, None)):
+        groups = Groups.opened(1, [str(parent) for parent in (*parents[: count - 1], parents[-1])])
+        older = groups.make(f"c{count}")
+        if count == 3:
+            (parents[1] / "c3" / "cpuacct.usage").write_text("1250000000\n")
+        assert older.cpu_s() == expected
+        older.close()
+        groups.close()
+
+
 def test_limits_are_written_when_they_differ(cell: tuple[Group, Path]) -> None:
     group, path = cell
     group.limit(64 << 20, 5)

@@ -132,3 +132,23 @@ async def test_the_first_process_of_the_cell_can_not_be_harmed(namespaced: Sandb
     source += "    except OSError: pass\nprint('alive')"
     ended = await namespaced.run(Run(Script(source)))
     assert (ended.clean, ended.stdout) == (True, b"alive\n")
+
+
+async def test_children_whose_end_nobody_waits_for_count_against_the_limits(namespaced: Sandbox) -> None:
+    """Ignored SIGCHLD: the kernel adds what they used to nobody's usage, and the group's account has it."""
+    if namespaced.powers.memory_bound is not MemoryBound.CGROUP:
+        pytest.skip("no cgroup: each process is bounded by itself, all together by the wall limit")
+    burn = (
+        "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\nfor _ in range(4):\n"
+        "    if os.fork() == 0:\n        held = bytearray(90 << 20)\n        held[::4096] = b'x' * len(held[::4096])\n"
+        "        while time.process_time() < 0.6: pass\n        os._exit(0)\n"
+        "    try: os.wait()\n    except ChildProcessError: pass\nprint('done')"
+    )
+    ended = await namespaced.run(Run(Script(burn), limits=Limits(wall_s=20, cpu_s=1.0, processes=8)))
+    assert (ended.ending, ended.stdout) == (Ending.CPU_LIMIT, b"done\n"), ended
+    assert ended.cpu_s >= 2.4
+    assert (ended.memory_peak_bytes or 0) >= 90 << 20
+    roomy = await namespaced.run(Run(Script(burn), limits=MANY))
+    assert (roomy.clean, 2.4 <= roomy.cpu_s < 3.5) == (True, True), roomy
+    modest = await namespaced.run(Run(Command(("sh", "-c", "echo x | cat")), limits=MANY))
+    assert modest.cpu_s < 0.5  # a cell's last program costs the next nothing

@@ -34,6 +34,9 @@ _DESCRIPTORS = 6  # order, three streams, channel, pipe for kept files
 _SPARE_MEMORY = 64 << 20  # of a cell that has had no run yet
 _SPARE_TASKS = 8
 _REPORTS_A_LOOK = 64
+_UNSEEN_S = (
+    0.1  # CPU time of a group that nobody's usage has: less may be the kernel's rounding, or bringing files back
+)
 
 
 @dataclass(eq=False)
@@ -207,6 +210,7 @@ class CellTable:
         try:
             if chosen.group is not None:
                 chosen.group.limit(order["memory"], order["tasks"])
+                chosen.group_before_s = chosen.group.cpu_s() if chosen.shape.fork else None
             if order["keep"] and self._inside and control is not None:
                 messages.send(control, {"keep": order["keep"], "bytes": order["keep_bytes"]}, run.descriptors[streams:])
             messages.send(entry, messages.RUN, run.descriptors[:streams])
@@ -352,6 +356,7 @@ class CellTable:
         if cell.went is None and not cell.failure and cell.reason in ("", "setup"):
             cell.failure = f"the cell ended before its program began ({report['status']})"
         usage = cell.group.usage() if cell.group is not None else None
+        report["cpu_s"] += _unseen_s(cell, report)
         report["cpu_all_s"] = report["cpu_s"]
         report["cpu_s"] = max(0.0, report["cpu_s"] - cell.cpu_before_s)
         self._tell({
@@ -409,3 +414,12 @@ class CellTable:
         idle = [cell for cell in self._cells.values() if cell.idle]
         for cell in (*others[self.spares :], *idle[self.spares :]):
             self._kill(cell, "unneeded")
+
+
+def _unseen_s(cell: Cell, report: dict[str, Any]) -> float:
+    """CPU time of the run that its processes' usage lacks: of children whose parent ignores how they end."""
+    own_s = report.pop("own_s", 0.0)
+    if cell.group is None or cell.group_before_s is None:
+        return 0.0
+    unseen = (cell.group.cpu_s() or 0.0) - cell.group_before_s - report["cpu_s"] - own_s
+    return unseen if unseen > _UNSEEN_S else 0.0

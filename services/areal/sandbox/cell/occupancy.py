@@ -51,6 +51,7 @@ class Cell:
     handed: float = 0.0  # when its program was given the run
     went: float | None = None  # when that began
     cpu_before_s: float = 0.0
+    group_before_s: float | None = None  # its group's CPU time when it was given a run of several processes
     deadline: float | None = None
     reason: str = ""
     failure: str = ""
@@ -70,5 +71,6 @@ class Cell:
         self.state, self.used = State.IDLE, True
         self.run = self.went = self.deadline = self.kill_at = None
         self.cpu_before_s = 0.0
+        self.group_before_s = None
         self.reason = self.failure = ""
         self.cold = False

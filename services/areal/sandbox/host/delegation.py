@@ -15,6 +15,7 @@ from areal.sandbox.kernel.cgroups import Groups
 
 _PREFIX = "areal-sandbox"
 _CONTROLLERS = ("memory", "pids")
+_ACCOUNT = "cpuacct"  # of version 1; version 2 counts CPU time in every group
 
 
 @dataclass(frozen=True)
@@ -44,14 +45,17 @@ def find(proc: Path = Path("/proc/self")) -> Delegation:
         if kind == "cgroup2":
             points.setdefault("", _below(point, root, own.get("", "/")))
         elif kind == "cgroup":
-            for name in _CONTROLLERS:
+            for name in (*_CONTROLLERS, _ACCOUNT):
                 path = next((path for names, path in own.items() if name in names.split(",")), None)
                 if path is not None and name in options.split(","):
                     points.setdefault(name, _below(point, root, path))
     if all(name in points for name in _CONTROLLERS):
-        found = Delegation(1, {name: points[name] for name in _CONTROLLERS})
-        if _works(found):
-            return found
+        first, last = _CONTROLLERS
+        apart = points.get(_ACCOUNT) not in (None, points[first], points[last])
+        for names in ((first, _ACCOUNT, last), (first, last)) if apart else ((first, last),):
+            found = Delegation(1, {name: points[name] for name in names})
+            if _works(found):
+                return found
     if "" in points:
         found = Delegation(2, {"unified": points[""]})
         if _works(found):

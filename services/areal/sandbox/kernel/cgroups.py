@@ -1,4 +1,4 @@
-"""Cgroups of cells: memory and tasks of all of a run's processes together, on version 1 and version 2.
+"""Cgroups of cells: memory, tasks and CPU time of all of a run's processes together, on version 1 and version 2.
 
 A zygote makes one group a cell below directories that the service gave it, by descriptor: it no longer sees their
 paths (`delegation` has those).
@@ -162,6 +162,15 @@ class Group:
         self._killed, self._refused = killed, refused
         return usage
 
+    def cpu_s(self) -> float | None:
+        """CPU time of all that was ever in it, ended and unwaited processes too; None where nothing counts it."""
+        with contextlib.suppress(OSError, ValueError):
+            if self._version == 2:
+                return self._files.counter(self._own[0], "cpu.stat", b"usage_usec") / 1e6 or None
+            if len(self._own) > 2:
+                return int(self._files.read(self._own[1], "cpuacct.usage")) / 1e9
+        return None
+
     def laden(self) -> bool:
         """Whether ended programs left memory in it: files that the kernel holds for nobody, names, a cache.
 
@@ -194,7 +203,7 @@ class Group:
 
 
 class Groups:
-    """Parents of cells' groups, as descriptors."""
+    """Parents of cells' groups, as descriptors: memory first, pids last, on version 1 cpuacct between where it is."""
 
     def __init__(self, version: int, parents: Sequence[int]) -> None:
         self._version = version
