@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 from areal.clients.generation import GenerationClient
 from areal.generation import agent as agent_module
@@ -46,7 +47,7 @@ from areal.workflow.generation import GenerationRequest, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent
-PROBE_S = 0.01
+PROBE_S = 0.02
 log = logging.getLogger("bench")
 
 
@@ -57,6 +58,7 @@ class Figures:
     role: str
     pid: int = field(default_factory=os.getpid)
     lag_ms: list[float] = field(default_factory=list)
+    busy_ms: list[float] = field(default_factory=list)  # CPU between two looks: bounds the lag of an own machine
     beats_ms: list[float] = field(default_factory=list)  # controller: age of a message without samples at its arrival
     data_ms: list[float] = field(default_factory=list)  # controller: of one with samples
     logs_ms: list[float] = field(default_factory=list)
@@ -67,9 +69,18 @@ class Figures:
     memory_mb: list[float] = field(default_factory=list)
     samples: int = 0
 
+    def told(self) -> dict[str, Any]:
+        """What is written: of times in milliseconds the median and the 99th percentile."""
+        return {name: half_and_p99(value) if name.endswith("_ms") else value for name, value in self.__dict__.items()}
+
     def clear(self) -> None:
         """Measure from now on."""
-        self.lag_ms, self.beats_ms, self.data_ms, self.logs_ms = [], [], [], []
+        self.lag_ms, self.busy_ms, self.beats_ms, self.data_ms, self.logs_ms = [], [], [], [], []
+
+
+def half_and_p99(values: list[float]) -> list[float]:
+    """The median and the 99th percentile."""
+    return [float(found) for found in np.percentile(values, (50, 99))] if values else [float("nan")] * 2
 
 
 async def probe(figures: Figures, path: Path) -> None:
@@ -78,10 +89,11 @@ async def probe(figures: Figures, path: Path) -> None:
     process, wrote = psutil.Process(), time.monotonic()
     imports = sum(process.cpu_times()[:2])
     while True:
-        due = time.monotonic() + PROBE_S
+        due, used = time.monotonic() + PROBE_S, time.thread_time()
         await asyncio.sleep(PROBE_S)
         now = time.monotonic()
         figures.lag_ms.append(1000 * (now - due))
+        figures.busy_ms.append(1000 * (time.thread_time() - used))
         if now - wrote >= 1.0:
             wrote = now
             log.info("measuring")
@@ -89,7 +101,7 @@ async def probe(figures: Figures, path: Path) -> None:
             figures.cpu_s = sum(process.cpu_times()[:2]) - imports
             figures.memory_mb.append(process.memory_info().rss / 1e6)
             fresh = path.with_suffix(".tmp")
-            fresh.write_text(json.dumps(figures.__dict__))
+            fresh.write_text(json.dumps(figures.told()))
             fresh.replace(path)
 
 
@@ -229,7 +241,12 @@ async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) ->
     await made.run(stop)
 
 
-ROLES = {"controller": controller, "worker": worker, "agent": agent}
+async def idle(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:
+    """Nothing: its loop lags by what the machine's other load costs."""
+    await stop.wait()
+
+
+ROLES = {"controller": controller, "worker": worker, "agent": agent, "idle": idle}
 
 
 async def main(role: str, given: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+DELIVERED_AT_ONCE = 64  # calls before the event loop serves others: about ten milliseconds
 _LAST_WORDS_S = 0.5  # for the cleanup of cancelled user code when its loop ends
 
 _OWNER: ContextVar[object] = ContextVar("owner of a task", default=None)
@@ -38,7 +39,7 @@ class Abandoned(BaseException):
 
 
 class Mailbox:
-    """Calls posted to an event loop from any thread, in order; a burst wakes the loop once."""
+    """Calls posted to an event loop from any thread, in order; a burst wakes the loop once and doesn't hold it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -54,13 +55,18 @@ class Mailbox:
                 self.loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        self._awake = False  # before the first pop: a later post wakes the loop again
-        while self._calls:
+        for _ in range(DELIVERED_AT_ONCE):
+            if not self._calls:
+                self._awake = False
+                if not self._calls:  # a post from now on wakes the loop; one from before is seen here
+                    return
+                self._awake = True
             function, args = self._calls.popleft()
             try:
                 function(*args)
             except Exception:
                 log.exception("a call between event loops failed")
+        self.loop.call_soon(self._deliver)
 
 
 class UserLoop:
