@@ -46,6 +46,8 @@ async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokeniz
         seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, chat_template=None, verifier=""
     )
     client = GenerationClient("", owner="w", vocab_size=64, eos_ids=frozenset(), waits=WaitRegistry("w"))
+    released: list[str] = []
+    client.release = released.append  # type: ignore[method-assign]
     runner = Runner(
         client, None, worker_tokenizer, settings, AsksTwice, lambda _key, end: ended.put_nowait(end), stall_s=60.0
     )
@@ -55,6 +57,7 @@ async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokeniz
             runner.start(Key(group, index), b'{"prompt": "a"}', floor=0)
     for _ in range(200):
         assert (await ended.get()).kind is FailureKind.REJECTED
+    assert sorted(released) == sorted(str(group) for group in range(100)), "each group's server is forgotten once"
     runner.close()  # its loop turns no more; the runner itself is held here
     assert _alive() == before
     await client.close()

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 STALL_S = 120.0  # a stream with requests but without any event for so long: longer than any swap of weights
 ABSENT_STALL_S = 5.0  # the same for a server that the controller no longer lists
 SWEEP_S = 1.0
-AFFINITIES = 8_192  # groups whose server is remembered
+AFFINITIES = 8_192  # groups whose server is remembered, of owners that don't say which are over
 ROUTED_AT_ONCE = 128  # requests sent before the event loop serves others: about ten milliseconds
 
 
@@ -199,6 +199,10 @@ class GenerationClient:
                 self.route()
             elif generation.server_id and (link := self._links.get(generation.server_id)):
                 link.change_floor(generation.request_id, floor)
+
+    def release(self, affinity: str) -> None:
+        """No request of this group will follow: its server needn't be remembered."""
+        self._affinity.pop(affinity, None)
 
     async def close(self) -> None:
         """Cancel what runs and end all streams."""

@@ -42,6 +42,11 @@ class Key:
     index: int
     evaluation: str = ""
 
+    @property
+    def affinity(self) -> str:
+        """What its generations share with those of its group."""
+        return f"{self.evaluation}/{self.group}" if self.evaluation else str(self.group)
+
 
 @dataclass(frozen=True)
 class Ending:
@@ -106,7 +111,6 @@ class Runner:
             self.stop(key)
         greedy = bool(key.evaluation)
         row = self._row(key, row_json)
-        affinity = f"{key.evaluation}/{key.group}" if greedy else str(key.group)
         run = EpisodeRun(
             self._client,
             self._reward,
@@ -114,7 +118,7 @@ class Runner:
             group=key.group,
             index=key.index,
             attempt=attempt,
-            affinity=affinity,
+            affinity=key.affinity,
             floor=floor,
             greedy=greedy,
         )
@@ -251,6 +255,7 @@ class Runner:
         keys.discard(key)
         if not keys:
             del self._rows[name]
+            self._client.release(key.affinity)
         return slot
 
     def _row(self, key: Key, row_json: bytes) -> GroupRow:
