@@ -11,7 +11,7 @@ from areal.ledger import evidence as evidence_room
 from areal.ledger.audit import audit
 from areal.ledger.audit_report import AuditReport
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
-from areal.ledger.journal import Journal
+from areal.ledger.journal import Journal, Tombstone
 
 
 def groups(*numbers: int, size: int = 2) -> list[TrainedGroup]:
@@ -29,7 +29,7 @@ def controller(run: Path, **reasons: list[int]) -> Journal:
     journal.start(1)
     for reason, numbers in reasons.items():
         for group in numbers:
-            journal.append_tombstone(group, reason, 1)
+            journal.append_tombstones([Tombstone(group, reason, 1)])
     return journal
 
 
@@ -74,7 +74,7 @@ def test_a_planted_loss_is_found(run: Path) -> None:
 
 
 def test_a_group_that_is_trained_and_tombstoned_is_found(run: Path) -> None:
-    Journal(run / "journal" / "controller.jsonl").append_tombstone(5, "deadline", 2)
+    Journal(run / "journal" / "controller.jsonl").append_tombstones([Tombstone(5, "deadline", 2)])
     report = audit(run)
     assert report.duplicated == [5]
     assert any("deadline" in problem for problem in report.problems)

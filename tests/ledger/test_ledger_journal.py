@@ -8,7 +8,7 @@ import pytest
 from areal.errors import BugError, DataError
 from areal.ledger import journal as journal_module
 from areal.ledger.fences import allocate, newest
-from areal.ledger.journal import Cursor, Journal, read_journal
+from areal.ledger.journal import Cursor, Journal, Tombstone, read_journal
 from areal.ledger.lines import pack, unpack
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 def test_what_was_appended_is_replayed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.jsonl")
     assert journal.start(3).tombstones == {}
-    journal.append_tombstone(5, "filtered", 3, "all 1.0")
+    journal.append_tombstones([Tombstone(5, "filtered", 3, "all 1.0")])
     journal.append_cursor(9, 64, 1)
     journal.append_short(6, [0, 2])
     state = Journal(tmp_path / "j.jsonl").replay()
@@ -33,7 +33,7 @@ def test_a_torn_tail_loses_only_what_was_being_written(
     first = Journal(path)
     first.start(1)
     for group in range(4):
-        first.append_tombstone(group, "filtered", 1)
+        first.append_tombstones([Tombstone(group, "filtered", 1)])
     first.close()
     whole = path.read_bytes()
     cut = data.draw(st.integers(0, len(whole)))
@@ -43,7 +43,7 @@ def test_a_torn_tail_loses_only_what_was_being_written(
     state = second.start(2)
     assert set(state.tombstones) == set(range(max(0, kept - 1)))
     assert not state.damaged
-    second.append_tombstone(9, "rejected", 2)
+    second.append_tombstones([Tombstone(9, "rejected", 2)])
     assert set(Journal(path).replay().tombstones) == {*range(max(0, kept - 1)), 9}
 
 
@@ -51,8 +51,8 @@ def test_damage_that_no_crash_explains_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     journal = Journal(path)
     journal.start(1)
-    journal.append_tombstone(1, "filtered", 1)
-    journal.append_tombstone(2, "filtered", 1)
+    journal.append_tombstones([Tombstone(1, "filtered", 1)])
+    journal.append_tombstones([Tombstone(2, "filtered", 1)])
     lines = path.read_bytes().split(b"\n")
     lines[1] = lines[1].replace(b'"group":1', b'"group":7')
     path.write_bytes(b"\n".join(lines))
@@ -65,13 +65,13 @@ def test_an_old_controller_writes_in_vain(tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     old, new = Journal(path), Journal(path)
     old.start(1)
-    old.append_tombstone(1, "filtered", 1)
+    old.append_tombstones([Tombstone(1, "filtered", 1)])
     assert set(new.start(2).tombstones) == {1}
-    old.append_tombstone(2, "filtered", 1)
+    old.append_tombstones([Tombstone(2, "filtered", 1)])
     old.append_cursor(1, 99, 9)
-    new.append_tombstone(3, "filtered", 2)
+    new.append_tombstones([Tombstone(3, "filtered", 2)])
     state = read_journal(path)
-    assert (set(state.tombstones), state.cursor, state.void) == ({1, 3}, None, 2)
+    assert (set(state.tombstones), state.cursor) == ({1, 3}, None)
 
 
 def test_a_cursor_of_an_old_trainer_does_not_replace_a_newer_one(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_a_cursor_of_an_old_trainer_does_not_replace_a_newer_one(tmp_path: Path)
 def test_the_first_reason_of_a_group_stands(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "j.jsonl")
     journal.start(1)
-    journal.append_tombstone(1, "filtered", 1)
-    journal.append_tombstone(1, "ended", 1)
+    journal.append_tombstones([Tombstone(1, "filtered", 1)])
+    journal.append_tombstones([Tombstone(1, "ended", 1)])
     assert journal.replay().tombstones[1].reason == "filtered"
 
 

@@ -32,8 +32,8 @@ def samples(*groups: int, attempt: int = 0) -> list[NewSample]:
 
 async def complete(ledger: AsyncLedger, *groups: int) -> None:
     await ledger.add_samples(samples(*groups))
-    results = await ledger.close_many(1, [(g, COMPLETE) for g in groups], SIZE)
-    assert {result.status for result in results} == {CloseStatus.CLOSED}
+    for group in groups:
+        assert (await ledger.close(1, group, COMPLETE, SIZE)).status == CloseStatus.CLOSED
 
 
 async def test_a_run_heals_after_redis_lost_its_tail(own_redis: RedisServer) -> None:
@@ -141,8 +141,6 @@ async def test_an_old_controller_is_refused(redis_server: RedisServer) -> None:
         await ledger.claim(2)
         with pytest.raises(FencedError, match="fence 2 is alive"):
             await ledger.close(1, 0, "filtered", SIZE)
-        with pytest.raises(FencedError):
-            await ledger.close_many(1, [(0, "filtered")], SIZE)
         assert (await ledger.scan()).closed == {}
 
 

@@ -23,13 +23,15 @@ TOKEN = "a-token-for-this-test"
 
 
 class Trainer(operations_grpc.TrainerControlServicer):
-    """Refuses in the two ways that callers tell apart."""
+    """Refuses in the two ways that callers tell apart: first for the job file, then for its fence."""
+
+    def __init__(self) -> None:
+        self._refusals = iter(
+            (ConfigError("maxSteps is 0", fix="set algorithm.maxSteps"), FencedError("fence 3 is older than 4"))
+        )
 
     async def GetTrainerStatus(self, request, context):
-        await status.abort(context, ConfigError("maxSteps is 0", fix="set algorithm.maxSteps"))
-
-    async def RequestCheckpoint(self, request, context):
-        await status.abort(context, FencedError("fence 3 is older than 4"))
+        await status.abort(context, next(self._refusals))
 
 
 async def typed(call):
@@ -90,18 +92,8 @@ async def test_an_error_keeps_its_kind_message_and_fix(server):
         with pytest.raises(ConfigError) as config:
             await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5))
         with pytest.raises(FencedError):
-            await typed(stub.RequestCheckpoint(operations.RequestCheckpointRequest(), timeout=5))
+            await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5))
     assert (config.value.message, config.value.fix) == ("maxSteps is 0", "set algorithm.maxSteps")
-
-
-async def test_the_blocking_channel_carries_the_token_too(server):
-    _, address, _, _ = server
-
-    def call() -> str:
-        with channel.connect_sync(address, TOKEN) as peer:
-            return operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=5).role
-
-    assert await asyncio.to_thread(call) == "trainer"
 
 
 async def test_an_absent_server_is_an_infra_error():

@@ -49,7 +49,12 @@ def test_a_status_is_what_its_model_says() -> None:
     stage = Stage()
     for _ in range(40):
         stage.step()
-        assert JobStatus.model_validate(stage.status, by_alias=True, by_name=False).to_object() == stage.status
+        assert (
+            JobStatus.model_validate(stage.status, by_alias=True, by_name=False).model_dump(
+                mode="json", exclude_none=True
+            )
+            == stage.status
+        )
 
 
 def test_people_are_told_of_every_turn_once() -> None:

@@ -400,7 +400,7 @@ def test_a_status_is_what_the_operator_writes_and_columns_show_it(admin, job, ku
     )
     written = admin.apply(
         {"apiVersion": API, "kind": "RLJob", "metadata": {"name": "digits", "namespace": namespace}}
-        | {"status": status.to_object()},
+        | {"status": status.model_dump(mode="json", exclude_none=True)},
         manager="areal-operator",
         subresource="status",
     )

@@ -222,7 +222,7 @@ def test_a_status_is_written_without_what_is_not_known_and_read_with_what_is_new
     accepted = REASONS[ConditionType.ACCEPTED]("Valid")
     condition = Condition(type=ConditionType.ACCEPTED, status="True", reason=accepted, last_transition_time=at)
     status = JobStatus(conditions=[condition], summary=Summary.RUNNING, start_time=at)
-    written = status.to_object()
+    written = status.model_dump(mode="json", exclude_none=True)
     assert written["startTime"] == "2026-11-21T02:00:00Z"
     assert written["conditions"][0]["reason"] == "Valid"
     assert "progress" not in written

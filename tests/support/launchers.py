@@ -10,9 +10,9 @@ from typing import Any
 import grpc
 from areal.launch.core import Phase
 from areal.launch.service import phase_from_wire
-from areal.net.channel import connect_sync
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
+from support.blocking_channel import connect_sync
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from typing import Any
 
 import grpc
 import psutil
-from areal.net.channel import connect_sync
 from areal.plan import Endpoints, ResolvedJob
 from areal.plan.cluster import redis_files, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role, password_key
@@ -33,6 +32,7 @@ from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from support.blocking_channel import connect_sync
 from support.launchers import Launcher
 
 TOKEN = "token-of-the-pods"

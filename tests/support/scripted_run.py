@@ -172,8 +172,3 @@ class RunTrainer(operations_grpc.TrainerControlServicer):
             checkpoint_step=run.checkpoint_step,
             checkpoint_at=run.checkpoint_at,
         )
-
-    async def RequestCheckpoint(
-        self, request: operations.RequestCheckpointRequest, context: Any
-    ) -> operations.RequestCheckpointResponse:
-        return operations.RequestCheckpointResponse(accepted=True)

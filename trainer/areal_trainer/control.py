@@ -11,8 +11,8 @@ import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import grpc
 from areal.errors import ArealError, FencedError, InfraError
@@ -66,7 +66,6 @@ class Orders:
     served_policy_id: str = ""
     evaluation_done: bool = False
     evaluated_rows: int = 0
-    asked: bool = field(default=False)  # a checkpoint, through TrainerControl
 
 
 class ControllerLink:
@@ -264,24 +263,17 @@ class ControllerLink:
         raise AssertionError("the delays never end")
 
 
-class Board(Protocol):
-    """What a trainer tells, and what it is asked for."""
-
-    telling: Telling
-    orders: Orders
-
-
 class TrainerControl(operations_grpc.TrainerControlServicer):
-    """What operators ask the trainer."""
+    """The gRPC service that operators ask for the trainer's step, phase and newest checkpoint."""
 
-    def __init__(self, link: Board, progress: ProgressCounter) -> None:
-        self._link = link
+    def __init__(self, telling: Telling, progress: ProgressCounter) -> None:
+        self._telling = telling
         self._progress = progress
 
     async def GetTrainerStatus(
         self, request: operations.GetTrainerStatusRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> operations.GetTrainerStatusResponse:
-        told = self._link.telling
+        told = self._telling
         return operations.GetTrainerStatusResponse(
             policy_id=self._progress.policy_id,
             step=told.step,
@@ -294,9 +286,3 @@ class TrainerControl(operations_grpc.TrainerControlServicer):
             checkpoint_step=told.checkpoint_step,
             checkpoint_at=told.checkpoint_at,
         )
-
-    async def RequestCheckpoint(
-        self, request: operations.RequestCheckpointRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> operations.RequestCheckpointResponse:
-        self._link.orders.asked = True
-        return operations.RequestCheckpointResponse(accepted=True)

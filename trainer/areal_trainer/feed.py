@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from areal.errors import DataError, InfraError
 from areal.ledger import payload
-from areal.ledger.consumer import Batch, Consumer, StalenessViolation, TrainerState, check_spans
+from areal.ledger.consumer import Batch, Consumer, TrainerState, check_spans
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.poison import Precaution
 from areal.ledger.sync_client import SyncLedger
@@ -59,7 +59,6 @@ class Feed:
     ) -> None:
         self.consumer = consumer
         self.link = link
-        self.staleness_violations = 0
         self._ledger = ledger
         self._evidence = evidence
         self._waits = waits
@@ -90,11 +89,7 @@ class Feed:
         if not groups:
             self._wait(from_group)
             return None
-        try:
-            batch = self.consumer.offer(groups)
-        except StalenessViolation:
-            self.staleness_violations += 1
-            raise
+        batch = self.consumer.offer(groups)
         if batch is None:
             return None
         with self._timer.phase("take"):
@@ -196,7 +191,6 @@ class Feed:
         telling.committed_group = state.next_group
         telling.checkpoint_step, telling.checkpoint_at = state.step, time.time()
         self.link.orders.checkpoint_now = False
-        self.link.orders.asked = False
 
     def finished(self) -> None:
         """The run reached its last step and everything is published and saved."""

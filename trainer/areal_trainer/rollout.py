@@ -238,7 +238,7 @@ class Rollout:
         state = feed.consumer.state
         return {
             "publish": feed.consumer.publish_due(),
-            "checkpoint": feed.consumer.checkpoint_due(checkpoint_now or orders.checkpoint_now or orders.asked),
+            "checkpoint": feed.consumer.checkpoint_due(checkpoint_now or orders.checkpoint_now),
             "position": [state.step, state.next_group, state.tombstones_below],
         }
 

@@ -296,7 +296,7 @@ class _Desk:
             server = GrpcServer("trainer", settings.token, waits=self._waits, progress=self._progress)
             server.add(
                 operations_grpc.add_TrainerControlServicer_to_server,
-                TrainerControl(link, self._progress),
+                TrainerControl(link.telling, self._progress),
                 "areal.v1.TrainerControl",
             )
             await server.start(self._ports.grpc, settings.bind)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -94,7 +93,6 @@ class _EngineCollector(Collector):
 
     def __init__(self, engine: EmbeddedEngine) -> None:
         self._engine = engine
-        self._started_s = time.time()
 
     def collect(self) -> Iterable[GaugeMetricFamily | CounterMetricFamily]:
         stats, engine = self._engine.stats, self._engine

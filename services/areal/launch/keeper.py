@@ -1,7 +1,8 @@
 """Subreaper process of one child: kills all its descendants when the child or the supervisor ends.
 
 Runs as `python -I -S keeper.py NAME` with a socket to the supervisor as standard input, and imports the standard
-library only, so that it starts in milliseconds and stays small. Promises:
+library only, so that it starts in milliseconds and stays small. (`areal.scorer_pool.subreaper` does the same for a
+scorer, which is forked and never execs: it needs neither the socket nor the signals that are passed on here.) Promises:
 
 - when the supervisor is gone (the socket ends, SIGKILL included), every descendant is killed, then the keeper ends;
 - when the child exits, whatever it left behind is killed before the keeper exits with the child's own status;

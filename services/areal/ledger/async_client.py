@@ -91,12 +91,6 @@ class AsyncLedger:
         """Ends the generation of a group: "complete" or the reason of a tombstone. See `LedgerModel.close`."""
         return await self._run(self._calls.close(fence, group, outcome, group_size, at_least))
 
-    async def close_many(
-        self, fence: int, groups: Sequence[tuple[int, str]], group_size: int, at_least: int | None = None
-    ) -> list[CloseResult]:
-        """`close` for each (group, outcome), in one round trip."""
-        return await self._run_all([self._calls.close(fence, g, o, group_size, at_least) for g, o in groups])
-
     async def advance(self, fence: int, cursor: int, trainer_fence: int | None = None) -> int:
         """After lost data: the frontier passes what is below the live trainer's cursor. Returns the frontier."""
         return await self._run(self._calls.advance(fence, cursor, trainer_fence))

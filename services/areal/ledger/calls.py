@@ -28,8 +28,6 @@ from areal.ledger.values import (
 
 T = TypeVar("T")
 
-SCRIPTS = ("add_sample", "claim", "close", "advance", "reopen", "recover", "take", "commit", "scan", "sweep")
-
 
 @dataclass(frozen=True, slots=True)
 class Script:

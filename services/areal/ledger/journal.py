@@ -44,7 +44,6 @@ class JournalState:
     cursor: Cursor | None = None
     short: dict[int, tuple[int, ...]] = field(default_factory=dict)  # groups closed with fewer samples: which
     torn: int = 0  # lines that a crash cut
-    void: int = 0  # entries of old controllers
     damaged: list[int] = field(default_factory=list)  # numbers of lines that no crash explains
 
 
@@ -100,10 +99,6 @@ class Journal:
         self._fence = fence
         self._append([{"kind": "start"}])
         return self.replay()
-
-    def append_tombstone(self, group: int, reason: str, fence: int, detail: str = "") -> None:
-        """A group ends. On disk when this returns."""
-        self.append_tombstones([Tombstone(group, reason, fence, detail)])
 
     def append_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         """Several groups end, for one fsync."""
@@ -170,8 +165,7 @@ def apply(state: JournalState, record: Record) -> None:
     """One more entry of the journal."""
     fence = int(record["fence"])
     if fence < state.fence:
-        state.void += 1
-        return
+        return  # of an old controller
     state.fence = fence
     match record["kind"]:
         case "tombstone":

@@ -1,9 +1,8 @@
-"""Channels to other roles: asynchronous for services, synchronous for the trainer's loop."""
+"""gRPC channels to other roles, each call with the job's bearer token."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import Any
 
 import grpc
@@ -11,55 +10,7 @@ import grpc
 from areal.net import auth, options
 
 
-@dataclass(frozen=True)
-class _CallDetails(grpc.ClientCallDetails):
-    """A call with our header added."""
-
-    method: str
-    timeout: float | None
-    metadata: Any
-    credentials: grpc.CallCredentials | None
-    wait_for_ready: bool | None
-    compression: grpc.Compression | None
-
-
-def _with_token(details: Any, token: str) -> _CallDetails:
-    metadata = [*(details.metadata or ()), auth.header(token)]
-    return _CallDetails(
-        method=details.method,
-        timeout=details.timeout,
-        metadata=metadata,
-        credentials=details.credentials,
-        wait_for_ready=getattr(details, "wait_for_ready", None),
-        compression=getattr(details, "compression", None),
-    )
-
-
-class _SyncToken(
-    grpc.UnaryUnaryClientInterceptor,
-    grpc.UnaryStreamClientInterceptor,
-    grpc.StreamUnaryClientInterceptor,
-    grpc.StreamStreamClientInterceptor,
-):
-    """Adds the bearer header to every synchronous call."""
-
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return continuation(_with_token(client_call_details, self._token), request)
-
-    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return continuation(_with_token(client_call_details, self._token), request)
-
-    def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return continuation(_with_token(client_call_details, self._token), request_iterator)
-
-    def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return continuation(_with_token(client_call_details, self._token), request_iterator)
-
-
-def _aio_details(details: grpc.aio.ClientCallDetails, token: str) -> grpc.aio.ClientCallDetails:
+def _with_token(details: grpc.aio.ClientCallDetails, token: str) -> grpc.aio.ClientCallDetails:
     metadata = grpc.aio.Metadata(*(details.metadata or ()))
     metadata.add(*auth.header(token))
     return grpc.aio.ClientCallDetails(
@@ -72,7 +23,7 @@ class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
         self._token = token
 
     async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return await continuation(_aio_details(client_call_details, self._token), request)
+        return await continuation(_with_token(client_call_details, self._token), request)
 
 
 class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
@@ -80,7 +31,7 @@ class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
         self._token = token
 
     async def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        return await continuation(_aio_details(client_call_details, self._token), request)
+        return await continuation(_with_token(client_call_details, self._token), request)
 
 
 class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
@@ -88,7 +39,7 @@ class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
         self._token = token
 
     async def intercept_stream_unary(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return await continuation(_aio_details(client_call_details, self._token), request_iterator)
+        return await continuation(_with_token(client_call_details, self._token), request_iterator)
 
 
 class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
@@ -96,18 +47,13 @@ class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
         self._token = token
 
     async def intercept_stream_stream(self, continuation: Any, client_call_details: Any, request_iterator: Any) -> Any:
-        return await continuation(_aio_details(client_call_details, self._token), request_iterator)
+        return await continuation(_with_token(client_call_details, self._token), request_iterator)
 
 
 def connect(address: str, token: str) -> grpc.aio.Channel:
     """An asynchronous channel to `host:port`. Every call on it carries the token; give each call a timeout."""
     interceptors = [_UnaryUnary(token), _UnaryStream(token), _StreamUnary(token), _StreamStream(token)]
     return grpc.aio.insecure_channel(address, options=options.CLIENT, interceptors=interceptors)
-
-
-def connect_sync(address: str, token: str) -> grpc.Channel:
-    """A blocking channel to `host:port`, for code that owns no event loop."""
-    return grpc.intercept_channel(grpc.insecure_channel(address, options=options.CLIENT), _SyncToken(token))
 
 
 def raise_if_cancelled() -> None:

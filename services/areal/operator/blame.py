@@ -63,11 +63,10 @@ def owner_of(role: Role, reason: str, conditions: Mapping[str, str]) -> Owner:
 
 @dataclass(frozen=True)
 class Lack:
-    """Something that the trainers can't do without and can't bring about. `placing`: pods could not run at all."""
+    """Something that the trainers can't do without and can't bring about."""
 
     owner: Owner
     text: str
-    placing: bool = False
 
 
 def lack_of(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
@@ -81,17 +80,17 @@ def unplaced(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
     if not seen.memory.prepared and seen.prepare.stage is not Stage.COMPLETE:
         pods, desired = list(seen.of(Role.PREPARE)), {Role.PREPARE: 1}
     for role, text in seen.refused.items():
-        return Lack(Owner.QUEUE, f"pods of {role.value} are refused: {text}", placing=True)
+        return Lack(Owner.QUEUE, f"pods of {role.value} are refused: {text}")
     for pod in pods:
         bound = pod.conditions.get("PodScheduled")
         if not pod.node and bound is not None and bound.status == "False":
-            return Lack(Owner.QUEUE, f"{pod.name}: {bound.message or bound.reason}", placing=True)
+            return Lack(Owner.QUEUE, f"{pod.name}: {bound.message or bound.reason}")
     if (silent := silent_pod(seen, pods)) is not None:
-        return Lack(Owner.NODE, silence(silent), placing=True)
+        return Lack(Owner.NODE, silence(silent))
     for role, count in desired.items():
         bound_pods = sum(bool(pod.node) for pod in pods if pod.role is role)
         if bound_pods < count:
-            return Lack(Owner.QUEUE, f"{bound_pods} of {count} pods of {role.value} have a node", placing=True)
+            return Lack(Owner.QUEUE, f"{bound_pods} of {count} pods of {role.value} have a node")
     return None
 
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from areal.errors import ArealError
 from areal.scorer_pool import frames
-from areal.scorer_pool.keeper import become_scorer
 from areal.scorer_pool.progress import Current
+from areal.scorer_pool.subreaper import become_scorer
 
 Judge = Callable[[Any], Any]
 _PR_SET_PDEATHSIG = 1

@@ -392,8 +392,3 @@ class JobStatus(StatusBlock):
         """Whether a condition is there and True."""
         found = self.condition(type)
         return found is not None and found.status == "True"
-
-    def to_object(self) -> dict[str, object]:
-        """As the API server stores it: camelCase, without what isn't known."""
-        dumped: dict[str, object] = self.model_dump(mode="json", exclude_none=True)
-        return dumped

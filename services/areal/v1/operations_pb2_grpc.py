@@ -341,23 +341,12 @@ class TrainerControlStub:
                 request_serializer=areal_dot_v1_dot_operations__pb2.GetTrainerStatusRequest.SerializeToString,
                 response_deserializer=areal_dot_v1_dot_operations__pb2.GetTrainerStatusResponse.FromString,
                 _registered_method=True)
-        self.RequestCheckpoint = channel.unary_unary(
-                '/areal.v1.TrainerControl/RequestCheckpoint',
-                request_serializer=areal_dot_v1_dot_operations__pb2.RequestCheckpointRequest.SerializeToString,
-                response_deserializer=areal_dot_v1_dot_operations__pb2.RequestCheckpointResponse.FromString,
-                _registered_method=True)
 
 
 class TrainerControlServicer:
     """Missing associated documentation comment in .proto file."""
 
     def GetTrainerStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def RequestCheckpoint(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -370,11 +359,6 @@ def add_TrainerControlServicer_to_server(servicer, server):
                     servicer.GetTrainerStatus,
                     request_deserializer=areal_dot_v1_dot_operations__pb2.GetTrainerStatusRequest.FromString,
                     response_serializer=areal_dot_v1_dot_operations__pb2.GetTrainerStatusResponse.SerializeToString,
-            ),
-            'RequestCheckpoint': grpc.unary_unary_rpc_method_handler(
-                    servicer.RequestCheckpoint,
-                    request_deserializer=areal_dot_v1_dot_operations__pb2.RequestCheckpointRequest.FromString,
-                    response_serializer=areal_dot_v1_dot_operations__pb2.RequestCheckpointResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -404,33 +388,6 @@ class TrainerControl:
             '/areal.v1.TrainerControl/GetTrainerStatus',
             areal_dot_v1_dot_operations__pb2.GetTrainerStatusRequest.SerializeToString,
             areal_dot_v1_dot_operations__pb2.GetTrainerStatusResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def RequestCheckpoint(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/areal.v1.TrainerControl/RequestCheckpoint',
-            areal_dot_v1_dot_operations__pb2.RequestCheckpointRequest.SerializeToString,
-            areal_dot_v1_dot_operations__pb2.RequestCheckpointResponse.FromString,
             options,
             channel_credentials,
             insecure,

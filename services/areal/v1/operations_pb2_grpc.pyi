@@ -116,13 +116,11 @@ class TrainerControlStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> TrainerControlAsyncStub: ...
     GetTrainerStatus: _grpc.UnaryUnaryMultiCallable[_operations_pb2.GetTrainerStatusRequest, _operations_pb2.GetTrainerStatusResponse]
-    RequestCheckpoint: _grpc.UnaryUnaryMultiCallable[_operations_pb2.RequestCheckpointRequest, _operations_pb2.RequestCheckpointResponse]
 
 @_typing.type_check_only
 class TrainerControlAsyncStub(TrainerControlStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     GetTrainerStatus: _aio.UnaryUnaryMultiCallable[_operations_pb2.GetTrainerStatusRequest, _operations_pb2.GetTrainerStatusResponse]  # type: ignore[assignment]
-    RequestCheckpoint: _aio.UnaryUnaryMultiCallable[_operations_pb2.RequestCheckpointRequest, _operations_pb2.RequestCheckpointResponse]  # type: ignore[assignment]
 
 class TrainerControlServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -131,12 +129,5 @@ class TrainerControlServicer(metaclass=_abc_1.ABCMeta):
         request: _operations_pb2.GetTrainerStatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_operations_pb2.GetTrainerStatusResponse, _abc.Awaitable[_operations_pb2.GetTrainerStatusResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def RequestCheckpoint(
-        self,
-        request: _operations_pb2.RequestCheckpointRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_operations_pb2.RequestCheckpointResponse, _abc.Awaitable[_operations_pb2.RequestCheckpointResponse]]: ...
 
 def add_TrainerControlServicer_to_server(servicer: TrainerControlServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -85,20 +85,6 @@ class Manifest(_Value):
         return PolicyId.parse(self.policy)
 
     @property
-    def config_digest(self) -> str:
-        """sha256 of config.json; empty when the version has none."""
-        return self.files.get("config.json", "")
-
-    @property
-    def tokenizer_digest(self) -> str:
-        """sha256 of tokenizer.json; empty when the version has none."""
-        return self.files.get("tokenizer.json", "")
-
-    @property
-    def dtypes(self) -> dict[str, str]:
-        return {name: entry.dtype for name, entry in self.tensors.items()}
-
-    @property
     def total_bytes(self) -> int:
         return sum(entry.length for entry in self.tensors.values())
 

@@ -36,10 +36,6 @@ class Sequence:
         """A prompt and one answer to it."""
         return Transcript(prompt_ids).sampled(result).sequence(reward)
 
-    def rewarded(self, reward: float) -> Sequence:
-        """The same tokens with another reward."""
-        return replace(self, reward=reward)
-
     def masked(self) -> Sequence:
         """The same tokens, none of them trained."""
         return replace(self, loss_mask=np.zeros(len(self.input_ids), dtype="u1"))

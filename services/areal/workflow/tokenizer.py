@@ -126,10 +126,6 @@ class Tokenizer:
                 error
             )
 
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> Ids:
-        """Token ids of a chat, ready for the model's answer."""
-        return self.encode(self.render_chat(messages), special=False)
-
     def encode_turn(self, text: str, *, after_end: bool = True) -> Ids:
         """Token ids that follow a model's answer when a user says `text`: by the chat template where there is one,
         otherwise the text between two line ends. `after_end` says that the answer holds its end token already."""

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from areal_trainer.checkpoint.catalog import Began
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.control import Orders, Telling, TrainerControl
+from areal_trainer.control import Telling, TrainerControl
 from areal_trainer.engine.group import Message
 from areal_trainer.publish.files import side_files, sources
 from areal_trainer.run import Ports, copy_model
@@ -59,7 +59,7 @@ class Desk:
         self._progress = ProgressCounter()
         self._metrics = RoleMetrics("trainer", settings.name)
         self._thread = LoopThread()
-        self.telling, self.orders = Telling(), Orders()
+        self.telling = Telling()
         self._closing: list[Callable[[], None]] = [self._thread.stop]
 
     def restore(self, checkpointer: Checkpointer) -> Message:
@@ -78,7 +78,7 @@ class Desk:
 
         async def serve() -> GrpcServer:
             server = GrpcServer("trainer", self._settings.token, waits=waits, progress=self._progress)
-            control = TrainerControl(self, self._progress)
+            control = TrainerControl(self.telling, self._progress)
             server.add(operations_grpc.add_TrainerControlServicer_to_server, control, "areal.v1.TrainerControl")
             await server.start(self._ports.grpc, self._settings.bind)
             await server.set_ready(True)
@@ -120,12 +120,7 @@ class Desk:
         status = path.stat()
         self.reporter.checkpoint(seconds, sum(file.stat().st_size for file in path.iterdir()))
         self.telling.checkpoint_step, self.telling.checkpoint_at = step, status.st_mtime
-        self.orders.asked = False
         self._progress.advance()
-
-    def wants_save(self) -> bool:
-        """Whether somebody asked for a checkpoint."""
-        return self.orders.asked
 
     def still_mine(self) -> None:
         """Raise FencedError when a newer trainer has begun."""

@@ -57,7 +57,6 @@ class _Course:
         block = spec.supervised
         assert block is not None
         self._settings, self._ranks, self._desk, self._stopping = settings, ranks, desk, stopping
-        self._block = block
         options = AdamWOptions(
             betas=block.betas, epsilon=block.eps, weight_decay=block.weight_decay, grad_clip=block.grad_clip
         )
@@ -98,10 +97,8 @@ class _Course:
             self._evaluate(0)
         saved = step
         while step < order.steps:
-            stop, save = self._orders()
-            if stop or save:
-                saved = self._save(step, saved)
-            if stop:
+            if self._stopped():
+                self._save(step, saved)
                 return ExitCode.DRAINED
             self._step(step)
             step += 1
@@ -154,12 +151,10 @@ class _Course:
         if self._desk is not None:
             self._desk.reporter.evaluated(version, len(self._evaluated()), figures)
 
-    def _orders(self) -> tuple[bool, bool]:
-        message = (
-            Message({"stop": self._stopping.is_set(), "save": self._desk.wants_save()}, {}) if self._desk else None
-        )
-        told = self._ranks.tell(message).header
-        return bool(told["stop"]), bool(told["save"])
+    def _stopped(self) -> bool:
+        """Whether rank 0 was asked to stop; every rank gets its answer."""
+        message = Message({"stop": self._stopping.is_set()}, {}) if self._desk else None
+        return bool(self._ranks.tell(message).header["stop"])
 
     def _load(self, checkpoint: str | None) -> int:
         if not checkpoint:

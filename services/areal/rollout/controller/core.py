@@ -44,7 +44,7 @@ from areal.rollout.controller.inputs import (
     TrainerBeat,
     WorkerBeat,
 )
-from areal.rollout.controller.leasing import Pass, lease, loosen
+from areal.rollout.controller.leasing import AdmissionRound, lease, loosen
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import LedgerView, Weights
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS, Settings
@@ -80,7 +80,7 @@ class Controller:
         self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)
         self.book.committed = min(rebuilt.view.low, rebuilt.next_group)
         self.desk = TrainerDesk(self._position, self.book, self.fleet, self._out.append)
-        self.found = Pass(0, 0, 0, 0, 0)
+        self.last_round = AdmissionRound(0, 0, 0, 0)
         self.done = False
         self._now = now
         self._attention = now
@@ -281,7 +281,7 @@ class Controller:
         if not self.desk.finished and not self.fleet.refusal():
             most = 0 if self.book.bad_rows.excess(self.settings.max_bad_row_share) else ADMITTED_A_PASS
             admit = self.book.streak.admissible(now, self.settings.max_filtered_per_step, most)
-        self.found = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
+        self.last_round = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
         self.evaluations.lease([worker.worker_id for worker in self.crew.live()], newest, now)
         self._finish()
         if self.fleet.changed:

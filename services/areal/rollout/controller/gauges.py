@@ -40,9 +40,9 @@ class Gauges:
         self._shown = now
         book, settings, metrics = core.book, core.settings, self._metrics
         self._counts(book)
-        metrics.gauge("areal_rollouts_inflight").set(core.found.in_work)
+        metrics.gauge("areal_rollouts_inflight").set(core.last_round.in_work)
         metrics.gauge("areal_rollout_capacity").set(settings.max_concurrent)
-        metrics.gauge("areal_gate_room_groups").set(core.found.room)
+        metrics.gauge("areal_gate_room_groups").set(core.last_round.room)
         metrics.gauge("areal_replay_bytes").set(book.reserved * settings.bytes_per_group)
         metrics.gauge("areal_replay_budget_bytes").set(settings.budget_bytes)
         metrics.gauge("areal_replay_ready_groups").set(book.waiting_complete())
@@ -53,7 +53,7 @@ class Gauges:
             metrics.gauge("areal_evaluation_score").set(newest.mean)
             metrics.gauge("areal_evaluation_version").set(newest.version)
         reason = idle_reason(core)
-        self._progress.doing = reason or f"{core.found.in_work} groups in work"
+        self._progress.doing = reason or f"{core.last_round.in_work} groups in work"
         self._progress.policy_id = core.fleet.served.policy_id if core.fleet.served else ""
         self._name_wait(reason)
 

@@ -19,12 +19,11 @@ from areal.rollout.controller.groups import Group
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """What a pass found, for status and metrics."""
+class AdmissionRound:
+    """Counts of one round of leasing and admission, for status and metrics."""
 
     in_work: int  # groups leased and not waiting for a version
     waiting: int  # eligible groups without a worker
-    waiting_for_version: int
     room: int  # what the gate would still admit
     room_bytes: int
 
@@ -38,7 +37,7 @@ def lease(
     *,
     admit: int,
     emit: Callable[[Decision], None],
-) -> Pass:
+) -> AdmissionRound:
     """Grant what can be granted now and admit at most `admit` groups. `newest` is Vmax, None without a server."""
     settings = book.settings
     groups = book.live()
@@ -85,7 +84,7 @@ def lease(
     if book.next_admission != before:
         book.streak.admitted(book.next_admission - before)
         gate, by_bytes = _rooms(book, newest, max_steps, in_work + waiting)
-    return Pass(in_work, waiting, len(stuck), gate, by_bytes)
+    return AdmissionRound(in_work, waiting, gate, by_bytes)
 
 
 def _too_young(book: Book, groups: list[Group], newest: int) -> list[Group]:

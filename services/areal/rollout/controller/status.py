@@ -10,7 +10,7 @@ from areal.rollout.controller.core import Controller
 
 def idle_reason(core: Controller) -> str:
     """Why nothing is admitted now, in words; empty when the gate has room and somebody works."""
-    settings, found = core.settings, core.found
+    settings, last = core.settings, core.last_round
     if core.done:
         return "the run is over"
     if core.stalled:
@@ -26,19 +26,19 @@ def idle_reason(core: Controller) -> str:
     if not core.crew.live():
         return "no rollout worker is connected"
     newest = core.fleet.newest_version
-    if found.room_bytes == 0:
+    if last.room_bytes == 0:
         share = core.book.reserved * settings.bytes_per_group / max(1, settings.budget_bytes)
         return f"the byte budget is {share:.0%} full: waiting for a checkpoint to free it"
-    if found.room == 0:
+    if last.room == 0:
         if core.book.next_rank >= core.max_steps * settings.batch_groups:
             return f"all groups of {core.max_steps} steps are admitted"
-        if found.in_work + found.waiting >= settings.max_concurrent:
-            return f"{found.in_work + found.waiting} groups in work, as many as maxConcurrentRollouts allows"
+        if last.in_work + last.waiting >= settings.max_concurrent:
+            return f"{last.in_work + last.waiting} groups in work, as many as maxConcurrentRollouts allows"
         ahead = core.book.waiting_complete()
         return (
             f"the gate is closed at version {newest} with maxStaleness {settings.max_staleness}: "
             f"{ahead} complete groups wait for the trainer"
         )
-    if found.waiting:
-        return f"{found.waiting} groups wait for a place at a worker or for another try"
+    if last.waiting:
+        return f"{last.waiting} groups wait for a place at a worker or for another try"
     return ""

@@ -24,7 +24,7 @@ def rollout_status(
         trainer_step=core.desk.step,
         served_policy_id=core.fleet.served.policy_id if core.fleet.served else "",
         next_admission=book.next_admission,
-        leased=core.found.in_work,
+        leased=core.last_round.in_work,
         complete_waiting=book.waiting_complete(),
         committed_group=book.committed,
         tombstones=dict(book.ranks.counts),

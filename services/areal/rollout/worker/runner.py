@@ -98,7 +98,6 @@ class Runner:
         self._user = UserLoop()
         self._slots: dict[Key, _Slot] = {}
         self._rows: dict[tuple[str, int], tuple[GroupRow, set[Key]]] = {}
-        self.loops_replaced = 0
 
     @property
     def running(self) -> int:
@@ -271,7 +270,6 @@ class Runner:
         culprit, where = old.current_owner(), old.stack()
         log.error("user code held its event loop for %.0f s; a fresh one replaces it\n%s", self._stall_s, where)
         old.abandon()
-        self.loops_replaced += 1
         self._user = UserLoop()
         self._workflow = self._make_workflow()
         guilty = culprit.key if isinstance(culprit, _Slot) else None

@@ -24,7 +24,6 @@ _held = ctypes.PyDLL(None, use_errno=True)  # functions called with the interpre
 _AF_UNIX, _SOCK_STREAM = 1, 1
 set_signal, DEFAULT_ACTION = _signal.signal, _signal.SIG_DFL
 
-CLONE_NEWTIME = 0x00000080
 CLONE_NEWNS = 0x00020000
 CLONE_NEWCGROUP = 0x02000000
 CLONE_NEWUTS = 0x04000000
@@ -55,7 +54,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 SECCOMP_MODE_FILTER = 2
-CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SETPCAP, CAP_SYS_ADMIN = 0, 5, 6, 7, 8, 21
+CAP_CHOWN, CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 0, 5, 6, 7, 21
 _ALL_SECUREBITS = 0xEF  # noroot, no_setuid_fixup, no ambient raise, each with its lock; keep_caps locked off
 _CAPABILITY_VERSION_3 = 0x20080522
 

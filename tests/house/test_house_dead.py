@@ -1,0 +1,126 @@
+"""Dead code: every name that the product defines is used by the product, not by its tests alone."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PRODUCT = ("services", "trainer")
+CALLERS = ("bench", "examples")  # tests are no callers
+PLAIN = {
+    "property",
+    "classmethod",
+    "staticmethod",
+    "dataclass",
+    "cached_property",
+    "contextmanager",
+    "override",
+    "cache",
+}
+"""Decorators that call nothing by themselves; a function under any other one is registered somewhere."""
+
+KEPT = {
+    "as_markdown": "tables of docs/ that tests compare with the code",
+    "COMPARED": "the table of model families that docs/models.md shows",
+    "POINTS": "where a publication can be killed: its tests go through all of them",
+    "X32_BIT": "a number of the kernel's that the tests of the filter name",
+    "UNK": "a place in the small tokenizer's list of special tokens",
+    "infra_errors": "whose fault a run's end was: the sandbox's tests count by it",
+    "value_loss": "the critic's loss",
+}
+
+
+def definitions(tree: ast.Module, classes: set[str]) -> Iterator[str]:
+    """Names of functions, classes, constants, fields of dataclasses and attributes that a module defines.
+
+    A method counts where every base of its class is in `classes`: a library calls what overrides its own.
+    """
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            yield from assigned(node)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            if not registered(node):
+                yield node.name
+            ours = all(ast.unparse(base).partition("[")[0] in classes for base in node.bases)
+            data = any(called(one).startswith("dataclass") for one in node.decorator_list)
+            for inner in node.body:
+                if data and isinstance(inner, ast.AnnAssign):
+                    yield from assigned(inner)
+                elif ours and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not registered(inner):
+                    yield inner.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+            yield node.attr  # of others it may be a library's setting
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not registered(node):
+            yield node.name
+
+
+def assigned(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)]
+
+
+def called(decorator: ast.expr) -> str:
+    return ast.unparse(decorator.func if isinstance(decorator, ast.Call) else decorator).rpartition(".")[2]
+
+
+def registered(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    return any(called(one) not in PLAIN for one in node.decorator_list)
+
+
+def uses(tree: ast.Module) -> Iterator[str]:
+    """Names that a module reads, and the words of its strings, by which getattr and files of settings name things."""
+    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+            yield node.attr
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
+            yield from re.findall(r"\w+", node.value)
+
+
+def parsed(*trees: str) -> list[ast.Module]:
+    files = (path for tree in trees for path in (ROOT / tree).rglob("*.py") if "v1" not in path.parts)
+    return [ast.parse(path.read_text()) for path in files]
+
+
+def wire_fields() -> set[str]:
+    """Words of the protos: that each field has a reader is another test's."""
+    return {word for path in (ROOT / "protos").rglob("*.proto") for word in re.findall(r"\w+", path.read_text())}
+
+
+def unused(product: list[ast.Module], callers: list[ast.Module]) -> set[str]:
+    classes = {node.name for tree in product for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    known = {*classes, "Protocol", "Generic"}
+    defined = {name for tree in product for name in definitions(tree, known) if not name.startswith("__")}
+    return defined - {name for tree in callers for name in uses(tree)}
+
+
+def test_every_name_of_the_product_is_used_by_the_product():
+    product = parsed(*PRODUCT)
+    dead = unused(product, [*product, *parsed(*CALLERS)]) - wire_fields()
+    assert sorted(dead - KEPT.keys()) == []
+
+
+def test_a_name_that_only_a_test_uses_is_found():
+    module = ast.parse('''
+"""Names dead_function in its docstring."""
+LIMIT = DEAD = 1
+@dataclass
+class Point:
+    x: int
+    dead_field: int = 0
+    def far(self): self.seen = self.x > LIMIT
+    def dead_method(self): return Point(1, dead_field=2)
+@app.get("/")
+def route(): return Point(2).far()
+def dead_function(): pass
+class Handler(Base):
+    def on_message(self): Handler()
+''')
+    assert unused([module], [module]) == {"DEAD", "dead_field", "seen", "dead_method", "dead_function"}
