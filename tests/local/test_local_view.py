@@ -44,6 +44,12 @@ VIEW = RunView(
 )
 
 
+def replace_status(**fields: str) -> rollout.GetRolloutStatusResponse:
+    """`STATUS` with other fields."""
+    made = rollout.GetRolloutStatusResponse(**fields)
+    return rollout.GetRolloutStatusResponse.FromString(STATUS.SerializeToString() + made.SerializeToString())
+
+
 def drawn(shown: RunView, width: int = 110) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=False)
     console.print(view.render(shown, "stopping"))
@@ -125,6 +131,29 @@ def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
     assert due(11, 7.0)
     assert not due(11, 20.0)
     assert due(11, 37.0)
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (
+            replace_status(idle_reason="20 groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"),
+            "20 groups",
+        ),
+        (STATUS, "worker-0 waits for version ≥ 4 on a server"),
+        (replace_status(idle_reason="WeightsRefused: 4.f1", stalled="WeightsRefused: 4.f1"), ""),
+    ],
+)
+def test_a_line_of_a_run_without_steps_says_within_a_minute_what_it_waits_for(
+    status: rollout.GetRolloutStatusResponse, why: str
+) -> None:
+    lines, shown = Lines(), replace(VIEW, rollout=status)
+    said = [text for second in range(60) if (text := lines.due(shown, float(second))) is not None]
+    assert "no step for" not in said[0]
+    assert (f"no step for 30 s: {why}" in said[-1]) == bool(why)
+    after = lines.due(replace(shown, steps=[*VIEW.steps, Step(20, 0.5)]), 61.0)
+    assert after is not None
+    assert "no step for" not in after
 
 
 @given(st.lists(st.floats(-1e6, 1e6), max_size=300), st.integers(1, 60))

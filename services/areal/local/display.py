@@ -29,15 +29,21 @@ class Lines:
         self._at = float("-inf")
         self._step = -1
         self._said = ""
+        self._stood_at = 0.0  # when the newest step was seen
 
     def due(self, shown: RunView, now: float) -> str | None:
         """The line to print now, if any."""
         text = view.line(shown)
         news = _without_time(text) != _without_time(self._said)
         waited = now - self._at
+        if shown.step != self._step:
+            self._stood_at = now
         if shown.step - self._step < _LINE_STEPS and not (waited >= _LINE_S and news) and waited < _QUIET_S:
             return None
         self._at, self._step, self._said = now, shown.step, text
+        stood = now - self._stood_at
+        if stood >= _QUIET_S and (why := view.standstill(shown)):
+            text += f" · no step for {stood:.0f} s: {why}"
         return text
 
 

@@ -96,6 +96,14 @@ def restart_warnings(view: RunView) -> list[str]:
     return [f"{role.name}: {role.warning}" for role in view.roles if role.warning]
 
 
+def standstill(view: RunView) -> str:
+    """Why a run makes no step: what admission waits for, else the oldest named wait; empty when nobody waits."""
+    if view.rollout and view.rollout.idle_reason and not view.stalled:
+        return view.rollout.idle_reason
+    waits = [(wait.age_s, f"{role.name} waits for {wait.waits_for}") for role in view.roles for wait in role.waits]
+    return max(waits)[1] if waits and not view.stalled else ""
+
+
 def line(view: RunView) -> str:
     """One line for a log."""
     parts = [f"step {view.step}/{view.max_steps}"]

@@ -9,6 +9,7 @@ from areal.ledger.values import Reason
 from areal.rollout.contract.values import Failure, FailureKind
 from areal.rollout.controller.bad_rows import WINDOW, BadRows
 from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.status import idle_reason
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
 from controller_bench import SETTINGS, Bench, leased, started
 
@@ -42,6 +43,18 @@ def test_rejected_groups_stall_with_the_newest_exception_and_its_place() -> None
     words = f"{failed} groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"
     assert bench.core.stalled == words
     assert FAILED_TO_STALL <= failed < 500, "admission slows down"
+
+
+def test_what_befalls_groups_in_a_row_is_told_before_it_is_a_stall() -> None:
+    bench = started(WIDE)
+    first, *others = leased(bench)[:FAILED_TO_PAUSE]
+    fail(bench, FailureKind.REJECTED, *others)
+    assert "in a row" not in idle_reason(bench.core)
+    fail(bench, FailureKind.EXCEPTION, first)
+    words = f"{FAILED_TO_PAUSE} groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"
+    assert (idle_reason(bench.core), bench.core.stalled) == (words, "")
+    bench.done(leased(bench)[-1])
+    assert "in a row" not in idle_reason(bench.core)
 
 
 def test_admission_goes_on_slowly_and_one_complete_group_ends_the_stall() -> None:

@@ -25,6 +25,8 @@ def idle_reason(core: Controller) -> str:
         return f"no generation server is ready ({known}) with weights {core.fleet.served.policy_id}"
     if not core.crew.live():
         return "no rollout worker is connected"
+    if core.book.streak.bad_luck:
+        return core.book.streak.bad_luck
     newest = core.fleet.newest_version
     if last.room_bytes == 0:
         share = core.book.reserved * settings.bytes_per_group / max(1, settings.budget_bytes)

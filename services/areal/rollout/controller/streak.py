@@ -72,9 +72,17 @@ class Streak:
 
     def stall(self, limit: int) -> str:
         """Why nothing is trained, when `limit` groups in a row were not (0: any number may be), or too many failed."""
-        ended = self._ended.total()
-        if self._failed < FAILED_TO_STALL and not (limit and ended >= limit):
+        if self._failed < FAILED_TO_STALL and not (limit and self._ended.total() >= limit):
             return ""
+        return self._words()
+
+    @property
+    def bad_luck(self) -> str:
+        """What happened to the newest groups, when so many in a row were not trained that it is no chance."""
+        return self._words() if self._ended.total() >= FAILED_TO_PAUSE else ""
+
+    def _words(self) -> str:
+        ended = self._ended.total()
         each = ", ".join(f"{count} {reason}" for reason, count in sorted(self._ended.items()))
         how = _ENDINGS[Reason(next(iter(self._ended)))] if len(self._ended) == 1 else f"ended without training ({each})"
         return f"{ended} groups in a row {how}: {self._newest}"
