@@ -26,6 +26,7 @@ settings.load_profile("same")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-steps", type=int, default=300, help="steps of the run that must not grow")
+    parser.addoption("--gym-rows", type=int, default=0, help="rows of every task of reasoning-gym; 0: of a few tasks")
 
 
 @pytest.fixture(scope="session")
