@@ -6,12 +6,13 @@ the errors are made from that.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticUndefined
 
@@ -39,6 +40,22 @@ class Block(BaseModel):
     )
 
     union_key: ClassVar[str] = ""  # the field that tells the members of a union apart
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _items_have_keys_of_their_own(cls, items: Any, info: ValidationInfo) -> Any:
+        """A list whose items are told apart by a key has each once, as in an API server."""
+        if isinstance(items, list) and (key := cls._list_key(info.field_name)):
+            counts = Counter(getattr(item, key) for item in items)
+            name, count = next(iter(counts.most_common(1)), ("", 0))
+            if count > 1:
+                raise ValueError(f"{key} {name} is there {count} times: keep one")
+        return items
+
+    @classmethod
+    def _list_key(cls, field_name: str | None) -> str:
+        extra = cls.model_fields[field_name].json_schema_extra if field_name in cls.model_fields else None
+        return str(extra.get("list_key", "")) if isinstance(extra, dict) else ""
 
 
 def knob(

@@ -171,37 +171,18 @@ def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "cleanup-twice",
-    "spec.runPolicy.cleanup",
-    "runPolicy.cleanup says once what becomes of a run that is Complete, once of one that Failed.",
-    fix="Remove one of the two entries.",
-    cel=(
-        "!has(self.spec.runPolicy.cleanup) || "
-        "self.spec.runPolicy.cleanup.all(c, self.spec.runPolicy.cleanup.exists_one(d, d.when == c.when))"
-    ),
-    every_training=True,
-)
-def cleanup_twice(job: RLJob, facts: Facts) -> str | None:
-    return _twice(cleanup.when for cleanup in job.spec.run_policy.cleanup)
-
-
-@rule(
     "environment",
     "spec.podTemplate",
-    "podTemplate sets each variable of a role once, and none that the operator or torchrun sets (AREAL_…, RANK …).",
+    "podTemplate sets no variable that the operator or torchrun sets (AREAL_…, RANK …).",
     fix="Rename or remove the variable.",
-    cel=_every_pod(
-        "env",
-        f"given.all(e, (e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}')) && "
-        "given.exists_one(f, f.name == e.name))",
-    ),
+    cel=_every_pod("env", f"given.all(e, e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}'))"),
     every_training=True,
 )
 def environment(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
         names = [variable.name for variable in patch.env]
         taken = [name for name in names if name != OPEN_ENV and re.match(RESERVED_ENV, name)]
-        return f"{taken[0]} is not for jobs to set" if taken else _twice(iter(names))
+        return f"{taken[0]} is not for jobs to set" if taken else None
 
     return _in_pods(job, wrong)
 
@@ -289,7 +270,6 @@ RULES = (
     external_redis,
     storage_claim,
     failure_rule_names,
-    cleanup_twice,
     environment,
     reserved_labels,
     reserved_annotations,
