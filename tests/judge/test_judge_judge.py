@@ -66,6 +66,14 @@ async def test_a_printing_program_gets_the_status_of_its_end(judge: Judge, sourc
         assert [case.status for case in found.cases[1:]] == [Status.SKIPPED] * 2
 
 
+async def test_printing_programs_import_numpy_where_their_suite_says_so(judge: Judge) -> None:
+    program = Submission("import numpy as np\nprint(int(np.arange(int(input()) + 1).sum()))")
+    suite = StdioSuite((StdioCase("3", "6"), StdioCase("4", "10")))
+    found = await judge.judge(program, replace(suite, needs_numpy=True))
+    assert (found.status, found.score) == (Status.PASSED, 1.0), found.message
+    assert (await judge.judge(program, suite)).status is Status.RUNTIME_ERROR
+
+
 async def test_an_exit_code_counts_unless_the_suite_ignores_it(judge: Judge) -> None:
     source = RIGHT + "\nraise SystemExit(3)"
     assert (await judge.judge(Submission(source), replace(DOUBLE, ignore_exit_code=True))).score == 1.0

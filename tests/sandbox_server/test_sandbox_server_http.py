@@ -21,6 +21,12 @@ from support.scripted_judge import ScriptedJudge, dispatcher_of
 pytestmark = pytest.mark.component
 TOKEN = "a-token"
 SUITE = {"kind": "stdio", "cases": [{"stdin": "", "expected": "1\n"}]}
+ASSERTS = {"kind": "assert", "entry_point": "f", "test": "assert f()"}
+
+
+def _lone(stdin: str, expected: str) -> dict[str, Any]:
+    """A suite with half of a surrogate pair in its texts."""
+    return {"json": {"kind": "stdio", "cases": [{"stdin": stdin, "expected": expected}]}}
 
 
 @dataclass
@@ -35,7 +41,8 @@ class Face:
         """Asks for a judgement; asserts on the HTTP status."""
         body = {"program": {"source": source}, "suite": {"json": SUITE}} | more
         body = {key: value for key, value in body.items() if value is not None}
-        reply = await self.client.post("/v1/judge", json=body)
+        content = json.dumps(body)  # httpx would refuse to send half of a surrogate pair
+        reply = await self.client.post("/v1/judge", content=content)
         assert reply.status_code == status, reply.text
         self.headers = reply.headers
         return dict(reply.json())
@@ -88,6 +95,10 @@ async def test_curls_default_content_type_is_taken_for_json(face: Face) -> None:
     ("pass", {"suite": {"json": {"kind": "stdio", "cases": []}}}, 422, "GOLD_ERROR"),
     ("pass", {"suite": None, "suite_digest": "ab"}, 404, "INVALID_REQUEST"),
     ("pass", {"limits": {"processes": 1 << 20}}, 400, "INVALID_REQUEST"),
+    ("pass", {"limits": {"memory_bytes": 1 << 20}}, 400, "INVALID_REQUEST"),
+    ("pass", {"suite": _lone("\ud800", "")}, 422, "GOLD_ERROR"),
+    ("pass", {"suite": _lone("", "\udfff")}, 422, "GOLD_ERROR"),
+    ("pass", {"suite": {"json": ASSERTS | {"test": "assert f('\ud800')"}}}, 422, "GOLD_ERROR"),
 ])  # fmt: skip
 async def test_what_was_not_judged_has_no_score_and_is_no_200(
     face: Face, source: str, more: dict[str, Any], status: int, name: str

@@ -15,6 +15,7 @@ from areal.errors import ArealError, ConfigError, DataError, InfraError
 from areal.judge import flags
 from areal.judge.asserting import judge_asserts
 from areal.judge.calling import judge_calls
+from areal.judge.evaluating import integrity_of
 from areal.judge.languages.toolchains import Toolchains
 from areal.judge.record import Record, shorten
 from areal.judge.stdio import RunOf, judge_stdio
@@ -47,7 +48,7 @@ class Judge:
         self._sandbox = sandbox
         self._toolchains = toolchains
         self._attempts = attempts
-        self._fit: LRUCache[int, Suite] = LRUCache(_REMEMBERED)
+        self._fit: LRUCache[int, tuple[Suite, Integrity]] = LRUCache(_REMEMBERED)
 
     async def judge(self, submission: Submission, suite: Suite, options: Options | None = None) -> Judgement:
         """Never raises for the program's, the suite's or the sandbox's sake; a cancelled task ends its runs."""
@@ -59,16 +60,17 @@ class Judge:
             return Judgement(status, tier=tier, timing=timing, message=shorten(str(error)), attempt=attempt)
 
         try:
-            self._check(suite)
+            integrity = self._check(suite)
         except DataError as error:
             return without_score(Status.GOLD_ERROR, error)
         if tier < options.min_tier:
             low = ConfigError(f"tier {options.min_tier.name} is asked for, this sandbox has {tier.name}")
             return without_score(Status.REJECTED_TIER, low)
-        if why := _unfit(submission, suite, options):
+        if why := _unfit(submission, suite, integrity, options):
             return without_score(Status.INVALID_REQUEST, why)
         while True:
             record = Record(options, len(suite.cases) if not isinstance(suite, AssertSuite) else 1)
+            record.integrity = integrity
             try:
                 await self._run(submission, suite, record)
                 break
@@ -116,19 +118,25 @@ class Judge:
         record.skip_rest()
         return None
 
-    def _check(self, suite: Suite) -> None:
-        """Raises DataError for a suite that could pass or fail any program. The same object is looked at once."""
-        if self._fit.get(id(suite)) is suite:
-            return
-        validate(suite)
-        self._fit[id(suite)] = suite
+    def _check(self, suite: Suite) -> Integrity:
+        """What the suite's code lets it claim. The same object is looked at once.
+
+        Raises DataError for a suite that could pass or fail any program.
+        """
+        known = self._fit.get(id(suite))
+        if known is None or known[0] is not suite:
+            validate(suite)
+            known = self._fit[id(suite)] = (suite, integrity_of(suite))
+        return known[1]
 
 
-def _unfit(submission: Submission, suite: Suite, options: Options) -> ArealError | None:
+def _unfit(submission: Submission, suite: Suite, integrity: Integrity, options: Options) -> ArealError | None:
     """What makes a request one that can't be met, whatever the program is."""
     if not isinstance(suite, StdioSuite) and submission.language != _PYTHON:
         return DataError(f"functions of {submission.language} can't be called", fix="use a StdioSuite, or Python")
-    if isinstance(suite, AssertSuite) and suite.integrity < options.min_integrity:
+    if integrity < options.min_integrity:
         fix = "write tests that need values only, or allow IN_PROCESS"
-        return DataError("these tests share the program's process, which the request refuses", fix=fix)
+        evaluating = not isinstance(suite, AssertSuite) or suite.integrity is Integrity.SPLIT
+        why = "evaluate what the program returns" if evaluating else "share the program's process"
+        return DataError(f"these tests {why}, which the request refuses", fix=fix)
     return None

@@ -20,7 +20,7 @@ from areal.judge.drivers.wire import REQUEST_BYTES
 from areal.judge.endings import case_of, of_silence
 from areal.judge.program import PREPARE_FIX, PREPARE_S, is_line, leave_s
 from areal.judge.record import Record
-from areal.judge.values import AssertSuite, CaseResult, Flag, Integrity, Status, Submission
+from areal.judge.values import AssertSuite, CaseResult, Flag, Status, Submission
 from areal.sandbox.host.runner import Sandbox
 from areal.sandbox.host.session import FrameError, Session
 from areal.sandbox.values import Driver, Run
@@ -34,7 +34,6 @@ _VERDICTS = {PASSED: Status.PASSED, PROGRAM: Status.RUNTIME_ERROR}
 
 async def judge_together(sandbox: Sandbox, submission: Submission, suite: AssertSuite, record: Record) -> None:
     """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
-    record.integrity = Integrity.IN_PROCESS
     token = os.urandom(_TOKEN_BYTES)
     given = ("together", token, suite.prelude, suite.test, suite.entry_point, submission.source, record.runs_all)
     whole_s = record.options.total_s

@@ -19,7 +19,7 @@ from areal.sandbox.values import Limits
 
 MAX_CASES = 20_000
 MAX_SOURCE_CHARS = 4 << 20  # parsing takes some hundred times as much memory
-_LEAST: Mapping[str, float] = {"memory_bytes": 1 << 20, "stderr_bytes": 0, "disk_bytes": 0, "inodes": 0}
+_LEAST: Mapping[str, float] = {"memory_bytes": 16 << 20, "stderr_bytes": 0, "disk_bytes": 0, "inodes": 0}
 _MOST: Mapping[str, float] = {
     "wall_s": 3600.0, "cpu_s": 3600.0, "memory_bytes": 1 << 40, "output_bytes": 1 << 30, "stderr_bytes": 1 << 30,
     "disk_bytes": 1 << 40, "inodes": 1 << 24, "processes": 1 << 15, "open_files": 1 << 20, "stack_bytes": 1 << 40,
@@ -62,6 +62,19 @@ def _cases(suite: StdioSuite | CallSuite, at: str) -> None:
             _refuse(f"{where}.stdin", "a text is due", "give the standard input as one string")
         if type(case.expected) is not str:
             _refuse(f"{where}.expected", "no expected output", "give it as one string, or drop the case")
+        _encodable(case.stdin, f"{where}.stdin")
+        _encodable(case.expected, f"{where}.expected")
+
+
+def _encodable(text: str, at: str) -> None:
+    """Half of a surrogate pair stands for no character; U+DC80 to U+DCFF stand for bytes that are no UTF-8."""
+    if text.isascii():
+        return
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        lone = f"U+{ord(text[error.start]):04X}"
+        _refuse(at, f"a lone surrogate ({lone}) at character {error.start}", "mend the text: it is no Unicode")
 
 
 def _plain(case: CallCase, where: str) -> None:
@@ -103,6 +116,9 @@ def validate_limits(limits: Limits, at: str) -> None:
         if type(value) is bool or not isinstance(value, int if whole else int | float) or not math.isfinite(value):
             _refuse(f"{at}.{name}", f"{value!r} is no limit", f"use a {'whole ' if whole else ''}number")
         least = _LEAST.get(name, 1 if whole else 1e-3)
+        if name == "memory_bytes" and value < least:
+            why = "no interpreter starts with less"
+            _refuse(f"{at}.{name}", f"{value!r} is too little: {why}", f"use {least} (16 MiB) or more")
         if not least <= value <= most:
             _refuse(f"{at}.{name}", f"{value!r} is out of range", f"use something from {least:g} to {most:g}")
 

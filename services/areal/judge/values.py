@@ -67,7 +67,7 @@ class Flag(StrEnum):
 class Integrity(IntEnum):
     """How far the program is from what judges it."""
 
-    IN_PROCESS = 0  # tests run in the program's process: a hostile one can fake a pass
+    IN_PROCESS = 0  # tests run in the program's process, or evaluate what it returns: a hostile one can fake a pass
     SPLIT = 1  # the program gets inputs and gives outputs; everything else is elsewhere
 
 
@@ -120,6 +120,7 @@ class StdioSuite:
     checker: Checker = Checker()
     limits: Limits = DEFAULT_LIMITS
     ignore_exit_code: bool = False
+    needs_numpy: bool = False  # of Python programs
 
 
 @dataclass(frozen=True)

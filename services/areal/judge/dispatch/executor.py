@@ -8,7 +8,7 @@ from typing import Protocol
 from areal.errors import InfraError
 from areal.judge.dispatch.values import Executed, Execution
 from areal.judge.languages.toolchains import Toolchains
-from areal.judge.values import Status, Submission
+from areal.judge.values import CaseResult, Status, Submission
 from areal.sandbox.values import Ended, Ending, Run
 
 _STATUS = {
@@ -20,6 +20,9 @@ _STATUS = {
     Ending.PROCESS_LIMIT: Status.PROCESS_LIMIT,
     Ending.SIGNALED: Status.RUNTIME_ERROR,
 }
+
+
+ANSWER_BYTES = 15 << 20  # of output and kept files: a message has 16 MiB
 
 
 class Runner(Protocol):
@@ -48,7 +51,28 @@ class Executor:
         ended = await self._cells.run(run)
         if ended.ending is Ending.CANCELLED:
             raise InfraError("the run was cancelled by somebody else")
-        return Executed(status_of(ended), ended, compiled.result)
+        return answer_of(ended, compiled.result)
+
+
+def answer_of(ended: Ended, compiled: CaseResult | None = None) -> Executed:
+    """What came of a run, as far as an answer carries it: more output or files than that are the program's failure."""
+    printed = len(ended.stdout) + len(ended.stderr)
+    kept = sum(len(path) + len(data) for path, data in ended.files.items())
+    if printed > ANSWER_BYTES:
+        message = (
+            f"the output has {_megabytes(printed)}, more than the {_megabytes(ANSWER_BYTES)} that an answer carries"
+        )
+        cut = replace(ended, stdout=ended.stdout[: ANSWER_BYTES // 2], stderr=b"", files={})
+        return Executed(Status.OUTPUT_LIMIT, cut, compiled, message=message)
+    if printed + kept > ANSWER_BYTES:
+        message = f"the kept files have {_megabytes(kept)}, more than an answer carries beside the output"
+        message += f" ({_megabytes(ANSWER_BYTES)} in all): keep fewer, or smaller ones"
+        return Executed(Status.DISK_LIMIT, replace(ended, files={}), compiled, message=message)
+    return Executed(status_of(ended), ended, compiled)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MB"
 
 
 def status_of(ended: Ended) -> Status:
