@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
+import httpx
 import numpy as np
 import pytest
 from areal.spec import Severity, check, load_job
@@ -39,8 +41,8 @@ def test_an_example_is_a_job_that_is_scored_and_says_how_to_run_it(path: Path) -
         return
     assert job.spec.recipe is not None
     recipe = load_recipe(EXAMPLES.parent / job.spec.recipe.file)
-    assert recipe.reward is not None
-    assert job.spec.rollout.workflow in {"rlvr", *recipe.workflows}
+    assert recipe.reward is not None or job.spec.rollout.workflow == "agent"
+    assert job.spec.rollout.workflow in {"rlvr", "agent", *recipe.workflows}
     assert "areal run examples/" in (recipe.module.__doc__ or "")
 
 
@@ -116,3 +118,19 @@ async def test_a_second_try_goes_on_from_the_tokens_of_the_first(answers: list[s
     if turns == 2:
         assert text == f"21={answers[0]}\n21={answers[1]}"
         assert engine.decode(engine.asked[1]) == f"21={answers[0]}\n21="
+
+
+async def test_the_agents_reward_halves_with_its_second_try() -> None:
+    said: list[list[str]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        messages = json.loads(request.content)["messages"]
+        said.append([message["content"] for message in messages])
+        content = ["3142", "1234"][len(said) - 1]
+        return httpx.Response(200, json={"choices": [{"message": {"role": "assistant", "content": content}}]})
+
+    agent = module("agent_openai").SortAgent()
+    async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+        row = {"prompt": "3142=", "answer": "1234"}
+        reward = await agent.run(row, base_url="http://gateway/v1", api_key="k", http_client=client)
+    assert (reward, said) == (0.5, [["3142="], ["3142=", "3142", "3142="]])

@@ -11,15 +11,18 @@ from typing import Any
 import orjson
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
+from areal.gateway.session import Limits
 from areal.ledger.client import AsyncLedger
 from areal.ledger.payload import decode
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
+from areal.workflow.agent import AgentWorkflow, RunAgent
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.generation import Sampling
 from areal.workflow.rlvr import RLVRWorkflow
@@ -42,6 +45,7 @@ class Bench:
     tokenizer: Tokenizer
     redis: RedisServer
     workflow: Callable[[], RolloutWorkflow] = RLVRWorkflow
+    agents_run: RunAgent | None = None  # instead of a workflow
     agents: list[ScriptedAgent] = field(default_factory=list)
     controller: ScriptedController = field(default_factory=ScriptedController)
     reward: ScriptedReward = field(default_factory=ScriptedReward)
@@ -49,6 +53,7 @@ class Bench:
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
     task: asyncio.Task[bool] | None = None
+    sessions: Sessions | None = None
 
     async def start(self, *agents: ScriptedAgent) -> Bench:
         """Start the servers and the worker, and tell it the fleet."""
@@ -65,6 +70,11 @@ class Bench:
         )
         self.scores = RewardClient([self.reward.address], TOKEN, waits=self.waits)
         self.ledger = AsyncLedger(self.redis.address, "job")
+        if self.agents_run is not None:
+            run = self.agents_run
+            self.workflow = lambda: AgentWorkflow(run)
+            self.sessions = Sessions(self.tokenizer, Limits(LIMIT, 256, 16), chat_template=None)
+            await self.sessions.start()
         tools = Tools(
             client=self.client,
             reward=self.scores,
@@ -74,6 +84,7 @@ class Bench:
             waits=self.waits,
             progress=ProgressCounter(),
             metrics=RoleMetrics("worker", "job"),
+            sessions=self.sessions,
         )
         self.worker = Worker(
             Identity("worker-0", "worker-0.1", 64, common.Digests()),
@@ -104,6 +115,8 @@ class Bench:
             await self.client.close()
             await self.scores.close()
             await self.ledger.close_connection()
+        if self.sessions is not None:
+            await self.sessions.stop()
         await self.controller.die()
         await self.reward.die()
         for agent in self.agents:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from areal.errors import ConfigError
 from areal.spec import (
+    rules_agents,
     rules_algorithm,
     rules_asynchrony,
     rules_cluster,
@@ -24,6 +25,7 @@ from areal.spec.rules import Facts, Finding, Rule, Severity
 RULES: tuple[Rule, ...] = (
     *rules_trainings.RULES,
     *rules_sources.RULES,
+    *rules_agents.RULES,
     *rules_code.RULES,
     *rules_asynchrony.RULES,
     *rules_algorithm.RULES,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from areal.spec.block import Block, Change, knob
 from areal.spec.text import LONGEST_WORD
 
+AGENT = "agent"  # the built-in workflow that runs an agent of the recipe
+
 
 class Sampling(Block):
     """How the next token is drawn in training. Evaluation is greedy."""
@@ -15,12 +17,31 @@ class Sampling(Block):
     top_k: int = knob(0, what="Keep this many likeliest tokens; 0 keeps all.", unit="tokens", ge=0, le=1 << 24)
 
 
+class Agent(Block):
+    """An agent of the recipe, which calls the policy over OpenAI's chat API."""
+
+    run: str = knob(
+        what="A class of the recipe with `async def run(self, data, *, base_url, api_key, **extra) -> float`, or such "
+        "a function.",
+        min_length=1,
+        max_length=LONGEST_WORD,
+    )
+    max_calls: int = knob(
+        256,
+        what="Calls of the model that one episode may make; a later one is refused, and the episode can still be "
+        "scored.",
+        unit="calls",
+        ge=1,
+        le=100_000,
+    )
+
+
 class Rollout(Block):
     """Episodes: what runs them, how many at once, for how long."""
 
     workflow: str = knob(
         "rlvr",
-        what="Built in: rlvr, multi-turn; or the name of a workflow in the recipe.",
+        what="Built in: rlvr, multi-turn, agent; or the name of a workflow in the recipe.",
         min_length=1,
         max_length=LONGEST_WORD,
     )
@@ -70,3 +91,4 @@ class Rollout(Block):
         None, what="Apply the tokenizer's chat template to prompts that are plain text; unless given, if there is one."
     )
     sampling: Sampling = knob(Sampling, what="How tokens are drawn.")
+    agent: Agent | None = knob(None, what="Workflow agent only: what runs each episode.")

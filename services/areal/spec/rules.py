@@ -24,6 +24,7 @@ class Facts:
 
     recipe_defines_reward: bool | None = None
     recipe_workflows: frozenset[str] | None = None  # names of workflows in the recipe
+    recipe_agents: frozenset[str] | None = None  # names of what can be an agent in the recipe
     train_rows: int | None = None
     train_columns: frozenset[str] | None = None
     evaluation_rows: int | None = None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 
 from areal.spec.job import RLJob
+from areal.spec.rollout import AGENT
 from areal.spec.rules import Facts, Severity, rule
 from areal.spec.serving import SglangEngine
 from areal.spec.sources import DatasetSource
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 40
-_BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")
+_BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # they leave the scoring to somebody else
 _AGENT_OWNS = (  # flags of SGLang's server that the agent sets itself
     "--model-path", "--model", "--tokenizer-path", "--host", "--port", "--dtype", "--tp", "--tp-size",
     "--tensor-parallel-size",
@@ -254,15 +255,15 @@ def answer_column(job: RLJob, facts: Facts) -> str | None:
     "workflow",
     "spec.rollout.workflow",
     "The workflow is built in or in the recipe.",
-    fix=f"Use {' or '.join(_BUILT_IN_WORKFLOWS)}, or the name of a RolloutWorkflow in the recipe.",
-    cel="has(self.spec.recipe) || self.spec.rollout.workflow in ['rlvr', 'multi-turn']",
+    fix=f"Use {', '.join(_BUILT_IN_WORKFLOWS)} or {AGENT}, or the name of a RolloutWorkflow in the recipe.",
+    cel="has(self.spec.recipe) || self.spec.rollout.workflow in ['rlvr', 'multi-turn', 'agent']",
 )
 def workflow(job: RLJob, facts: Facts) -> str | None:
     wanted = job.spec.rollout.workflow
     own = frozenset[str]() if job.spec.recipe is None else facts.recipe_workflows
-    if wanted in _BUILT_IN_WORKFLOWS or own is None or wanted in own:
+    if wanted in (*_BUILT_IN_WORKFLOWS, AGENT) or own is None or wanted in own:
         return None
-    return f"there is no workflow {wanted!r}; known are {', '.join([*_BUILT_IN_WORKFLOWS, *sorted(own)])}"
+    return f"there is no workflow {wanted!r}; known are {', '.join([*_BUILT_IN_WORKFLOWS, AGENT, *sorted(own)])}"
 
 
 @rule(

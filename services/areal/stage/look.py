@@ -65,7 +65,12 @@ def _recipe(looked: Looked, sources: Sources) -> RecipeParts | None:
         return None
     with looked.at("spec.recipe.file"):
         parts = probe(sources.recipe)
-        looked.facts = replace(looked.facts, recipe_defines_reward=parts.reward, recipe_workflows=parts.workflows)
+        looked.facts = replace(
+            looked.facts,
+            recipe_defines_reward=parts.reward,
+            recipe_workflows=parts.workflows,
+            recipe_agents=parts.agents,
+        )
         if parts.seconds > SLOW_S:
             message = f"importing the recipe takes {parts.seconds:.0f} s of processor time in every worker"
             looked.warnings.append(("spec.recipe.file", message, "Do slow work inside functions, not at import."))

@@ -27,6 +27,7 @@ class RecipeParts:
 
     reward: bool
     workflows: frozenset[str]
+    agents: frozenset[str] = frozenset()
     needs: frozenset[str] = frozenset()  # columns that `reward` can't do without
     seconds: float = 0.0  # of processor time to import it
 
@@ -57,12 +58,17 @@ def probe(recipe: Path) -> RecipeParts:
     if kind:
         raise by_kind(Kind(kind), answer["message"], fix=answer["fix"])
     return RecipeParts(
-        answer["reward"], frozenset(answer["workflows"]), frozenset(answer["needs"]), float(answer["seconds"])
+        answer["reward"],
+        frozenset(answer["workflows"]),
+        frozenset(answer["agents"]),
+        frozenset(answer["needs"]),
+        float(answer["seconds"]),
     )
 
 
 def main() -> None:
     """In the probing process."""
+    from areal.workflow.agent import agents_of
     from areal.workflow.recipe import load_recipe, needed_columns
 
     resource.setrlimit(resource.RLIMIT_CPU, (_CPU_LIMIT_S, _CPU_LIMIT_S + 5))
@@ -73,6 +79,7 @@ def main() -> None:
             "kind": "",
             "reward": recipe.reward is not None,
             "workflows": sorted(recipe.workflows),
+            "agents": sorted(agents_of(recipe.module)),
             "needs": sorted(needed_columns(recipe.reward)),
             "seconds": time.process_time() - began,
         }

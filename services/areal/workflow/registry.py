@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 
 from areal.errors import ConfigError
+from areal.workflow.agent import AgentWorkflow
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.rlvr import RLVRWorkflow
@@ -13,6 +14,7 @@ from areal.workflow.rlvr import RLVRWorkflow
 BUILT_IN: dict[str, type[RolloutWorkflow]] = {
     RLVRWorkflow.name: RLVRWorkflow,
     MultiTurnWorkflow.name: MultiTurnWorkflow,
+    AgentWorkflow.name: AgentWorkflow,
 }
 
 

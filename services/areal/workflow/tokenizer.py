@@ -84,6 +84,11 @@ class Tokenizer:
         return self._template_text is not None
 
     @property
+    def chat_template(self) -> str | None:
+        """The text of the chat template."""
+        return self._template_text
+
+    @property
     def end_texts(self) -> list[str]:
         """The texts of the tokens that end an answer."""
         return [text for token in sorted(self.eos_ids) if (text := self._fast.id_to_token(token))]
@@ -106,7 +111,42 @@ class Tokenizer:
         plain = ids if isinstance(ids, list) else [int(token) for token in ids]
         return str(self._fast.decode(plain, skip_special_tokens=skip_special))
 
-    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, generation_prompt: bool = True) -> str:
+    def with_template(self, text: str) -> Tokenizer:
+        """The same tokenizer with another chat template."""
+        return Tokenizer(
+            self._fast,
+            eos_ids=sorted(self.eos_ids),
+            vocab_size=self.vocab_size,
+            chat_template=text,
+            special=self._special,
+            digest=hashlib.sha256(f"{self.digest}\n{text}".encode()).hexdigest(),
+        )
+
+    @property
+    def added_texts(self) -> frozenset[str]:
+        """The texts that are encoded as one token of their own wherever they stand: control tokens among them."""
+        return frozenset(str(token.content) for token in self._fast.get_added_tokens_decoder().values())
+
+    def without_added(self) -> FastTokenizer:
+        """The same vocabulary without added tokens: it encodes `<|im_end|>` as the characters that it is."""
+        import tokenizers
+
+        settings = json.loads(self._fast.to_str())
+        settings["added_tokens"] = []
+        settings["post_processor"] = None  # it would name added tokens
+        return tokenizers.Tokenizer.from_str(json.dumps(settings))
+
+    def text_of(self, token: int) -> str:
+        """The text of one token as it stands in the vocabulary; empty for an unknown id."""
+        return str(self._fast.id_to_token(token) or "")
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
         """The text of a chat by the model's template. Raises DataError when it has none or refuses these messages."""
         if self._template_text is None:
             raise DataError("this tokenizer has no chat template", fix="set rollout.chatTemplate: false")
@@ -118,6 +158,7 @@ class Tokenizer:
                 template.render(
                     messages=[dict(message) for message in messages],
                     add_generation_prompt=generation_prompt,
+                    **({"tools": [dict(tool) for tool in tools]} if tools else {}),
                     **self._special,
                 )
             )

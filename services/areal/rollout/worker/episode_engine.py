@@ -7,15 +7,18 @@ need not know: sampling, the token budget, seeds by turn, the group's row and pr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import orjson
 
 from areal.errors import ArealError, DataError
+from areal.gateway.core import Access
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.workflow.base import Prompt
+from areal.workflow.branches import Node
 from areal.workflow.episode import RejectedError
 from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.workflow.prompt import prompt_of
@@ -40,6 +43,10 @@ class Backend(Protocol):
 
     def score(self, call: ScoreCall, reply: Reply) -> None: ...
 
+    def open_session(self, reply: Reply) -> None: ...
+
+    def end_session(self, reply: Reply) -> None: ...
+
     def withdraw(self, reply: Reply) -> None: ...
 
 
@@ -61,6 +68,22 @@ class Reply:
             self._future.set_exception(outcome)
         else:
             self._future.set_result(outcome)
+
+
+class EpisodeSession:
+    """See `areal.workflow.agent.AgentSession`."""
+
+    def __init__(self, access: Access, end: Callable[[], Awaitable[tuple[Node, ...]]]) -> None:
+        self.base_url = access.base_url
+        self.api_key = access.api_key
+        self._end = end
+        self._nodes: tuple[Node, ...] | None = None
+
+    async def end(self) -> tuple[Node, ...]:
+        """See `AgentSession.end`; a second time the same."""
+        if self._nodes is None:
+            self._nodes = await self._end()
+        return self._nodes
 
 
 class GroupRow:
@@ -168,6 +191,19 @@ class EpisodeEngine:
         call = ScoreCall(prompt, completion, as_ids(prompt_ids), as_ids(completion_ids), row_json)
         value: float = await self._ask(self._backend.score, call)
         return value
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[EpisodeSession]:
+        """See `areal.workflow.agent.SessionEngine`."""
+        opened = EpisodeSession(await self._ask(self._backend.open_session), self._end_session)
+        try:
+            yield opened
+        finally:
+            await opened.end()
+
+    async def _end_session(self) -> tuple[Node, ...]:
+        nodes: tuple[Node, ...] = await self._ask(self._backend.end_session)
+        return nodes
 
     async def _ask(self, method: Any, *args: Any) -> Any:
         future = self._user.loop.create_future()

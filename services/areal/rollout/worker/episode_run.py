@@ -13,8 +13,10 @@ from areal.clients.generation import Ask, Generation, GenerationClient
 from areal.clients.reward import RewardClient, Score
 from areal.errors import ArealError, ConfigError, InfraError
 from areal.rollout.worker.episode_engine import Reply, ScoreCall
+from areal.rollout.worker.sessions import Pending, Sessions
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as wire
+from areal.workflow.branches import Node
 from areal.workflow.episode import Episode, Sequence
 from areal.workflow.generation import GenerationResult, Ids, Sampling
 from areal.workflow.seeds import sample_seed
@@ -49,6 +51,7 @@ class EpisodeRun:
         affinity: str,
         floor: int,
         greedy: bool,
+        sessions: Sessions | None = None,
     ) -> None:
         self.floor = floor
         self.verdict: common.Verdict | None = None
@@ -60,10 +63,12 @@ class EpisodeRun:
         self._attempt = attempt
         self._affinity = affinity
         self._greedy = greedy
-        self._generations: dict[Reply, Generation] = {}
+        self._generations: dict[Reply | Pending, Generation] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
         self.answers: list[Streamed] = []
         self._newest: Generation | None = None
+        self._sessions = sessions
+        self._session = ""  # the name of its open one
         self._closed = False
 
     @property
@@ -85,11 +90,17 @@ class EpisodeRun:
         result = self._newest.accumulator.result(DEADLINE)
         return Episode([Sequence.of(self._newest.ask.prompt_ids, result, 0.0).masked()])
 
-    def generate(self, turn: int, ids: Ids, sampling: Sampling, reply: Reply) -> None:
-        """Begin a generation."""
+    def generate(
+        self, turn: int, ids: Ids, sampling: Sampling, reply: Reply | Pending, draw: int | None = None
+    ) -> None:
+        """Begin a generation. What it draws depends on `draw`, or on its turn."""
         if self._closed:
             return
-        seed = None if self._greedy else sample_seed(self._settings.seed, self._group, self._index, turn)
+        seed = (
+            None
+            if self._greedy
+            else sample_seed(self._settings.seed, self._group, self._index, turn if draw is None else draw)
+        )
         ask = Ask(
             prompt_ids=ids,
             sampling=sampling,
@@ -145,11 +156,32 @@ class EpisodeRun:
 
         future.add_done_callback(done)
 
-    def withdraw(self, reply: Reply) -> None:
-        """The workflow no longer waits for this answer."""
+    def open_session(self, reply: Reply) -> None:
+        """Give the episode a base URL of its own."""
+        if self._closed:
+            return
+        if self._sessions is None:
+            reply(ConfigError("this job has no agent sessions", fix="set rollout.workflow: agent"))
+            return
+        sampling = self._settings.sampling.greedy() if self._greedy else self._settings.sampling
+        self._session, access = self._sessions.open(f"{self._affinity}.{self._index}", self, sampling)
+        reply(access)
+
+    def end_session(self, reply: Reply) -> None:
+        """End it; the answer is what was sampled."""
+        reply(self._end_session("its agent has ended it"))
+
+    def _end_session(self, reason: str) -> tuple[Node, ...]:
+        name, self._session = self._session, ""
+        return self._sessions.close(name, reason) if self._sessions is not None and name else ()
+
+    def withdraw(self, reply: Reply | Pending) -> None:
+        """Nobody waits for this answer any more."""
         generation = self._generations.pop(reply, None)
         if generation is not None:
             generation.cancel()
+        if isinstance(reply, Pending):
+            return
         future = self._scores.pop(reply, None)
         if future is not None:
             future.cancel()
@@ -158,5 +190,6 @@ class EpisodeRun:
         """The episode is over: cancel what it left running."""
         self._closed = True
         self._newest = None  # its callback holds this run
+        self._end_session("nobody waits for this sample any more")
         for reply in [*self._generations, *self._scores]:
             self.withdraw(reply)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+from collections.abc import Callable
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import DataError, ExitCode
+from areal.gateway.session import Limits
 from areal.ledger.client import AsyncLedger
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
@@ -18,9 +20,11 @@ from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
+from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.generation import Sampling
 from areal.workflow.recipe import Recipe, load_recipe
@@ -39,6 +43,8 @@ async def run(ctx: RoleContext) -> int:
     tokenizer = Tokenizer.from_dir(job.tokenizer_path, model_dir=job.model_path)
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
+    make_workflow = _factory(workflow, job, recipe)
+    sessions = _sessions(job, tokenizer) if workflow is AgentWorkflow else None
     metrics = RoleMetrics("worker", job.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     waits, progress = WaitRegistry(ctx.name), ProgressCounter()
@@ -65,6 +71,7 @@ async def run(ctx: RoleContext) -> int:
         waits=waits,
         progress=progress,
         metrics=metrics,
+        sessions=sessions,
     )
     identity = Identity(
         ctx.name, ctx.incarnation, spec.rollout.max_concurrent_rollouts, _digests(job, tokenizer, recipe)
@@ -73,18 +80,22 @@ async def run(ctx: RoleContext) -> int:
         identity,
         tools,
         _settings(job),
-        lambda: _make(workflow, spec.rollout.max_turns),
+        make_workflow,
         job.endpoints.controller,
         ctx.token,
         deadline_s=spec.rollout.group_deadline_seconds,
         stall_s=min(spec.rollout.group_deadline_seconds, BLOCKED_LOOP_S),
     )
     try:
+        if sessions is not None:
+            await sessions.start()
         await server.set_ready(True)
         over = await worker.run(ctx.stop)
         log.info("the run is over" if over else "stopped; what was in work is given back")
         return ExitCode.DONE if over else ExitCode.DRAINED
     finally:
+        if sessions is not None:
+            await sessions.stop()
         await client.close()
         if reward is not None:
             await reward.close()
@@ -125,6 +136,23 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
         tokenizer=tokenizer.digest,
         sampling=hashlib.sha256(sampling.encode()).hexdigest(),
     )
+
+
+def _sessions(job: ResolvedJob, tokenizer: Tokenizer) -> Sessions:
+    """The gateway of this worker's agents."""
+    rollout = job.job.spec.rollout
+    calls = rollout.agent.max_calls if rollout.agent is not None else 1
+    limits = Limits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
+    return Sessions(tokenizer, limits, chat_template=rollout.chat_template)
+
+
+def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe | None) -> Callable[[], RolloutWorkflow]:
+    """Makes the workflow, once for each event loop of user code."""
+    rollout = job.job.spec.rollout
+    if workflow is not AgentWorkflow:
+        return lambda: _make(workflow, rollout.max_turns)
+    name = rollout.agent.run if rollout.agent is not None else ""
+    return lambda: AgentWorkflow(agent_of(recipe.module if recipe else None, name))
 
 
 def _make(workflow: type[RolloutWorkflow], max_turns: int) -> RolloutWorkflow:

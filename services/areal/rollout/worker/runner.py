@@ -21,6 +21,7 @@ from areal.errors import ArealError, BugError, DataError, InfraError
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, Settings
+from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
 from areal.v1 import common_pb2 as common
 from areal.workflow.base import RolloutWorkflow
@@ -85,7 +86,9 @@ class Runner:
         on_end: Callable[[Key, Ending], None],
         *,
         stall_s: float,
+        sessions: Sessions | None = None,
     ) -> None:
+        self._sessions = sessions
         self._client = client
         self._reward = reward
         self._tokenizer = tokenizer
@@ -120,6 +123,7 @@ class Runner:
             affinity=key.affinity,
             floor=floor,
             greedy=greedy,
+            sessions=self._sessions,
         )
 
         def again() -> None:

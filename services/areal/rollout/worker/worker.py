@@ -28,6 +28,7 @@ from areal.rollout.worker import samples
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
 from areal.rollout.worker.episode_run import DEADLINE, Settings
 from areal.rollout.worker.runner import Ending, Key, Runner
+from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.storing import Storer
 from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.v1 import common_pb2 as common
@@ -63,6 +64,7 @@ class Tools:
     waits: WaitRegistry
     progress: ProgressCounter
     metrics: RoleMetrics
+    sessions: Sessions | None = None  # of agents, where the workflow has some
 
 
 class Worker:
@@ -86,7 +88,14 @@ class Worker:
         self._tools = tools
         self._deadline_s = deadline_s
         self._runner = Runner(
-            tools.client, tools.reward, tools.tokenizer, settings, make_workflow, self._ended, stall_s=stall_s
+            tools.client,
+            tools.reward,
+            tools.tokenizer,
+            settings,
+            make_workflow,
+            self._ended,
+            stall_s=stall_s,
+            sessions=tools.sessions,
         )
         self._storer = Storer(self.core, tools.ledger, tools.waits, self._news)
         self._stream: KeptStream[rollout.WorkerMessage, rollout.WorkOrders] = KeptStream(

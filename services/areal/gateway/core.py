@@ -1,0 +1,76 @@
+"""All sessions of a gateway: opened, found by path and key, closed.
+
+Pure; the clock is injected. A key alone finds its session, a path alone never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cachetools import LRUCache
+
+from areal.gateway import keys
+from areal.gateway.faults import Refused, over
+from areal.gateway.session import Limits, Session
+from areal.gateway.templates.template import Template
+from areal.workflow.branches import Node
+
+ENDED_KEPT = 65_536  # sessions whose end can still be told
+
+
+@dataclass(frozen=True)
+class Access:
+    """How an agent reaches its session."""
+
+    base_url: str
+    api_key: str
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A session, and who generates for it."""
+
+    session: Session
+    owner: Any
+
+
+class Gateway:
+    """`address` is where its HTTP listens, `secret` signs the keys, `clock` tells seconds."""
+
+    def __init__(self, template: Template, *, secret: bytes, clock: Callable[[], float]) -> None:
+        self.template = template
+        self._secret = secret
+        self._clock = clock
+        self._opened: dict[str, Opened] = {}
+        self._ended: LRUCache[str, str] = LRUCache(ENDED_KEPT)
+
+    @property
+    def sessions(self) -> int:
+        """Live ones."""
+        return len(self._opened)
+
+    def open(self, name: str, owner: Any, limits: Limits, *, lives_s: float, address: str) -> Access:
+        """Begin a session that lives at most `lives_s`."""
+        self._ended.pop(name, None)
+        self._opened[name] = Opened(Session(name, self.template, limits), owner)
+        return Access(f"{address}/s/{name}/v1", keys.mint(self._secret, name, int(self._clock() + lives_s) + 1))
+
+    def find(self, path: str | None, key: str) -> Opened:
+        """The session that a key opens. Raises Refused: 401 unknown key, 403 another session's path, 410 ended."""
+        name = keys.verify(self._secret, key, self._clock())
+        if path is not None and path != name:
+            raise Refused("the API key belongs to another session", status=403, code="wrong_session")
+        opened = self._opened.get(name)
+        if opened is None:
+            raise over(self._ended.get(name, "its worker gave it up"))
+        return opened
+
+    def close(self, name: str, reason: str) -> list[Node]:
+        """End a session; its key answers 410 from now on. Returns what was sampled."""
+        opened = self._opened.pop(name, None)
+        if opened is None:
+            return []
+        self._ended[name] = reason
+        return opened.session.close(reason)

@@ -1,0 +1,1 @@
+"""Dialects: requests of a client's API as questions, answers in its words."""

@@ -1,0 +1,39 @@
+"""Errors of a gateway call, in the shape and with the status that OpenAI's clients expect.
+
+What is permanent is never sent as 408, 409, 429 or 5xx: clients send those again, twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Refused(Exception):
+    """A call that can't be answered. `field` names the part of the request that is wrong."""
+
+    def __init__(
+        self, message: str, *, status: int = 400, code: str = "invalid_request", field: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = status
+        self.code = code
+        self.field = field
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """As OpenAI's API sends it."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": self.field, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Whether a client may try again, and when."""
+        if self.status >= 500:
+            return {"retry-after-ms": "1000"}
+        return {"x-should-retry": "false"}
+
+
+def over(reason: str) -> Refused:
+    """The session has ended."""
+    return Refused(f"this episode is over: {reason}", status=410, code="episode_over")

@@ -1,0 +1,86 @@
+"""A session's message graph: where a call's messages continue what was said and sampled, and where they don't.
+
+Append-only: the ids of a later prompt begin with the exact ids given and sampled before. Messages are compared by
+meaning; a history that differs from every answer given begins a branch of its own, in which nothing is trained but
+what is sampled there. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from areal.gateway.messages import Message
+from areal.workflow.branches import Node, path_of
+from areal.workflow.generation import Ids, as_ids
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """A node as its client saw it: every message up to its answer."""
+
+    node: Node
+    messages: tuple[Message, ...]
+    tools: str  # digest of the tools that the prompt named
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a call belongs: behind `parent`, with these messages new; all of them are new for a root."""
+
+    parent: Spoken | None
+    new: tuple[Message, ...]
+
+
+class Graph:
+    """The answered calls of one session."""
+
+    def __init__(self) -> None:
+        self._spoken: dict[int, Spoken] = {}
+        self._length: dict[int, int] = {}  # tokens of the path that ends with a node
+
+    @property
+    def nodes(self) -> list[Node]:
+        """In the order in which the calls were made."""
+        return [self._spoken[number].node for number in sorted(self._spoken)]
+
+    def place(self, messages: Sequence[Message], tools: str) -> Place:
+        """Behind the answer that the longest part of the history agrees with, if all that follows is no answer.
+
+        Of several answers that agree the newest one.
+        """
+        best: Spoken | None = None
+        for number in sorted(self._spoken):
+            spoken = self._spoken[number]
+            longer = best is None or len(spoken.messages) >= len(best.messages)
+            if longer and spoken.tools == tools and _begins_with(messages, spoken.messages):
+                best = spoken
+        whole = tuple(messages)
+        if best is None:
+            return Place(None, whole)
+        new = whole[len(best.messages) :]
+        if not new or any(message.role == "assistant" for message in new):
+            return Place(None, whole)
+        return Place(best, new)
+
+    def ids(self, number: int) -> Ids:
+        """All ids up to the end of a node's answer `[tokens]`."""
+        parts = [part for node in path_of(self.nodes, number) for part in (node.given, node.result.output_ids)]
+        return as_ids(np.concatenate(parts))
+
+    def add(self, node: Node, messages: Sequence[Message], tools: str) -> None:
+        """An answer was sampled. `messages` ends with it."""
+        before = 0 if node.parent is None else self._length[node.parent]
+        self._length[node.number] = before + len(node.given) + len(node.result.output_ids)
+        self._spoken[node.number] = Spoken(node, tuple(messages), tools)
+
+    def tokens(self, without: int | None = None) -> int:
+        """Tokens of all branches as they would be stored: the paths to the leaves, but for the one to `without`."""
+        inner = {spoken.node.parent for spoken in self._spoken.values()} | {without}
+        return sum(length for number, length in self._length.items() if number not in inner)
+
+
+def _begins_with(messages: Sequence[Message], known: Sequence[Message]) -> bool:
+    return len(messages) >= len(known) and all(ours.same(theirs) for ours, theirs in zip(known, messages, strict=False))

@@ -1,0 +1,126 @@
+"""The pinned chat template: ids of a first prompt, and the bridge of ids between an answer and the next one.
+
+The bridge is what the template puts after an assistant's text, rendered behind a synthetic chat. It is used only when
+it is proved, at the start, that a whole conversation rendered at once says the same; what can't be proved is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from areal.errors import DataError
+from areal.gateway.faults import Refused
+from areal.gateway.messages import Message
+from areal.gateway.templates.content import ContentEncoder, Rendered, render
+from areal.workflow.generation import Ids
+from areal.workflow.tokenizer import Tokenizer
+
+# Without a template of its own a model reads the first text as it is, and later ones between line ends, as the
+# workflow multi-turn does.
+PLAIN = (
+    "{%- for message in messages -%}"
+    "{%- if message['role'] == 'assistant' -%}{{ message['content'] }}{{ eos_token }}"
+    "{%- elif loop.first -%}{{ message['content'] }}"
+    "{%- else -%}{{ '\\n' + message['content'] + '\\n' }}{%- endif -%}"
+    "{%- endfor -%}"
+)
+_ANSWER = "\u2402areal-answer\u2403"  # stands for an answer in the synthetic chat
+_TRIALS = (  # conversations by which a bridge is proved: the answers so far, then what the user says
+    (("7",), "8"),
+    (("Yes, it is.",), "Why?\n\nSay more."),
+    (("one\n2", "three"), " four "),
+)
+
+
+class Template:
+    """Encodes the prompts of one model. `unproved` says why a conversation can't be continued exactly; or is empty."""
+
+    def __init__(self, tokenizer: Tokenizer, *, chat_template: bool | None = None) -> None:
+        use_own = tokenizer.has_chat_template if chat_template is None else chat_template
+        self._tokenizer = tokenizer if use_own else tokenizer.with_template(PLAIN)
+        self._encoder = ContentEncoder(self._tokenizer)
+        self.unproved = self._prove()
+
+    @property
+    def digest(self) -> str:
+        """Of tokenizer and template."""
+        return self._tokenizer.digest
+
+    def first(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
+        """All ids of a prompt `[tokens]`. Raises Refused when the template doesn't take these messages."""
+        return self._encoder.encode(self._render(messages, tools))
+
+    def bridge(
+        self, messages: Sequence[Message], *, last_id: int | None, tools: Sequence[Mapping[str, Any]] = ()
+    ) -> Ids:
+        """The ids between an answer whose last sampled token is `last_id` and the next answer.
+
+        The close of the answer's turn is among them unless the model sampled it itself. Raises Refused when the
+        template can't be continued exactly.
+        """
+        if self.unproved:
+            raise Refused(
+                f"this model's chat template can't be continued exactly: {self.unproved}. Only the first call of an "
+                "episode can be trained",
+                code="unproved_template",
+                field="messages",
+            )
+        tail = self._tail(messages, tools)
+        sampled = "" if last_id is None else self._tokenizer.text_of(last_id)
+        if sampled and last_id in self._tokenizer.eos_ids and tail.text.startswith(sampled):
+            tail = tail.after(len(sampled))
+        return self._encoder.encode(tail)
+
+    def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Rendered:
+        template = partial(self._tokenizer.render_chat, tools=tools)
+        try:
+            return render([message.as_template() for message in messages], template)
+        except DataError as error:
+            raise Refused(error.message, code="template_refused", field="messages") from error
+
+    def _tail(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Rendered:
+        """What the template says after an answer that is followed by these messages."""
+        whole = self._render([Message("user", "q"), Message("assistant", _ANSWER), *messages], tools)
+        _, answer, tail = whole.text.partition(_ANSWER)
+        if not answer:
+            raise Refused("it leaves out what an assistant said", code="template_refused", field="messages")
+        return whole.after(len(whole.text) - len(tail))
+
+    def _prove(self) -> str:
+        """Why a conversation can't be continued exactly; empty when every trial could."""
+        try:
+            return self._try()
+        except Refused as error:
+            return error.message
+
+    def _try(self) -> str:
+        for answers, last in _TRIALS:
+            chat = [Message("user", "q")]
+            said = self._text(chat)
+            for answer in answers[:-1]:
+                chat += [Message("assistant", answer), Message("user", "and")]
+                if why := self._continues(said, chat, answer, "and"):
+                    return why
+                said = self._text(chat)
+            chat += [Message("assistant", answers[-1]), Message("user", last)]
+            if why := self._continues(said, chat, answers[-1], last):
+                return why
+        return ""
+
+    def _continues(self, prompt: str, chat: Sequence[Message], answer: str, last: str) -> str:
+        """Whether the whole chat is the prompt, the answer and the bridge, in this order; else why not."""
+        tail = self._tail([Message("user", last)])
+        whole = self._text(chat)
+        if whole != prompt + answer + tail.text:
+            return "a later turn changes how earlier ones are written"
+        if not any(tail.text.startswith(end) for end in self._tokenizer.end_texts):
+            return "an answer isn't closed by a token that ends it"
+        ids, close = self._tokenizer.encode(whole, special=False), self._encoder.encode(tail)
+        if ids[len(ids) - len(close) :].tolist() != close.tolist():
+            return "the tokens of a turn depend on what stands before"
+        return ""
+
+    def _text(self, chat: Sequence[Message]) -> str:
+        return self._render(chat).text

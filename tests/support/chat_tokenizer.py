@@ -1,0 +1,46 @@
+"""A byte-level tokenizer in the style of ChatML, with control tokens that are special and ones that are not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+CHATML = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>' + '\\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
+LLAMA = (
+    "{{- '<|begin|>' -}}{%- for message in messages -%}"
+    "{{- '<|head|>' + message.role + '<|/head|>\\n\\n' + message.content | trim + '<|im_end|>' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|head|>assistant<|/head|>\\n\\n' -}}{%- endif -%}"
+)
+FORGETFUL = CHATML.replace("message.content", "(message.content if loop.last or message.role == 'user' else '…')")
+REWRITING = CHATML.replace("'<|im_end|>'", "('<|im_end|>' if loop.last else ' <|im_end|>')")
+UNCLOSED = CHATML.replace("'<|im_end|>'", "''")
+CONTROL = ("<|im_start|>", "<|im_end|>", "<|begin|>", "<|head|>", "<|/head|>")  # special
+ADDED = ("<tool_call>", "<think>")  # added, not special
+
+
+def write_chat_tokenizer(directory: Path, template: str | None = CHATML) -> Path:
+    """Bytes, a few merges, then the added tokens; `<|im_end|>` ends an answer."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    merges = [("a", "n"), ("t", "h"), ("th", "e"), ("\u0120", "a"), ("1", "2"), ("\u010a", "\u010a")]
+    vocab = {text: number for number, text in enumerate([*alphabet, *("".join(merge) for merge in merges)])}
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in CONTROL])
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in ADDED])
+    directory.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    settings = {"eos_token": "<|im_end|>"} | ({"chat_template": template} if template else {})
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    end = tokenizer.token_to_id("<|im_end|>")
+    (directory / "config.json").write_text(json.dumps({"vocab_size": size, "eos_token_id": end}))
+    return directory
