@@ -76,6 +76,8 @@ bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a ta
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
+	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated
+	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
 	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps 10000
 

@@ -1,4 +1,7 @@
-"""Job files with one field spelled as people spell it, right and wrong: text, so that YAML itself is part of it."""
+"""Job files with one field spelled as people spell it, at the edge of its limits, or with very much in it.
+
+Text, so that YAML itself is part of it.
+"""
 
 from __future__ import annotations
 
@@ -22,18 +25,33 @@ SPELLINGS = [
 ]  # fmt: skip
 
 
-def paths(block: Any = RLJob, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+def fields(block: Any = RLJob, above: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
     """Every field of the file that is a cluster's to judge, blocks themselves included."""
-    found = []
+    found = {}
     for name, field in fields_of(block).items():
         if above == () and name in ("apiVersion", "kind", "metadata"):
             continue
-        found.append((*above, name))
+        found[(*above, name)] = field
         for inner in blocks_in(field.annotation):
-            found += paths(inner, (*above, name))
+            found |= fields(inner, (*above, name))
         if item := item_block(field.annotation):
-            found += paths(item, (*above, name, "0"))
-    return list(dict.fromkeys(found))
+            found |= fields(item, (*above, name, "0"))
+    return found
+
+
+def edges(field: Any) -> list[str]:
+    """The largest and smallest values that a field takes, and the first beyond."""
+    found = []
+    text = "str" in str(field.annotation)
+    for limit in field.metadata:
+        for key in ("ge", "gt", "le", "lt"):
+            if (bound := getattr(limit, key, None)) is not None:
+                found += [f"{bound}", f"{bound - 1}", f"{bound + 1}"]
+        for key in ("min_length", "max_length"):
+            length = getattr(limit, key, None)
+            if length is not None and text:
+                found += ["a" * length, "a" * (length + 1), f"{'a' * (length - 1)}𝜋"]
+    return found
 
 
 class _Spelled(str):
@@ -45,15 +63,45 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(_Spelled, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", "SPELLED"))
-PATHS = paths()
+FIELDS = fields()
+EDGED = {path: values for path, field in FIELDS.items() if (values := edges(field))}
+ROLES = [path[-1] for path in FIELDS if len(path) == 3 and path[1] == "podTemplate"]
 BASES = sorted((CORPUS / "accepted").glob("*.yaml"))
+
+
+def many(random_: random.Random) -> dict[str, Any]:
+    """Patches of all roles' pods with about as much in one of their fields as is allowed."""
+    kind = random_.choice(["env", "labels", "annotations", "nodeSelector", "tolerations"])
+    length = random_.choice([1, 60, 63, 163, 200, 253, 254])
+    count = random_.choice([16, 32, 33, 64, 65])
+    names = [f"{number:a<4}" + "a" * (length - 4) for number in range(count)]
+    if random_.random() < 0.2:
+        names[-1] = names[0]
+    if kind == "env":
+        value: Any = [{"name": f"A{name}"[:length], "value": "a"} for name in names]
+    elif kind == "tolerations":
+        value = [{"key": name, "operator": "Exists"} for name in names]
+    else:
+        prefix = random_.choice(["", "example.com/", f"{'a' * (length - 1)}b/"])
+        value = {f"{prefix}{name[:63]}": "b" for name in names}
+    return {role: {kind: value} for role in random_.sample(ROLES, random_.choice([1, 3, len(ROLES)]))}
 
 
 def generate(random_: random.Random) -> tuple[str, str]:
     """A job file, and what is odd in it."""
     values = yaml.safe_load(random_.choice(BASES).read_text())
     values["metadata"] = {"name": "digits"}
-    path, spelling = random_.choice(PATHS), random_.choice(SPELLINGS)
+    shape = random_.random()
+    if shape < 0.05:
+        values["spec"]["podTemplate"] = many(random_)
+        return yaml.safe_dump(values, sort_keys=False), "very much in podTemplate"
+    if shape < 0.1:
+        source = {"task": "leg_counting", "size": 3, "config": {"x": _Spelled("SPELLED")}}
+        values["spec"]["dataset"]["train"] = {"reasoningGym": source}
+        spelling = random_.choice(SPELLINGS)
+        return _text(values, spelling), f"a free value: {spelling[:40]}"
+    path = random_.choice(list(EDGED if shape < 0.4 else FIELDS))
+    spelling = random_.choice(EDGED[path] if shape < 0.4 else SPELLINGS)
     holder: Any = values
     for name, following in pairwise(path):
         inner = holder[int(name)] if isinstance(holder, list) else holder.get(name)
@@ -64,5 +112,8 @@ def generate(random_: random.Random) -> tuple[str, str]:
         holder[int(name) if isinstance(holder, list) else name] = inner
         holder = inner
     holder[path[-1]] = _Spelled("SPELLED")
-    text = yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=1 << 16)
-    return text.replace("SPELLED", spelling), f"{'.'.join(path)}: {spelling[:40]}"
+    return _text(values, spelling), f"{'.'.join(path)}: {spelling[:40]}"
+
+
+def _text(values: dict[str, Any], spelling: str) -> str:
+    return yaml.dump(values, Dumper=_Dumper, sort_keys=False, width=1 << 16).replace("SPELLED", spelling)

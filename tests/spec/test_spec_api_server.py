@@ -473,17 +473,28 @@ def refused_here(text: str, path: Path) -> str:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("AREAL_GENERATED_SPECS", "200")) // 100))
-def test_generated_files_get_one_verdict(seed, post, tmp_path):
-    random_ = random.Random(seed)
-    apart = []
+def test_generated_files_get_one_verdict_and_mean_one_thing(seed, post, tmp_path):
+    random_, path, apart = random.Random(seed), tmp_path / "job.yaml", []
     for _ in range(100):
         text, odd = generate(random_)
-        here = refused_here(text, tmp_path / "job.yaml")
+        here, there, stored = refused_here(text, path), "", None
         try:
-            post(text)
-            there = ""
+            stored = post(text)
         except Refused as refused:
             there = refused.message
         if bool(here) != bool(there):
             apart.append(f"{odd}\n  here: {here or 'accepted'}\n  server: {there or 'accepted'}")
+        elif stored is not None and job_from_object(stored).spec != load_job(path).spec:
+            apart.append(f"{odd}\n  here and in the server it means two things")
     assert apart == [], "\n".join(apart)
+
+
+@pytest.mark.parametrize("case", cases("accepted"), ids=lambda case: case.path.stem)
+def test_check_accepts_what_a_cluster_gives_back(case, post, kubectl, namespace, tmp_path):
+    made = post(text_of(case), keep=True)
+    asked = ("get", "rljob", made["metadata"]["name"], "-o", "yaml", "--show-managed-fields")
+    given = kubectl(*asked, namespace=namespace)
+    assert "managedFields" in given.stdout
+    path = tmp_path / "job.yaml"
+    assert refused_here(given.stdout, path) == ""
+    assert load_job(path).spec == load_job(case.path).spec
