@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,6 +214,29 @@ async def test_every_login_can_do_its_own_work(guarded: RedisServer) -> None:
         assert trainer.wait_ready(0, 1.0)
         assert trainer.take(1, 0, 1)[0].complete
         assert trainer.commit(1, 1) == 1
+
+
+async def test_a_guarded_ledger_reads_back_all_that_its_file_has(guarded: RedisServer) -> None:
+    """Redis plays its file back as the default user and asks the access rules about each call of a script again."""
+    with SyncLedger(guarded.address, "job", username="trainer", password=PASSWORDS["trainer"]) as trainer:
+        async with login(guarded, "controller") as controller, login(guarded, "worker") as worker:
+            await controller.claim(3)
+            await worker.add_samples(samples(*range(6)))
+            for group, outcome in enumerate([COMPLETE, COMPLETE, "filtered", COMPLETE, "rejected"]):
+                await controller.close(3, group, outcome, SIZE)
+            trainer.recover(2, 0)
+            trainer.commit(2, 2)
+            await controller.advance(3, 2, 2)
+            before = (replace(await controller.scan(8), run_id=""), trainer.take(2, 2, 8))
+            guarded.kill()
+            guarded.restart()
+            assert (replace(await controller.scan(8), run_id=""), trainer.take(2, 2, 8)) == before
+            with pytest.raises(FencedError):
+                await controller.claim(2)
+            assert (await worker.add_sample(0, 0, b"late", meta(1))).outcome is AddOutcome.FINISHED
+    log = (guarded.directory / "redis.log").read_text()
+    assert "DB loaded from append only file" in log
+    assert "CRITICAL" not in log
 
 
 async def test_a_url_is_a_login_of_its_own(guarded: RedisServer) -> None:

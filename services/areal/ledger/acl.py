@@ -21,6 +21,10 @@ OWNER_COMMANDS = "-@all +@connection +@read +@write +@scripting +@stream -@dange
 WORKER_COMMANDS = "-@all +ping +hello +auth +info +hset +hget +hmget +hexists +eval +evalsha"
 """What `add_sample` calls, and how it is called. A sample can't be deleted."""
 
+_DEFAULT = "user default off resetpass ~* &* +@all"
+"""Off: nobody can log in as it. Redis plays its append-only file back as this user, and asks each call of a script
+again: without these rights it leaves out what a script wrote, and forgets closed groups, fences and the watermark."""
+
 
 def rules(job: str, user: User, password: str) -> str:
     """One user's rules, as `ACL SETUSER` takes them, with the password as its SHA-256."""
@@ -40,6 +44,6 @@ def rules(job: str, user: User, password: str) -> str:
 
 def acl_file(job: str, passwords: Mapping[User, str]) -> str:
     """The text of an ACL file: these users, and no default one."""
-    lines = ["user default off resetpass resetkeys resetchannels -@all"]
+    lines = [_DEFAULT]
     lines += [f"user {user} {rules(job, user, password)}" for user, password in passwords.items()]
     return "\n".join(lines) + "\n"
