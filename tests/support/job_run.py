@@ -48,6 +48,8 @@ class JobRun:
     resume: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     process: subprocess.Popen[bytes] | None = None
+    _read: int = 0  # bytes of the metrics that are known
+    _step: int = 0
 
     def start(self) -> JobRun:
         flags = ["--run-dir", str(self.run_dir), *(["--resume"] if self.resume else [])]
@@ -73,8 +75,16 @@ class JobRun:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def step(self) -> int:
-        """Batches trained so far."""
-        return max((int(entry["step"]) for entry in self.metrics()), default=-1) + 1
+        """Batches trained so far. Reads what was added since it was last asked: it is asked all the time."""
+        path = self.run_dir / "metrics.jsonl"
+        if path.exists():
+            with path.open("rb") as file:
+                file.seek(self._read)
+                whole = file.read().rpartition(b"\n")[0]
+            self._read += len(whole) + 1 if whole else 0
+            steps = [int(json.loads(line)["step"]) + 1 for line in whole.splitlines()]
+            self._step = max([self._step, *steps])
+        return self._step
 
     def wait_for(self, what: str, ready: Callable[[], bool], timeout_s: float) -> None:
         """Wait until `ready()`; fails with the run's output when the run ends first or time is up."""
