@@ -14,6 +14,7 @@ QWEN3_8B = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151936,
 }  # fmt: skip
 EIGHT_CARDS = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "podTemplate=null"]
+MASKED = "trainer.attention=dense"
 
 
 def judged(*overrides: str, config=None):
@@ -22,13 +23,13 @@ def judged(*overrides: str, config=None):
 
 
 def test_8b_at_8192_tokens_on_eight_cards_is_refused_with_sums_and_a_knob():
-    findings, lines = judged("trainer.microBatchTokens=8192", "rollout.maxSampleTokens=4096")
+    findings, lines = judged("trainer.microBatchTokens=8192", "rollout.maxSampleTokens=4096", MASKED)
     refused = findings["does-not-fit"]
     assert "8,192 tokens on 8 GPUs: 15.3 GiB weights" in refused.message
     assert "62.7 GiB activations + 4.5 GiB attention masks" in refused.message
     assert refused.message.endswith("a rank, and a GPU has 79.5 GiB")
-    assert refused.fix.startswith("Lower trainer.microBatchTokens to 6,")
-    assert lines["if recomputed"].startswith("whole layers computed again would take")
+    assert refused.fix == "Set trainer.recompute to selective."
+    assert lines["if recomputed"].startswith("trainer.recompute: full would take")
 
 
 def test_what_fits_is_told_and_not_refused():
@@ -39,9 +40,17 @@ def test_what_fits_is_told_and_not_refused():
     assert lines["disk"].endswith("take 320.4 GiB")
 
 
+def test_8b_at_32768_tokens_fits_eight_cards_by_segments_and_recomputation():
+    long = ("trainer.microBatchTokens=32768", "rollout.maxSampleTokens=32768")
+    assert judged(*long)[0]["does-not-fit"].fix == "Set trainer.recompute to full."
+    assert "does-not-fit" not in judged(*long, "trainer.recompute=full")[0]
+
+
 def test_a_long_sample_names_the_sample_as_the_knob():
-    findings, _ = judged("trainer.microBatchTokens=16384", "rollout.maxSampleTokens=16384")
-    assert findings["does-not-fit"].fix.startswith("Lower rollout.maxSampleTokens and trainer.microBatchTokens")
+    long = ("trainer.microBatchTokens=262144", "rollout.maxSampleTokens=262144")
+    for mode in ("none", "full"):
+        fix = judged(*long, f"trainer.recompute={mode}")[0]["does-not-fit"].fix
+        assert fix.startswith("Lower rollout.maxSampleTokens and trainer.microBatchTokens")
 
 
 def test_states_that_are_too_many_name_more_gpus():

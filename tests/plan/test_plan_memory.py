@@ -32,17 +32,24 @@ def test_eight_cards_of_80_gb_train_8b_on_six_thousand_tokens_and_not_on_eight()
     assert {line.what.split()[0]: round(line.size / GIB, 1) for line in eight.lines[:3]} == {
         "weights,": 15.3, "activations": 62.7, "attention": 4.5,
     }  # fmt: skip
-    longest = longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense")
+    longest = longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense", recompute="none")
     assert 6000 < longest < 7000
     full = plan_trainer(shape, ranks=8, tokens=8192, precision="bfloat16", attention="varlen", recompute="full")
     assert full.total < CARD / 2
 
 
+def test_keeping_less_goes_from_none_to_offload():
+    shape = shape_of(QWEN3_8B)
+    modes = [bytes_a_token(shape, 2, "varlen", mode) for mode in ("none", "selective", "full", "offload")]
+    assert modes == sorted(modes, reverse=True)
+    assert [round(one / MIB, 2) for one in modes[1:3]] == pytest.approx([2.0, 0.5], rel=0.1)
+
+
 def test_more_ranks_help_states_but_not_activations():
     shape = shape_of(QWEN3_32B)
-    assert longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense") < 256
-    assert fewest_ranks(shape, CARD, tokens=1024, precision="bfloat16", attention="dense") == 16
-    assert fewest_ranks(shape, CARD, tokens=8192, precision="bfloat16", attention="dense") is None
+    assert longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense", recompute="none") < 256
+    assert fewest_ranks(shape, CARD, tokens=1024, precision="bfloat16", attention="dense", recompute="none") == 16
+    assert fewest_ranks(shape, CARD, tokens=8192, precision="bfloat16", attention="dense", recompute="none") is None
 
 
 def test_a_server_s_cache_is_what_weights_leave():

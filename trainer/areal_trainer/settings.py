@@ -80,6 +80,8 @@ class Settings:
         algorithm = self.spec.algorithm
         return EngineOptions(
             precision=self.spec.trainer.precision,
+            attention=self.spec.trainer.attention_backend,
+            recompute=self.spec.trainer.recompute,
             temperature=self.spec.rollout.sampling.temperature,
             optimizer=AdamWOptions(
                 betas=algorithm.betas,

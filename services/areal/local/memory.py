@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any
 
 from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of
-from areal.plan.memory.activations import Attention
+from areal.plan.memory.activations import Recompute
 from areal.plan.memory.budget import disk_bytes, fewest_ranks, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.quantity import show_bytes
 from areal.spec.serving import SglangEngine
 
-_ATTENTION: Attention = "dense"  # how the trainer masks packed rows
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
 
 
@@ -42,14 +41,14 @@ def _trainer(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[s
     if not trainer.gpus:
         return [], []
     ranks, tokens = trainer.world_size, trainer.micro_batch_tokens
-    made = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision, attention=_ATTENTION)
-    plan = made(recompute="none")
+    made = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision)
+    plan = made(attention=trainer.attention_backend, recompute=trainer.recompute)
     sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
     sentence = f"{tokens:,} tokens on {ranks} GPUs: {sums} = {show_bytes(plan.total)} a rank"
-    lines = [
-        ("a trainer's GPU", sentence),
-        ("if recomputed", f"whole layers computed again would take {show_bytes(made(recompute='full').total)}"),
-    ]
+    lines = [("a trainer's GPU", sentence)]
+    full = made(attention=trainer.attention_backend, recompute="full").total
+    if trainer.recompute == "none":
+        lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
     memory = trainer.gpu_memory
     if memory is None or plan.total <= memory:
         return [], lines
@@ -62,17 +61,23 @@ def _trainer(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[s
 def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int) -> str:
     """Fields of the job that would make it fit, each with the value that does."""
     trainer = job.spec.trainer
-    precision = trainer.precision
+    attention, ranks, tokens = trainer.attention_backend, trainer.world_size, plan.tokens
+    sized = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision)
+    modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute == "none" else ("full",)
+    fits = [one for one in modes if sized(attention=attention, recompute=one).total <= memory]
+    if fits and trainer.recompute in ("none", "selective"):
+        return f"Set trainer.recompute to {fits[0]}."
+    precision, mode = trainer.precision, trainer.recompute
     knobs = []
-    longest = longest_that_fits(shape, memory, ranks=trainer.world_size, precision=precision, attention=_ATTENTION)
+    longest = longest_that_fits(shape, memory, ranks=ranks, precision=precision, attention=attention, recompute=mode)
     if longest >= max(_LEAST_ROW, job.spec.rollout.max_sample_tokens):
         knobs.append(f"lower trainer.microBatchTokens to {longest // 64 * 64:,}")
     elif longest >= _LEAST_ROW:
         rounded = f"{longest // 64 * 64:,}"
         knobs.append(f"lower rollout.maxSampleTokens and trainer.microBatchTokens to {rounded}")
-    ranks = fewest_ranks(shape, memory, tokens=plan.tokens, precision=precision, attention=_ATTENTION)
-    if ranks is not None and ranks > trainer.world_size:
-        knobs.append(f"train on {ranks} GPUs (trainer.replicas {-(-ranks // trainer.gpus)})")
+    more = fewest_ranks(shape, memory, tokens=tokens, precision=precision, attention=attention, recompute=mode)
+    if more is not None and more > ranks:
+        knobs.append(f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})")
     if not knobs:
         knobs.append("train a smaller model, or on GPUs with more memory")
     advice = ", or ".join(knobs)

@@ -79,6 +79,21 @@ def float32_trainer_on_gpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "attention-on-gpu",
+    "spec.trainer.attention",
+    "Attention by segments takes 16-bit numbers only on GPUs.",
+    fix="Set trainer.attention: dense, or trainer.precision: bfloat16.",
+    cel=(f"self.spec.trainer.gpus == 0 || self.spec.trainer.attention != 'varlen' || {PRECISION_CEL} == 'bfloat16'"),
+    every_training=True,
+)
+def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.gpus == 0 or trainer.attention != "varlen" or trainer.precision == "bfloat16":
+        return None
+    return "varlen in float32 on GPUs: flash kernels take 16-bit numbers only"
+
+
+@rule(
     "tensor-divides-heads",
     "spec.generation.engine.tensorParallel",
     "A model splits between its attention heads: tensorParallel divides their number.",
@@ -169,6 +184,7 @@ RULES = (
     engine_gpus,
     float32_on_gpu,
     float32_trainer_on_gpu,
+    segments_in_float32,
     tensor_divides_heads,
     engine_context,
     embedded_too_large,

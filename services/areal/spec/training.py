@@ -10,6 +10,9 @@ from areal.spec.block import Block, Change, knob
 from areal.spec.quantity import Bytes
 from areal.spec.text import LONGEST_PATH, Name
 
+Attention = Literal["dense", "varlen"]
+Recompute = Literal["none", "selective", "full", "offload"]
+
 
 class Mesh(Block):
     """How the trainer's processes divide the work."""
@@ -45,6 +48,16 @@ class Trainer(Block):
     precision: Literal["float32", "bfloat16"] = knob(
         "float32", what="Of the forward and backward pass; bfloat16 on GPUs unless given.", server_default=False
     )
+    attention: Literal["auto", "dense", "varlen"] = knob(
+        "auto",
+        what="How a packed row is attended to: by a mask, or by segments (varlen): auto on GPUs in bfloat16.",
+        change=Change.RESUME,
+    )
+    recompute: Recompute = knob(
+        "none",
+        what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory.",
+        change=Change.RESUME,
+    )
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
     mesh: Mesh = knob(Mesh, what="How processes divide the work.")
     hooks: str | None = knob(
@@ -68,6 +81,13 @@ class Trainer(Block):
     @property
     def world_size(self) -> int:
         return self.replicas * self.proc_per_node
+
+    @property
+    def attention_backend(self) -> Attention:
+        """What `auto` means: flash kernels are for GPUs and bfloat16, and everywhere else a mask is exact."""
+        if self.attention != "auto":
+            return self.attention
+        return "varlen" if self.gpus and self.precision == "bfloat16" else "dense"
 
 
 class ExternalRedis(Block):

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 import torch
+from areal.spec.training import Attention, Recompute
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
@@ -20,9 +21,11 @@ from torch.distributed.tensor import DTensor
 
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.load import load_weights
 from areal_trainer.engine.model import PolicyModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
+from areal_trainer.engine.recompute import recompute
 
 # Accumulating unsharded gradients saves a reduction a micro-batch but holds the whole gradient on every rank.
 _ACCUMULATE_UNSHARDED_BELOW = 1 << 28  # parameters
@@ -36,6 +39,8 @@ class EngineOptions:
     """Numerics of the engine."""
 
     precision: Literal["float32", "bfloat16"] = "float32"
+    attention: Attention = "dense"
+    recompute: Recompute = "none"
     temperature: float = 1.0
     optimizer: AdamWOptions = field(default_factory=AdamWOptions)
 
@@ -47,7 +52,7 @@ class Engine:
         self.options = options
         self.ranks = ranks
         self.model_path = model_path
-        self._policy: PolicyModel = empty_model(model_path)
+        self._policy: PolicyModel = empty_model(model_path, options.attention)
         self._policy.train()
         size = sum(p.numel() for p in self._policy.parameters())
         self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
@@ -61,6 +66,7 @@ class Engine:
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         again = self.ranks.world_size > 1  # alone, a rank has nothing to gain from dropping what it gathered
         for block in self._policy.blocks:
+            recompute(block, self.options.recompute)
             fully_shard(block, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=again)
         fully_shard(self._policy, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=False)
         register_fsdp_forward_method(self._policy, "next_token")
@@ -75,13 +81,19 @@ class Engine:
         """The longest sequence that the model takes."""
         return max_positions(self._policy)
 
-    def forward(self, micro: MicroBatch, temperature: float | None = None) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy of the micro-batch's predicted tokens, [predicted] each."""
+    def forward(
+        self, micro: MicroBatch, temperature: float | None = None, *, masked: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of the micro-batch's predicted tokens, [predicted] each.
+
+        `masked` attends by the mask, the reference, whatever the options say.
+        """
         on_device = micro.to(self.ranks.device)
+        masked = masked or self.options.attention == "dense"
         result: tuple[Tensor, Tensor] = self._policy(
             on_device.input_ids,
             on_device.position_ids,
-            on_device.attention_mask(),
+            on_device.attention_mask() if masked else layout_of(micro, self.ranks.device),
             on_device.select,
             on_device.targets,
             self.options.temperature if temperature is None else temperature,
@@ -89,11 +101,13 @@ class Engine:
         return result
 
     @torch.no_grad()
-    def logprobs(self, micros: Sequence[MicroBatch], tokens: int, temperature: float | None = None) -> Tensor:
+    def logprobs(
+        self, micros: Sequence[MicroBatch], tokens: int, temperature: float | None = None, *, masked: bool = False
+    ) -> Tensor:
         """Log-probabilities of all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
         out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
         for micro in micros:
-            values, _ = self.forward(micro, temperature)
+            values, _ = self.forward(micro, temperature, masked=masked)
             out[micro.token_index.to(out.device)] = values
         self._reshard()
         self.ranks.add(out)  # every token is predicted on exactly one rank

@@ -14,9 +14,14 @@ from typing import Any
 import torch
 from areal.errors import DataError
 from areal.spec.model_families import refuse_untrainable
+from areal.spec.training import Attention
 from torch import Tensor, nn
 
+from areal_trainer.engine.attention import VARLEN, register
+from areal_trainer.engine.layout import Layout
 from areal_trainer.engine.logprob import chunked_logprobs
+
+_IMPLEMENTATIONS = {"dense": "sdpa", "varlen": VARLEN}
 
 
 class PolicyModel(nn.Module):
@@ -42,14 +47,18 @@ class PolicyModel(nn.Module):
         self,
         input_ids: Tensor,
         position_ids: Tensor,
-        attention_mask: Tensor,
+        seen: Tensor | Layout,
         select: Tensor,
         targets: Tensor,
         temperature: float,
     ) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy at the `select`ed flat positions, each [selected]."""
+        """Log-probability and entropy at the `select`ed flat positions, each [selected].
+
+        `seen` says which tokens a token attends to: a mask, or the layout that stands for it.
+        """
+        attended = {"layout": seen} if isinstance(seen, Layout) else {"attention_mask": seen}
         hidden = self.lm.get_decoder()(
-            input_ids=input_ids, position_ids=position_ids, attention_mask=attention_mask, use_cache=False
+            input_ids=input_ids, position_ids=position_ids, use_cache=False, **attended
         ).last_hidden_state
         flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, select)
         return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature)
@@ -67,13 +76,15 @@ class PolicyModel(nn.Module):
         return logits.argmax(-1, keepdim=True)
 
 
-def empty_model(path: Path) -> PolicyModel:
+def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
     """The model in `path` in float32 on the meta device, without memory for its weights.
 
     Raises DataError when it is no causal language model that this trainer takes.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.initialization import no_init_weights
+
+    register()
 
     if not (path / "config.json").is_file():
         raise DataError(f"{path} holds no config.json", fix="point model.path at a Hugging Face model directory")
@@ -82,7 +93,7 @@ def empty_model(path: Path) -> PolicyModel:
         config = AutoConfig.from_pretrained(path)
         with torch.device("meta"), no_init_weights():
             made: Any = AutoModelForCausalLM
-            lm = made.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+            lm = made.from_config(config, dtype=torch.float32, attn_implementation=_IMPLEMENTATIONS[attention])
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(f"the model in {path} can't be loaded: {error}", fix="check its files") from error
     return PolicyModel(lm)

@@ -1,7 +1,8 @@
-"""Start-up self-check: the model scores packed sequences, and such that share a prompt, as it does one alone.
+"""Start-up self-check: packed sequences, such that share a prompt, and one alone get the same log-probabilities.
 
 Some models look past the block-causal mask (recurrent layers, convolutions) and would learn from a mixture of samples.
-Their numbers differ by whole nats, rounding's by thousandths, so three passes tell.
+Their numbers differ by whole nats, rounding's by thousandths, so three passes tell. Alone means by the mask: attention
+without one is compared with it, too.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def check_packing(engine: Engine, token_ids: NDArray[np.int64], spread: float | 
     half = len(token_ids) // 2
     lengths = [len(token_ids), 2 * half]
     ids = np.concatenate([token_ids, token_ids[:half], token_ids[:half][::-1]])
-    alone = _score(engine, ids, lengths, groups=(0, 1), together=False)
+    alone = _score(engine, ids, lengths, groups=(0, 1), together=False, masked=True)
     if not bool(torch.isfinite(alone).all()):
         raise DataError(f"{engine.model_path} gives log-probabilities that are no numbers", fix="check its weights")
     for name, groups in (("packed with others", (0, 1)), ("sharing a prompt", (0, 0))):
@@ -45,7 +46,13 @@ def check_packing(engine: Engine, token_ids: NDArray[np.int64], spread: float | 
 
 
 def _score(
-    engine: Engine, ids: NDArray[np.int64], lengths: list[int], *, groups: tuple[int, int], together: bool
+    engine: Engine,
+    ids: NDArray[np.int64],
+    lengths: list[int],
+    *,
+    groups: tuple[int, int],
+    together: bool,
+    masked: bool = False,
 ) -> Tensor:
     offsets = np.cumsum([0, *lengths]).astype(np.int64)
     batch = TokenBatch(
@@ -65,4 +72,4 @@ def _score(
         micros += rank_micro_batches(
             batch, chosen, batch.trainable(), rank=0, world_size=1, micro_batch_tokens=length, pack_length=length
         )
-    return engine.logprobs(micros, len(ids)) / engine.ranks.world_size  # every rank scored all of it
+    return engine.logprobs(micros, len(ids), masked=masked) / engine.ranks.world_size  # every rank scored all of it

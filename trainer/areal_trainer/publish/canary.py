@@ -61,7 +61,7 @@ def prepare(engine: Engine, tokenizer: Path, *, served_in_bfloat16: bool = False
     half = engine.options.precision == "bfloat16"
     if not half and not served_in_bfloat16:
         return Probe(ids, None)
-    options = replace(engine.options, precision="float32" if half else "bfloat16")
+    options = replace(engine.options, precision="float32" if half else "bfloat16", attention="dense")
     other = Engine(engine.model_path, options, engine.ranks)
     found = difference(_score(engine, ids)[1:].tolist(), _score(other, ids)[1:].tolist())
     _log.info(

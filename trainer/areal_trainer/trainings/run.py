@@ -60,9 +60,13 @@ class _Course:
         options = AdamWOptions(
             betas=block.betas, epsilon=block.eps, weight_decay=block.weight_decay, grad_clip=block.grad_clip
         )
-        self._engine = Engine(
-            paths.start_model, EngineOptions(precision=spec.trainer.precision, optimizer=options), ranks
+        numerics = EngineOptions(
+            precision=spec.trainer.precision,
+            attention=spec.trainer.attention_backend,
+            recompute=spec.trainer.recompute,
+            optimizer=options,
         )
+        self._engine = Engine(paths.start_model, numerics, ranks)
         tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
         self._train = Rows(settings.dataset / "train", tokenizer, spec)
         held_out = settings.dataset / "evaluation"

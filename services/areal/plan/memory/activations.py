@@ -10,7 +10,7 @@ from typing import Literal
 
 from areal.plan.memory.shape import ModelShape
 
-Recompute = Literal["none", "full"]
+Recompute = Literal["none", "selective", "full", "offload"]
 Attention = Literal["dense", "varlen"]
 
 _FLOAT = 4
@@ -39,11 +39,22 @@ def kept_outside(shape: ModelShape, element: int) -> int:
 
 
 def bytes_a_token(shape: ModelShape, element: int, attention: Attention, recompute: Recompute) -> int:
-    """Bytes a token of a whole forward pass, without masks. `full` keeps each layer's input and one layer at a time."""
+    """Bytes a token at the peak of a backward pass, without masks: what each layer keeps, and one layer made again."""
     block = kept_by_a_block(shape, element, attention)
     if recompute == "none":
         return shape.layers * block + kept_outside(shape, element)
-    return shape.layers * element * shape.hidden + block + kept_outside(shape, element)
+    return shape.layers * kept_by_recompute(shape, element, recompute) + block + kept_outside(shape, element)
+
+
+def kept_by_recompute(shape: ModelShape, element: int, recompute: Recompute) -> int:
+    """Bytes a token that one layer keeps until its backward pass, when it is computed again there."""
+    if recompute == "offload":
+        return 0  # its input is in the host's memory
+    kept = element * shape.hidden
+    if recompute == "selective":  # the products of keys, output and up, every second of seven; attention's output
+        products = shape.keys + shape.hidden + shape.intermediate
+        kept += element * (products + shape.queries) + _FLOAT * shape.heads
+    return kept
 
 
 def mask_bytes(shape: ModelShape, element: int, tokens: int, attention: Attention, recompute: Recompute) -> int:

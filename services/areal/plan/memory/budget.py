@@ -75,9 +75,11 @@ def plan_trainer(
     return TrainerPlan(tuple(Line(what, size) for what, size in parts if size), tokens)
 
 
-def longest_that_fits(shape: ModelShape, memory: int, *, ranks: int, precision: str, attention: Attention) -> int:
-    """Most tokens of a row that one rank has memory for without recomputation; 0 when not even the states fit."""
-    made = partial(plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute="none")
+def longest_that_fits(
+    shape: ModelShape, memory: int, *, ranks: int, precision: str, attention: Attention, recompute: Recompute
+) -> int:
+    """Most tokens of a row that one rank has memory for; 0 when not even the states fit."""
+    made = partial(plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute)
     low, high = 0, 1 << 20
     while low < high:
         middle = (low + high + 1) // 2
@@ -85,9 +87,11 @@ def longest_that_fits(shape: ModelShape, memory: int, *, ranks: int, precision: 
     return low
 
 
-def fewest_ranks(shape: ModelShape, memory: int, *, tokens: int, precision: str, attention: Attention) -> int | None:
+def fewest_ranks(
+    shape: ModelShape, memory: int, *, tokens: int, precision: str, attention: Attention, recompute: Recompute
+) -> int | None:
     """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
-    made = partial(plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute="none")
+    made = partial(plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute)
     return next((1 << power for power in range(13) if made(ranks=1 << power).total <= memory), None)
 
 
