@@ -25,7 +25,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.sandbox.values import Limits, Tier
 from support import virtual_time
 from support.dispatch_scene import assert_no_score, judged, scene
-from support.scripted_judge import OFFER, SUITE, ScriptedJudge
+from support.scripted_judge import OFFER, SUITE, ScriptedJudge, dispatcher_of
 
 
 @pytest.mark.parametrize(("source", "status", "score"), [
@@ -256,3 +256,19 @@ def test_the_catalogue_counts_what_happened() -> None:
 
 def test_every_status_of_the_program_and_no_other_is_a_score() -> None:
     assert not OF_PROGRAM & RETRYABLE
+
+
+async def test_a_question_that_another_tenant_waits_with_is_no_slower() -> None:
+    """Two tenants, one shared question: the small one's turn comes, whatever the large one has before the same."""
+    judge = ScriptedJudge()
+    dispatcher = dispatcher_of(judge, slots=1)
+    shared = Submission("sleep 0.01 then pass shared")
+    large = [Submission(f"sleep 0.01 then pass {number}") for number in range(40)]
+    tasks = [asyncio.create_task(dispatcher.judge(one, SUITE, ticket=Ticket("large"))) for one in (*large, shared)]
+    await asyncio.sleep(0)
+    small = await dispatcher.judge(shared, SUITE, ticket=Ticket("small"))
+    started = len(judge.asked)
+    assert (small.score, judge.asked.count(shared.source)) == (1.0, 1)
+    assert started <= 6, judge.asked
+    await asyncio.gather(*tasks)
+    await dispatcher.close()

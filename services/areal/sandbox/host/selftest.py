@@ -17,11 +17,18 @@ from areal.sandbox.values import Command, Ended, Ending, Limits, Powers, Probe, 
 _PATIENT = Limits(wall_s=20.0, cpu_s=5.0)  # a busy machine is no broken one
 _SPIN = Limits(wall_s=20.0, cpu_s=1.0)
 _GREEDY = Limits(wall_s=20.0, cpu_s=5.0, memory_bytes=128 << 20)
+_LOUD = Limits(wall_s=20.0, cpu_s=5.0, output_bytes=4096)
+_IDLE = Limits(wall_s=0.2, cpu_s=5.0)
+_FULL = Limits(wall_s=20.0, cpu_s=5.0, disk_bytes=4 << 20, inodes=64)
 _SEVERAL = Limits(wall_s=20.0, cpu_s=5.0, processes=4)
 
 _REACH = """
 import fcntl, os, socket
 won = []
+def _traced():
+    import ctypes
+    if ctypes.CDLL(None, use_errno=True).ptrace(0, 0, 0, 0) != 0:
+        raise OSError
 def tried(name, act):
     try:
         act()
@@ -34,6 +41,8 @@ if os.getpid() > 8:  # otherwise it is in a namespace of its own, where the numb
     tried("the service's environment", lambda: open("/proc/@pid@/environ", "rb").read(1)[0])
     tried("a signal to the service", lambda: os.kill(@pid@, 0))
     tried("the mode of what it owns", lambda: os.fchmod(os.pipe()[0], 0o600))
+tried("a mode in the library", lambda: os.chmod(os.__file__, 0o644))
+tried("ptrace", lambda: _traced())
 tried("a signal that the kernel sends", lambda: fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getpid()))
 tried("a file of the machine", lambda: open("@file@", "rb").read(1)[0])
 tried("a file beside the library", lambda: open(os.path.dirname(os.__file__) + "/areal-self-test", "x"))
@@ -51,6 +60,32 @@ try:
 except OSError:
     pass
 print("held" if made < 8 else f"won: {made} processes")
+"""
+
+
+_OPENS = """
+import os
+held = []
+try:
+    while len(held) < 256:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    print("held")
+"""
+_WRITES = """
+try:
+    with open("filled", "wb") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+except OSError:
+    raise SystemExit("No space left on device")
+"""
+_NAMES = """
+try:
+    for number in range(256):
+        open(str(number), "x").close()
+except OSError:
+    print("held")
 """
 
 
@@ -87,6 +122,31 @@ def _trials(service_pid: int) -> tuple[_Trial, ...]:
             Run(Script("held = [b'x' * (1 << 20) for _ in range(400)]\nprint('won')"), limits=_GREEDY),
             lambda ended: ended.ending is Ending.MEMORY_LIMIT,
             costly=True,
+        ),
+        _Trial(
+            "wall_attack",
+            Run(Script("import time\ntime.sleep(20)"), limits=_IDLE),
+            lambda ended: ended.ending is Ending.WALL_LIMIT,
+        ),
+        _Trial(
+            "output_attack",
+            Run(Script("while True: print('x' * 1000)"), limits=_LOUD),
+            lambda ended: ended.ending is Ending.OUTPUT_LIMIT,
+        ),
+        _Trial("descriptors_attack", Run(Script(_OPENS), limits=_PATIENT), _printed(b"held")),
+        _Trial(
+            "disk_attack",
+            Run(Script(_WRITES), limits=_FULL),
+            lambda ended: ended.ending is Ending.DISK_LIMIT,
+            lambda powers: powers.scratch,
+            Tier.T3,
+        ),
+        _Trial(
+            "inodes_attack",
+            Run(Script(_NAMES), limits=_FULL),
+            _printed(b"held"),
+            lambda powers: powers.scratch,
+            Tier.T3,
         ),
         _Trial("several", Run(forks, limits=_SEVERAL), _printed(b"child"), lambda powers: powers.fork),
         _Trial(

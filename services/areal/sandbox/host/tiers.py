@@ -128,6 +128,8 @@ TABLE: tuple[Promise, ...] = (
         ),
         (
             "without a cgroup, several processes may take the limit each",
+            "its /proc shows the machine's memory and processors in numbers, names of kernel symbols, and where its "
+            "own mounts come from",
             "runs can tell each other bits by how fast files that all may read are read",
             "a bug of the machine's kernel",
         ),
