@@ -28,7 +28,9 @@ QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"
         ("1e3", 1000), ("1.0", 1), ("1e-4", 1e-4), (".5", 0.5), ("5.", 5), ("-1.5E2", -150), ("1e400", "1e400"),
         ("1:40", "1:40"), ("1:40:30.5", "1:40:30.5"), ("2026-11-22", "2026-11-22"), ("1.2.3", "1.2.3"), ("-", "-"),
         (".inf", math.inf), ("-.INF", -math.inf), ("'160'", "160"), ('"yes"', "yes"), ("!!str 160", "160"),
-        ("!!int '7'", 7), ("!!float 3", 3), ("18446744073709551616", 1 << 64), ("0", 0), ("-0", 0), ("0.5", 0.5),
+        ("!!int '7'", 7), ("!!float 3", 3), ("9223372036854775807", (1 << 63) - 1),
+        ("9223372036854775808", 9223372036854776000),
+        ("18446744073709551616", 18446744073709552000), ("0", 0), ("-0", 0), ("0.5", 0.5),
     ],
 )  # fmt: skip
 def test_a_scalar_means_what_it_means_to_a_cluster(text, value):
@@ -54,6 +56,11 @@ def test_a_number_with_a_leading_zero_is_refused_with_both_ways_out(text):
         ('suspend="true"', "expected true or false, got 'true'; write it without quotes"),
         ("algorithm.maxSteps=1:40", "expected a whole number, got '1:40'"),
         ("algorithm.maxSteps=yes", "expected a whole number, got true"),
+        (f"storage.size={(1 << 60) - 1}", "more digits than a cluster counts with"),
+        (
+            "dataset.train.reasoningGym={task: maze, size: 3, config: {a: [.inf]}}",
+            ".inf and .nan are no values of JSON",
+        ),
         ("algorithm.maxSteps=1.5", "expected a whole number, got 1.5"),
         (f"algorithm.maxSteps={'x' * 100_000}", "x… (100002 characters)"),
     ],

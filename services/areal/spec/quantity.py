@@ -53,7 +53,10 @@ def show_bytes(size: int) -> str:
 
 
 def _coerce(value: Any) -> Any:
-    return parse_bytes(value) if isinstance(value, str) else value
+    size = parse_bytes(value) if isinstance(value, str) else value
+    if type(size) is int and size.bit_length() <= 64 and int(float(size)) != size:
+        raise ValueError(f"{size} has more digits than a cluster counts with: write a rounder size, such as 900Pi")
+    return size
 
 
 Bytes = Annotated[int, BeforeValidator(_coerce), Wire(quantity_schema(_PATTERN))]

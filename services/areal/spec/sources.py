@@ -5,7 +5,10 @@ Files are named by a path on the machine that runs the job, or by `pvc://claim/p
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+from pydantic import field_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name, Word
@@ -71,6 +74,16 @@ class ReasoningGymDataset(Block):
     size: int = knob(what="How many items.", unit="rows", ge=1, le=10**9)
     seed: int = knob(0, what="Seed of the items.", ge=0, lt=2**63)
     config: dict[str, Any] = knob(dict, what="Further arguments of the task.", max_length=64)
+
+    @field_validator("config")
+    @classmethod
+    def _finite(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """JSON, and so a cluster, has no other numbers."""
+        try:
+            json.dumps(config, allow_nan=False)
+        except ValueError:
+            raise ValueError(".inf and .nan are no values of JSON: write a number") from None
+        return config
 
 
 class RecipeDataset(Block):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 Scalar = str | int | float | bool | None
 
@@ -24,6 +25,8 @@ _INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*|0[xX][0-9a-fA-F]+|0[oO][0-7]+|0[bB][
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]+")
 _WHOLE_BELOW = 1e21  # whole floats below it travel as integers: JSON writes them without a fraction
+_INT64 = range(-(1 << 63), 1 << 63)  # a cluster keeps larger integers as doubles
+_DOUBLE_BITS = 1000  # of an integer that a double can hold
 _LONGEST = 400  # characters of a number; a longer one is text
 
 
@@ -44,13 +47,19 @@ def plain(text: str) -> Scalar:
             "or put it in quotes where text is meant"
         )
     if _INTEGER.fullmatch(number):
-        return int(number, 0)
+        whole = int(number, 0)
+        return whole if whole in _INT64 or whole.bit_length() > _DOUBLE_BITS else _rounded(float(whole))
     if _FLOAT.fullmatch(number):
         value = float(number)
         if math.isinf(value):
             return text
-        return int(value) if value.is_integer() and abs(value) < _WHOLE_BELOW else value
+        return _rounded(value)
     return text
+
+
+def _rounded(value: float) -> int | float:
+    """A double as JSON writes it, with as few digits as tell it apart."""
+    return int(Decimal(repr(value))) if value.is_integer() and abs(value) < _WHOLE_BELOW else value
 
 
 def tagged(tag: str, text: str) -> Scalar:
