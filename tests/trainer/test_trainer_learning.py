@@ -11,11 +11,13 @@ from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.critic import Critic
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.schedule import Schedule
-from areal_trainer.options import advantage_options, objective_options
+from areal_trainer.engine.value_engine import ValueEngine
+from areal_trainer.options import advantage_options, critic_options, objective_options
 from support.trainer_parts import VOCABULARY, batch
 
 pytestmark = pytest.mark.component
@@ -46,6 +48,7 @@ def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: flo
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
     job = RLJob.model_validate({**head, "spec": spec}).spec
     engine = Engine(model_path, EngineOptions(), ranks)
+    values = critic_options(job)
     return Actor(
         engine,
         ActorOptions(
@@ -57,6 +60,7 @@ def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: flo
         ),
         Checkpointer(tmp_path, 1, engine),
         reference=Engine(model_path, EngineOptions(), ranks) if resolve(job).kl is not None else None,
+        critic=None if values is None else Critic(ValueEngine(model_path, EngineOptions(), ranks), values),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from areal.spec.algorithm import PolicyGradient
 from areal.spec.block import fields_of
 from areal.spec.job import RLJob
-from areal.spec.resolved_algorithm import NAMES
+from areal.spec.resolved_algorithm import NAMES, resolve
 from areal_trainer.algorithms.advantages import TokenColumns, estimate_advantages
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
@@ -42,6 +42,8 @@ FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job'
     "zeroVariance": ({}, {"zeroVariance": "keep"}),
     "advantageNormalize": ({}, {"advantageNormalize": "batch"}),
     "gamma": ({}, {"gamma": 0.9}),
+    "lambda": ({"name": "PPO"}, {"name": "PPO", "lambda": 0.9}),
+    "critic": ({"advantageMean": "none"}, {"advantageMean": "none", "critic": {}}),
     "importanceLevel": (SEVERAL, {**SEVERAL, "importanceLevel": "sequence"}),
     "surrogate": (SEVERAL, {**SEVERAL, "surrogate": "sapo"}),
     "clipLow": (SEVERAL, {**SEVERAL, "clipLow": 0.05, "clipHigh": 0.2}),
@@ -106,6 +108,8 @@ def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cu
     behaviour = tokens.behaviour_logprobs
     logprobs, proximal, reference = (np.float32(behaviour + random.normal(0, 0.3, tokens.tokens)) for _ in range(3))
     columns = TokenColumns(proximal=proximal, reference=reference)
+    if resolve(spec).critic is not None:
+        columns = replace(columns, values=random.normal(0.5, 0.3, tokens.tokens), bootstrap=np.zeros(16))
     advantages = estimate_advantages(tokens, advantage_options(spec), columns)
     options = objective_options(spec)
     objective = Objective(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch import Tensor
 from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, TokenColumns, estimate_advantages
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer, Position, Saved
+from areal_trainer.critic import Critic, CriticFigures
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
@@ -53,11 +54,17 @@ class UpdateFigures:
     learning_rate: float
     tried: int
     applied: int
+    critic: CriticFigures | None = None
 
     @property
     def finite(self) -> bool:
         """Whether every update was applied."""
-        return self.applied == self.tried
+        return self.applied == self.tried and (self.critic is None or self.critic.applied == self.critic.tried)
+
+    @property
+    def learned(self) -> bool:
+        """Whether any weights changed: the policy's, or the critic's alone."""
+        return self.applied > 0 or (self.critic is not None and self.critic.applied > 0)
 
 
 class Trainable(Protocol):
@@ -87,6 +94,7 @@ class Actor:
         compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
         compute_loss: ComputeLoss | None = None,
         reference: Engine | None = None,
+        critic: Critic | None = None,
     ) -> None:
         self.engine = engine
         self.options = options
@@ -94,6 +102,7 @@ class Actor:
         self._compute_advantages = compute_advantages
         self._compute_loss = compute_loss
         self._reference = reference
+        self._critic = critic
         self._timer = timer or PhaseTimer()
         self._still_mine = still_mine
         self._micro_batch_tokens = options.micro_batch_tokens
@@ -112,7 +121,7 @@ class Actor:
         result = estimate_advantages(tokens, self.options.advantages, self._columns(tokens))
         if self._compute_advantages is None:
             return result
-        given = AdvantageBatch.of(tokens, result.counted)
+        given = AdvantageBatch.of(tokens, result.counted, result.columns.values)
         return advantages_from(self._compute_advantages(given), tokens, result)
 
     def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
@@ -129,13 +138,18 @@ class Actor:
         return self.logprobs(tokens, advantages.trained) if known is None else torch.from_numpy(known)
 
     def _columns(self, tokens: TokenBatch) -> TokenColumns:
-        """The passes whose results the advantages are made of: two, with a KL penalty in the reward."""
-        if self.options.advantages.kl is None:
-            return TokenColumns()
+        """The passes whose results the advantages are made of: two with a KL penalty in the reward, one of a critic."""
         counted = tokens.has_signal()
-        behaviour = self.options.objective.proximal == "behaviour"
-        proximal = tokens.behaviour_logprobs if behaviour else self.logprobs(tokens, counted).numpy()
-        return TokenColumns(proximal=proximal, reference=self._of_reference(tokens, counted).numpy())
+        columns = TokenColumns()
+        if self.options.advantages.kl is not None:
+            behaviour = self.options.objective.proximal == "behaviour"
+            proximal = tokens.behaviour_logprobs if behaviour else self.logprobs(tokens, counted).numpy()
+            columns = TokenColumns(proximal=proximal, reference=self._of_reference(tokens, counted).numpy())
+        if self._critic is not None:
+            with self._timer.phase("prox"):
+                values, after = self._critic.values(tokens, counted, self._micros)
+            columns = replace(columns, values=values, bootstrap=after)
+        return columns
 
     def _of_reference(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> Tensor:
         if self._reference is None:
@@ -145,7 +159,10 @@ class Actor:
             return self._reference.logprobs(micros, tokens.tokens)
 
     def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
-        """Updates over the mini-batches of a batch; `proximal` is [tokens], or None where the loss itself yields it."""
+        """Updates over the mini-batches of a batch, of the critic first where there is one.
+
+        `proximal` is [tokens], or None where the loss itself yields it.
+        """
         if proximal is None and self.needs_proximal:
             raise ValueError("this objective needs the log-probabilities from before the first update")
         wanted = self.options.objective.policy.kl is not None
@@ -174,9 +191,14 @@ class Actor:
         statistics = LossStatistics(device)
         rate = self.options.schedule.at(step, batch.max_steps)
         norms: list[float] = []
-        seed = (self.options.seed, step)
-        for part in mini_batches(tokens.group_ids[trained], self.options.mini_batches, seed):
-            chosen = trained[part]
+        dealt = mini_batches(tokens.group_ids[trained], self.options.mini_batches, (self.options.seed, step))
+        parts = [trained[part] for part in dealt]
+        critic = None
+        if self._critic is not None:
+            critic = self._critic.update(tokens, advantages, parts, step, batch.max_steps, self._micros)
+            if step < self._critic.options.warmup_steps:
+                parts = []
+        for chosen in parts:
             mask = np.zeros(tokens.sequences, np.bool_)
             mask[chosen] = True
             loss = objective.of(predicted & mask[tokens.sequence_of], statistics)
@@ -189,6 +211,7 @@ class Actor:
             learning_rate=rate,
             tried=len(norms),
             applied=sum(math.isfinite(norm) for norm in norms),
+            critic=critic,
         )
 
     def save(self, position: Position) -> Saved:

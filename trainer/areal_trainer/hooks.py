@@ -7,6 +7,7 @@ fence is taken or a sample is made.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def advantages_from(given: Any, tokens: TokenBatch, usual: Advantages) -> Advant
         )
     signal = np.zeros(tokens.sequences, np.bool_)
     signal[sequence[by_token != 0.0]] = True
-    return Advantages(values, by_token, usual.counted & signal, usual.counted, usual.zero_variance_groups)
+    return replace(usual, values=values, tokens=by_token, trained=usual.counted & signal)
 
 
 def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch) -> None:

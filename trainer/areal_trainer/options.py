@@ -15,7 +15,10 @@ from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions
 from areal_trainer.algorithms.rejection import Rejection
 from areal_trainer.algorithms.shaping import Overlong, ShapingOptions
 from areal_trainer.algorithms.surrogate import Surrogate
+from areal_trainer.algorithms.value_loss import ValueOptions
 from areal_trainer.algorithms.weight import Truncate
+from areal_trainer.critic import CriticOptions
+from areal_trainer.engine.schedule import Schedule
 from areal_trainer.objective import ObjectiveOptions
 
 
@@ -41,6 +44,7 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
         truncated=algorithm.truncated,
         kl=penalty,
         gamma=algorithm.gamma,
+        lam=algorithm.lam,
         normalise=meant.advantage_normalize,
     )
 
@@ -54,6 +58,19 @@ def objective_options(spec: JobSpec) -> ObjectiveOptions:
         aggregation=meant.loss_aggregation,
         horizon=spec.rollout.sampling.max_new_tokens if one_turn(spec) else spec.rollout.max_sample_tokens,
         second_moment=meant.m2_threshold,
+    )
+
+
+def critic_options(spec: JobSpec) -> CriticOptions | None:
+    """How this job's critic learns; None without one."""
+    algorithm, critic = spec.algorithm, resolve(spec).critic
+    if critic is None:
+        return None
+    return CriticOptions(
+        Schedule(critic.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio),
+        ValueOptions(critic.value_clip, critic.loss),
+        critic.warmup_steps,
+        critic.bootstrap,
     )
 
 

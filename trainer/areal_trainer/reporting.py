@@ -21,6 +21,7 @@ from areal.values.policy import PolicyId
 from areal_trainer.actor import UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.checkpoint.checkpointer import Saved
+from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
 
 PHASES = ("wait", "take", "prox", "train", "publish", "checkpoint")
@@ -121,6 +122,7 @@ class Reporter:
             "staleness_max": int(staleness.max()) if staleness.size else None,
             "tokens": tokens.tokens,
             "trained_tokens": loss.tokens,
+            **_of_critic(update.critic),
         }
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -160,6 +162,21 @@ def _rewards(tokens: TokenBatch, counted: np.ndarray[Any, np.dtype[np.bool_]]) -
     sequences = np.bincount(sample)
     sums = np.bincount(sample, tokens.rewards[counted])
     return np.asarray(sums[sequences > 0] / sequences[sequences > 0])
+
+
+def _of_critic(figures: CriticFigures | None) -> dict[str, Any]:
+    if figures is None:
+        return {}
+    return {
+        "value_loss": figures.loss,
+        "value_clip_ratio": figures.clip_ratio,
+        "value_mean": figures.value_mean,
+        "return_mean": figures.return_mean,
+        "explained_variance": figures.explained_variance,
+        "critic_grad_norm": figures.grad_norm,
+        "critic_learning_rate": figures.learning_rate,
+        "critic_updates": figures.applied,
+    }
 
 
 def _staleness(step: int, tokens: TokenBatch) -> np.ndarray[Any, np.dtype[np.int64]]:

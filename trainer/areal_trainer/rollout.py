@@ -114,7 +114,7 @@ class Rollout:
         if self._first is not None:
             assert self._batch is not None
             feed = self._first.feed
-            feed.trained(self._batch, applied=update.applied > 0)
+            feed.trained(self._batch, applied=update.learned)
             self._first.reporter.step(batch.step, batch.tokens, advantages, update, self._timer.take())
             feed.link.telling.skipped_steps = self._first.reporter.skipped_steps
             feed.link.telling.tokens_per_s = self._first.reporter.tokens_per_s

@@ -42,12 +42,15 @@ from areal_trainer.checkpoint.catalog import Began, Found, examine
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.context import TrainContext
 from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
+from areal_trainer.critic import Critic
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.group import Message, Ranks
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.self_check import check_packing
+from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.feed import Feed
 from areal_trainer.hooks import try_hooks
+from areal_trainer.options import critic_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
@@ -75,7 +78,11 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
     user = overrides(settings.paths)
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
     fence: int | None = None
-    checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine)
+    wanted, critic = critic_options(settings.spec), None
+    if wanted is not None:
+        critic = Critic(ValueEngine(settings.paths.start_model, settings.critic_engine, ranks), wanted)
+    values = critic.engine if critic is not None else None
+    checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values)
     try_hooks(user.compute_advantages, user.compute_loss, engine.vocabulary)
     reference = Engine(settings.paths.start_model, settings.engine, ranks) if settings.needs_reference else None
     timer = PhaseTimer()
@@ -118,6 +125,7 @@ def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode
             compute_advantages=user.compute_advantages,
             compute_loss=user.compute_loss,
             reference=reference,
+            critic=critic,
         )
         ctx = TrainContext(rollout, actor, settings.spec, ranks.rank, ranks.world_size)
         if rollout.due().publish:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,14 @@ class Settings:
                 grad_clip=algorithm.grad_clip,
             ),
         )
+
+    @property
+    def critic_engine(self) -> EngineOptions:
+        """The critic's numerics: the policy's, but for the weight decay."""
+        critic, usual = resolve(self.spec).critic, self.engine
+        if critic is None:
+            return usual
+        return replace(usual, optimizer=replace(usual.optimizer, weight_decay=critic.weight_decay))
 
     @property
     def needs_reference(self) -> bool:

@@ -17,6 +17,7 @@ from areal.plan.memory.budget import CHECKPOINT_BYTES, VERSIONS_KEPT, disk_bytes
 from areal.spec import Finding, RLJob, Severity, check, refuse
 from areal.spec.model_families import refuse_untrainable
 from areal.spec.quantity import show_bytes
+from areal.spec.resolved_algorithm import has_critic
 from areal.stage.facts import config_of, sources_of
 from areal.stage.look import Looked, look
 from areal.stage.weight_files import WeightFiles
@@ -88,12 +89,15 @@ def _model(job: RLJob, model: Path, looked: Looked) -> None:
 def _space(job: RLJob, weights: WeightFiles, run_dir: Path) -> list[Finding]:
     place = next((each for each in [run_dir, *run_dir.parents] if each.exists()), None)
     needed = disk_bytes(
-        weights.parameters, checkpoints=job.spec.checkpoint.keep, dtype=job.spec.generation.engine.dtype
+        weights.parameters,
+        checkpoints=job.spec.checkpoint.keep,
+        dtype=job.spec.generation.engine.dtype,
+        models=1 + has_critic(job.spec),
     )
     if place is None or (free := shutil.disk_usage(place).free) >= needed:
         return []
     keep = job.spec.checkpoint.keep
-    checkpoint = show_bytes(weights.parameters * CHECKPOINT_BYTES)
+    checkpoint = show_bytes(weights.parameters * CHECKPOINT_BYTES * (1 + has_critic(job.spec)))
     message = (
         f"{place} has {show_bytes(free)} free, the run needs {show_bytes(needed)}: {keep} + 1 checkpoints of "
         f"{checkpoint} and {VERSIONS_KEPT} versions of the weights"

@@ -15,6 +15,7 @@ from areal.plan.memory.activations import Recompute
 from areal.plan.memory.budget import disk_bytes, fewest_ranks, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.quantity import show_bytes
+from areal.spec.resolved_algorithm import has_critic
 from areal.spec.serving import SglangEngine
 
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
@@ -41,7 +42,8 @@ def _trainer(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[s
     if not trainer.gpus:
         return [], []
     ranks, tokens = trainer.world_size, trainer.micro_batch_tokens
-    made = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision)
+    critic = has_critic(job.spec)
+    made = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision, critic=critic)
     plan = made(attention=trainer.attention_backend, recompute=trainer.recompute)
     sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
     sentence = f"{tokens:,} tokens on {ranks} GPUs: {sums} = {show_bytes(plan.total)} a rank"
@@ -62,20 +64,21 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int) -> str
     """Fields of the job that would make it fit, each with the value that does."""
     trainer = job.spec.trainer
     attention, ranks, tokens = trainer.attention_backend, trainer.world_size, plan.tokens
-    sized = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision)
+    critic = has_critic(job.spec)
+    sized = partial(plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision, critic=critic)
     modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute == "none" else ("full",)
     fits = [one for one in modes if sized(attention=attention, recompute=one).total <= memory]
     if fits and trainer.recompute in ("none", "selective"):
         return f"Set trainer.recompute to {fits[0]}."
     precision, mode = trainer.precision, trainer.recompute
     knobs = []
-    longest = longest_that_fits(shape, memory, ranks=ranks, precision=precision, attention=attention, recompute=mode)
+    longest = longest_that_fits(shape, memory, ranks=ranks, precision=precision, attention=attention, recompute=mode, critic=critic)
     if longest >= max(_LEAST_ROW, job.spec.rollout.max_sample_tokens):
         knobs.append(f"lower trainer.microBatchTokens to {longest // 64 * 64:,}")
     elif longest >= _LEAST_ROW:
         rounded = f"{longest // 64 * 64:,}"
         knobs.append(f"lower rollout.maxSampleTokens and trainer.microBatchTokens to {rounded}")
-    more = fewest_ranks(shape, memory, tokens=tokens, precision=precision, attention=attention, recompute=mode)
+    more = fewest_ranks(shape, memory, tokens=tokens, precision=precision, attention=attention, recompute=mode, critic=critic)
     if more is not None and more > ranks:
         knobs.append(f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})")
     if not knobs:
@@ -104,7 +107,9 @@ def _server(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[st
 
 def _disk(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[str, str]]]:
     keep = job.spec.checkpoint.keep
-    needed = disk_bytes(shape.parameters, checkpoints=keep, dtype=job.spec.generation.engine.dtype)
+    needed = disk_bytes(
+        shape.parameters, checkpoints=keep, dtype=job.spec.generation.engine.dtype, models=1 + has_critic(job.spec)
+    )
     sentence = f"{keep} + 1 checkpoints and 3 versions of the weights take {show_bytes(needed)}"
     size = job.spec.storage.size
     if size is None or size >= needed:

@@ -12,6 +12,7 @@ from areal.spec.block import Block, Change, knob
 
 Level = Literal["group", "batch", "none"]
 Name = Literal[
+    "PPO",
     "GRPO",
     "DrGRPO",
     "DAPO",
@@ -78,6 +79,23 @@ class Kl(Block):
         return self.estimator or ("k2" if self.where == "loss" else "k1")
 
 
+class Critic(Block):
+    """A value model of its own: the start model with a head of one number, and its own optimizer."""
+
+    learning_rate: float = knob(1e-5, what="Peak learning rate of the critic; its schedule is the policy's.", gt=0)
+    weight_decay: float = knob(0.0, what="AdamW's weight decay of the critic.", ge=0)
+    value_clip: float | None = knob(
+        0.5, what="A value counts as moved by at most this from what it was before the step; null is no limit.", gt=0
+    )
+    loss: Literal["mse", "huber"] = knob("mse", what="Squared error, or linear beyond an error of 10.")
+    warmup_steps: int = knob(
+        0, what="In the first so many steps the critic alone learns.", unit="steps", ge=0, le=10**9
+    )
+    bootstrap: bool = knob(
+        True, what="An answer that its length cut goes on at the value of its last state; false: it ends there."
+    )
+
+
 class PolicyGradient(Block):
     """Policy optimisation from rewards: a name's defaults, and any field beside it."""
 
@@ -137,6 +155,10 @@ class PolicyGradient(Block):
         None, what="Advantages are whitened over the tokens of the batch or of each group; by name."
     )
     gamma: float = knob(1.0, what="Discount of a reward for each token before it.", gt=0, le=1)
+    lam: float = knob(
+        1.0, what="GAE's λ: 1 is the whole return, lower trusts the critic more.", ge=0, le=1, alias="lambda"
+    )
+    critic: Critic | None = knob(None, what="A model of values, from which advantages are measured; by name.")
 
     importance_level: Literal["token", "sequence"] | None = knob(
         None, what="u = π_θ/π_prox of each token, or its geometric mean over the sequence; by name."

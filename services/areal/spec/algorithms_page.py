@@ -23,6 +23,13 @@ An empty cell is GRPO's value.
 """
 
 _MEANING: dict[str, tuple[str, str]] = {
+    "PPO": (
+        "1707.06347, 1506.02438",
+        "A critic, a second model with a head of one number, says what each state is worth; advantages are what came "
+        "out above that (GAE), whitened over the batch, so a group may be one sample. The critic learns returns, which "
+        "don't depend on the policy's ratio: a token that is left out for its age still trains it. With η its targets "
+        "come from policies up to η versions old.",
+    ),
     "GRPO": (
         "2402.03300",
         "Rewards are centred and scaled within each group. With η the clip is centred on the weights at the "
@@ -116,6 +123,10 @@ _NAMES_ELSEWHERE: Sequence[tuple[str, str, str, str]] = (
     ("clipLow, clipHigh", "eps_clip, eps_clip_higher", "clip_ratio_low, clip_ratio_high", "epsilon, epsilon_high"),
     ("dualClip off", "c_clip", "clip_ratio_c **3, always on**", "delta"),
     ("gamma 1", "discount", "algorithm.gamma", "gamma"),
+    ("lambda 1", "gae_lambda", "algorithm.lam", "lam .95"),
+    ("critic.valueClip .5", "critic.eps_clip", "critic.cliprange_value", "cliprange_value .2"),
+    ("critic.warmupSteps", "—", "trainer.critic_warmup", "—"),
+    ("critic.bootstrap", "always, by padded length", "never", "never"),
     (
         "advantageMean, advantageStd",
         "reward_norm.mean_level, std_level",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from areal.spec.algorithm import Kl, Level, Overlong, PolicyGradient
+from areal.spec.algorithm import Critic, Kl, Level, Overlong, PolicyGradient
 from areal.spec.job import JobSpec
 
 _OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
@@ -26,11 +26,13 @@ BASE: dict[str, Any] = {
     "m2_threshold": None,
     "overlong": None,
     "kl": None,
+    "critic": None,
     "loss_aggregation": "token",
 }
 """GRPO's defaults."""
 
 NAMES: dict[str, dict[str, Any]] = {
+    "PPO": {"advantage_mean": "none", "advantage_std": "none", "advantage_normalize": "batch", "critic": Critic()},
     "GRPO": {},
     "DrGRPO": {"advantage_std": "none", "loss_aggregation": "constant"},
     "DAPO": {"clip_high": 0.28, "zero_variance": "filter", "overlong": Overlong()},
@@ -71,6 +73,7 @@ class Resolved:
     m2_threshold: float | None
     overlong: Overlong | None  # None where its factor is 0; maxTokens is given
     kl: Kl | None  # None where its coefficient is 0
+    critic: Critic | None
     loss_aggregation: Literal["token", "sequence", "constant"]
     proximal: Literal["trainingPass", "recompute", "loglinear", "behaviour"]
 
@@ -96,6 +99,11 @@ def resolve(spec: JobSpec) -> Resolved:
         values["zero_variance"] = "mask" if values["advantage_mean"] == "group" else "keep"
     values["overlong"] = _overlong(spec, values["overlong"])
     return Resolved(**values, proximal=_proximal(algorithm, values))
+
+
+def has_critic(spec: JobSpec) -> bool:
+    """Whether a value model is trained beside the policy."""
+    return spec.is_rl and resolve(spec).critic is not None
 
 
 def one_turn(spec: JobSpec) -> bool:
@@ -139,7 +147,7 @@ def shown(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, Overlong | Kl):
+    if isinstance(value, Overlong | Kl | Critic):
         given = value.model_dump(by_alias=True, exclude_none=True)
         return "{" + ", ".join(f"{name}: {shown(inner)}" for name, inner in given.items()) + "}"
     return f"{value:g}" if isinstance(value, float) else str(value)

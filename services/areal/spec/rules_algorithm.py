@@ -394,6 +394,49 @@ def reward_clip(job: RLJob, facts: Facts) -> str | None:
     return f"rewards of 0 and 1 become as large as {largest:g} and are cut to ±{limit:g}"
 
 
+@rule(
+    "lambda-without-critic",
+    "spec.algorithm.lambda",
+    "GAE's λ is for a critic: without one lambda is 1.",
+    fix="Set algorithm.lambda: 1 or name: PPO, or say gamma where a discount is meant.",
+    cel="self.spec.algorithm.lambda == 1.0 || self.spec.algorithm.name == 'PPO' || has(self.spec.algorithm.critic)",
+)
+def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
+    lam = job.spec.algorithm.lam
+    if lam == 1 or resolve(job.spec).critic is not None:
+        return None
+    return f"without values (γλ)^k is a second discount: lambda {lam:g} would fade the reward toward the first token"
+
+
+@rule(
+    "critic-and-baseline",
+    "spec.algorithm.critic",
+    "A critic is the only baseline: advantageMean is none.",
+    fix="Set algorithm.advantageMean: none and advantageStd: none, or leave the critic out.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def critic_and_baseline(job: RLJob, facts: Facts) -> str | None:
+    meant = resolve(job.spec)
+    if meant.critic is None or meant.advantage_mean == "none":
+        return None
+    return f"with advantageMean {meant.advantage_mean} the critic learns reward − mean: one baseline of two is noise"
+
+
+@rule(
+    "critic-warm-up",
+    "spec.algorithm.critic.warmupSteps",
+    "The policy learns too: critic.warmupSteps < maxSteps.",
+    fix="Lower algorithm.critic.warmupSteps, or raise maxSteps.",
+    cel=("!has(self.spec.algorithm.critic) || self.spec.algorithm.critic.warmupSteps < self.spec.algorithm.maxSteps"),
+)
+def critic_warm_up(job: RLJob, facts: Facts) -> str | None:
+    critic, steps = resolve(job.spec).critic, job.spec.algorithm.max_steps
+    if critic is None or critic.warmup_steps < steps:
+        return None
+    return f"the critic learns alone for {critic.warmup_steps} steps, and the run has {steps}"
+
+
 RULES = (
     group_size,
     leave_one_out,
@@ -418,4 +461,7 @@ RULES = (
     overlong_window,
     overlong_turns,
     reward_clip,
+    lambda_without_critic,
+    critic_and_baseline,
+    critic_warm_up,
 )

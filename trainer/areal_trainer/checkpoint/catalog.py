@@ -35,6 +35,7 @@ class Record:
     world_size: int
     model_digest: str  # of the start model's configuration: another architecture must not load
     files: dict[str, tuple[int, str]]  # size and xxh3 of every other file
+    critic_updates: int = 0  # of the critic's optimizer, where there is one
 
 
 @dataclass(frozen=True)

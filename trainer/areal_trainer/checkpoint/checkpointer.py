@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 from areal.errors import DataError
 from areal.files import install_directory
+from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
@@ -26,6 +27,7 @@ from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began, Found, Record
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.model import config_json
+from areal_trainer.engine.value_engine import ValueEngine
 
 _log = logging.getLogger(__name__)
 _SHAPE_FIELDS = (
@@ -69,11 +71,12 @@ class Saved:
 class Checkpointer:
     """One directory of checkpoints. `save` and `load` are collectives: every rank calls them."""
 
-    def __init__(self, directory: Path, keep: int, engine: Engine) -> None:
+    def __init__(self, directory: Path, keep: int, engine: Engine, critic: ValueEngine | None = None) -> None:
         logging.getLogger(_TORCH_LOGGER).setLevel(logging.WARNING)  # or two lines for every tensor
         self._directory = directory
         self._keep = keep
         self._engine = engine
+        self._critic = critic
         config = json.dumps(_shape_of(config_json(engine.model_path)), sort_keys=True)
         self._model_digest = hashlib.sha256(config.encode()).hexdigest()
 
@@ -89,7 +92,7 @@ class Checkpointer:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about one process without a group: intended
             save_tensors(
-                self._engine.state(),
+                self._state(),
                 storage_writer=FileSystemWriter(partial, sync_files=False),  # sealing syncs them
                 no_dist=ranks.world_size == 1,
             )
@@ -107,6 +110,7 @@ class Checkpointer:
                 world_size=ranks.world_size,
                 model_digest=self._model_digest,
                 files=files,
+                critic_updates=self._critic.optimizer.updates if self._critic is not None else 0,
             )
             catalog.seal(partial, record)
             still_mine()
@@ -123,7 +127,7 @@ class Checkpointer:
         return found
 
     def load(self, found: Found) -> None:
-        """Fill model, optimizer and random numbers from a checkpoint."""
+        """Fill models, optimizers and random numbers from a checkpoint."""
         record = found.record
         if record.model_digest != self._model_digest:
             raise DataError(
@@ -131,15 +135,22 @@ class Checkpointer:
                 fix="start a new run directory, or put the old model back",
             )
         ranks = self._engine.ranks
-        state = self._engine.state()
+        state = self._state()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load_tensors(state, storage_reader=FileSystemReader(found.path), no_dist=ranks.world_size == 1)
         self._engine.optimizer.set_updates(record.optimizer_updates)
+        if self._critic is not None:
+            self._critic.optimizer.set_updates(record.critic_updates)
         rng = {device: found.path / _rng_name(device, ranks.rank) for device in self._engine.rng_states()}
         # Another world size may have had fewer ranks, another machine no accelerator.
         self._engine.set_rng_states({device: np.load(path) for device, path in rng.items() if path.exists()})
         ranks.barrier()
+
+    def _state(self) -> dict[str, Tensor]:
+        """All tensors by name, sharing memory with the models."""
+        values = self._critic.state() if self._critic is not None else {}
+        return {**self._engine.state(), **{f"critic.{name}": tensor for name, tensor in values.items()}}
 
 
 def _shape_of(config: dict[str, object]) -> dict[str, object]:

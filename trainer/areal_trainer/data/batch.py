@@ -91,13 +91,18 @@ class AdvantageBatch:
     loss_mask: NDArray[np.bool_]  # [T]
     behaviour_logprobs: NDArray[np.float32]  # [T]
     versions: NDArray[np.int64]  # [T], NO_VERSION where not sampled
+    values: NDArray[np.float64] | None = None  # [T], the critic's, of the state before the token; None without one
 
     @classmethod
-    def of(cls, tokens: TokenBatch, counted: NDArray[np.bool_]) -> AdvantageBatch:
+    def of(
+        cls, tokens: TokenBatch, counted: NDArray[np.bool_], values: NDArray[np.float64] | None = None
+    ) -> AdvantageBatch:
         """A view of `tokens` that can't change it."""
-        names = {field.name for field in fields(cls)} - {"counted"}
+        names = {field.name for field in fields(cls)} - {"counted", "values"}
         arrays: dict[str, Any] = {name: getattr(tokens, name).view() for name in names}
         arrays["counted"] = counted.view()
+        if values is not None:
+            arrays["values"] = values.view()
         for array in arrays.values():
             array.flags.writeable = False
         return cls(**arrays)

@@ -1,4 +1,4 @@
-"""The engine: one sharded model and its optimizer.
+"""The engine: one sharded model and its optimizer; the policy's, and what a critic's shares with it.
 
 Promises that a log-probability means the same everywhere: training, proximal recomputation and the canary go through
 one forward pass. Never decides what to train; it is given micro-batches and a loss.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -23,12 +23,14 @@ from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.load import load_weights
-from areal_trainer.engine.model import PolicyModel, empty_model, is_tied, max_positions
+from areal_trainer.engine.model import PolicyModel, ValueModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 
 # Accumulating unsharded gradients saves a reduction a micro-batch but holds the whole gradient on every rank.
 _ACCUMULATE_UNSHARDED_BELOW = 1 << 28  # parameters
+
+Model = TypeVar("Model", PolicyModel, ValueModel)
 
 LossFunction = Callable[[Tensor, Tensor, MicroBatch], Tensor]
 """(log-probs with gradient, entropy, micro-batch) → scalar; already divided by the global count of trained tokens."""
@@ -45,41 +47,72 @@ class EngineOptions:
     optimizer: AdamWOptions = field(default_factory=AdamWOptions)
 
 
-class Engine:
+class ShardedModel(Generic[Model]):
     """FSDP2 over all ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
 
-    def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+    def __init__(self, model: Model, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
         self.options = options
         self.ranks = ranks
         self.model_path = model_path
-        self._policy: PolicyModel = empty_model(model_path, options.attention)
-        self._policy.train()
-        size = sum(p.numel() for p in self._policy.parameters())
+        self._model: Model = model
+        self._model.train()
+        size = sum(p.numel() for p in model.parameters())
         self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
         self._shard()
-        load_weights(self._policy, model_path, ranks.device)
-        self._parameters = dict(self._policy.named_parameters())  # the shards; between passes a module may show others
+        load_weights(model, model_path, ranks.device)
+        self._parameters = dict(model.named_parameters())  # the shards; between passes a module may show others
         self.optimizer = ShardedAdamW(self._parameters, options.optimizer, ranks)
 
     def _shard(self) -> None:
         half = torch.bfloat16 if self.options.precision == "bfloat16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         again = self.ranks.world_size > 1  # alone, a rank has nothing to gain from dropping what it gathered
-        for block in self._policy.blocks:
+        for block in self._model.blocks:
             recompute(block, self.options.recompute)
             fully_shard(block, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=again)
-        fully_shard(self._policy, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=False)
-        register_fsdp_forward_method(self._policy, "next_token")
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids that the model knows."""
-        return int(self._policy.config.vocab_size)
+        for module in self._model.exact:
+            fully_shard(module, mesh=self.ranks.mesh, reshard_after_forward=False)
+        fully_shard(self._model, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=False)
 
     @property
     def max_positions(self) -> int:
         """The longest sequence that the model takes."""
-        return max_positions(self._policy)
+        return max_positions(self._model.config)
+
+    def _reshard(self) -> None:
+        """Drop what a pass without gradient gathered, or the next pass would use it after the weights changed."""
+        for module in (*self._model.blocks, *self._model.exact, self._model):
+            module.reshard()  # type: ignore[operator]
+
+    def backward(self, micros: Sequence[MicroBatch], loss: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
+        total = torch.zeros((), dtype=torch.float32, device=self.ranks.device)
+        for number, micro in enumerate(micros):
+            last = number == len(micros) - 1
+            self._model.set_requires_gradient_sync(last or self._always_reduce)  # type: ignore[operator]
+            self._model.set_is_last_backward(last)  # type: ignore[operator]
+            value = loss(micro)
+            (value * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]  # FSDP averages over ranks
+            total += value.detach()
+        return total
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine."""
+        model = {f"model.{name}": like(p, local(p.detach())) for name, p in self._parameters.items()}
+        return {**model, **{f"optimizer.{name}": value for name, value in self.optimizer.state().items()}}
+
+
+class Engine(ShardedModel[PolicyModel]):
+    """The policy: log-probabilities of tokens, and its weights as they are served."""
+
+    def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+        super().__init__(empty_model(model_path, options.attention), model_path, options, ranks)
+        register_fsdp_forward_method(self._model, "next_token")
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids that the model knows."""
+        return int(self._model.config.vocab_size)
 
     def forward(
         self, micro: MicroBatch, temperature: float | None = None, *, masked: bool = False
@@ -90,7 +123,7 @@ class Engine:
         """
         on_device = micro.to(self.ranks.device)
         masked = masked or self.options.attention == "dense"
-        result: tuple[Tensor, Tensor] = self._policy(
+        result: tuple[Tensor, Tensor] = self._model(
             on_device.input_ids,
             on_device.position_ids,
             on_device.attention_mask() if masked else layout_of(micro, self.ranks.device),
@@ -117,36 +150,17 @@ class Engine:
     def most_likely(self, token_ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """The `count` tokens that follow `token_ids` when each is the most likely one. A collective."""
         made: list[int] = []
-        cache = self._policy.new_cache()
+        cache = self._model.new_cache()
         fresh = torch.from_numpy(token_ids)[None].to(self.ranks.device)
         for _ in range(count):
-            fresh = self._policy.next_token(fresh, cache)
+            fresh = self._model.next_token(fresh, cache)
             made.append(int(fresh))
         self._reshard()
         return np.array(made, np.int64)
 
-    def _reshard(self) -> None:
-        """Drop what a pass without gradient gathered, or the next pass would use it after the weights changed."""
-        for module in (*self._policy.blocks, self._policy):
-            module.reshard()  # type: ignore[operator]
-
     def accumulate(self, micros: Sequence[MicroBatch], loss: LossFunction) -> Tensor:
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
-        total = torch.zeros((), dtype=torch.float32, device=self.ranks.device)
-        for number, micro in enumerate(micros):
-            last = number == len(micros) - 1
-            self._policy.set_requires_gradient_sync(last or self._always_reduce)  # type: ignore[operator]
-            self._policy.set_is_last_backward(last)  # type: ignore[operator]
-            logprobs, entropy = self.forward(micro)
-            value = loss(logprobs, entropy, micro)
-            (value * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]  # FSDP averages over ranks
-            total += value.detach()
-        return total
-
-    def state(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine."""
-        model = {f"model.{name}": like(p, local(p.detach())) for name, p in self._parameters.items()}
-        return {**model, **{f"optimizer.{name}": value for name, value in self.optimizer.state().items()}}
+        return self.backward(micros, lambda micro: loss(*self.forward(micro), micro))
 
     def export_sizes(self) -> dict[str, int]:
         """Elements of every tensor that `export` goes through, by its Hugging Face name."""
@@ -166,7 +180,7 @@ class Engine:
                 yield name, whole.contiguous()
 
     def _exported(self) -> Iterator[tuple[str, Tensor]]:
-        tied = is_tied(self._policy)
+        tied = is_tied(self._model)
         for name, parameter in self._parameters.items():
             if not (tied and name.endswith("lm_head.weight")):
                 yield name.removeprefix("lm."), parameter

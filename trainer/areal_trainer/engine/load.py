@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from areal_trainer.engine.model import PolicyModel
+from areal_trainer.engine.model import PolicyModel, ValueModel
 
 _log = logging.getLogger(__name__)
 
@@ -27,16 +27,16 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 _FIX = "download the model again, or save it with save_pretrained"
 
 
-def load_weights(policy: PolicyModel, path: Path, device: torch.device) -> None:
+def load_weights(model: PolicyModel | ValueModel, path: Path, device: torch.device) -> None:
     """Put the model on `device` with the weights in `path`, in the parameters' own dtype.
 
     Raises DataError when a tensor is missing, of another shape, or of a dtype that is no plain float.
     """
-    policy.to_empty(device=device)
-    policy.lm.tie_weights()  # `to_empty` makes a tensor for each name
+    model.to_empty(device=device)
+    model.lm.tie_weights()  # `to_empty` makes a tensor for each name
     with torch.no_grad():
-        _computed_buffers(policy.lm)
-        _read(policy.lm, path)
+        _computed_buffers(model.lm)
+        _read(model.lm, path)
 
 
 def _computed_buffers(lm: nn.Module) -> None:

@@ -43,6 +43,11 @@ class PolicyModel(nn.Module):
         """The transformer blocks, in order."""
         return list(self.lm.get_decoder().layers)
 
+    @property
+    def exact(self) -> list[nn.Module]:
+        """Parts that compute in float32, whatever the rest does."""
+        return []
+
     def forward(
         self,
         input_ids: Tensor,
@@ -76,6 +81,41 @@ class PolicyModel(nn.Module):
         return logits.argmax(-1, keepdim=True)
 
 
+class ValueModel(nn.Module):
+    """The decoder of a language model with a head of one number: what the state before a token is worth."""
+
+    def __init__(self, policy: PolicyModel) -> None:
+        super().__init__()
+        self.lm = policy.lm
+        if not is_tied(policy):
+            self.lm.set_output_embeddings(nn.Identity())  # a matrix that nothing would use
+        self.head = nn.Linear(policy.config.hidden_size, 1, bias=False, device="meta")
+
+    @property
+    def config(self) -> Any:
+        return self.lm.config
+
+    @property
+    def blocks(self) -> list[nn.Module]:
+        """The transformer blocks, in order."""
+        return list(self.lm.get_decoder().layers)
+
+    @property
+    def exact(self) -> list[nn.Module]:
+        """Parts that compute in float32, whatever the rest does."""
+        return [self.head]
+
+    def forward(self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Tensor:
+        """The value at the `select`ed flat positions, [selected]; `seen` is as the policy's."""
+        attended = {"layout": seen} if isinstance(seen, Layout) else {"attention_mask": seen}
+        hidden = self.lm.get_decoder()(
+            input_ids=input_ids, position_ids=position_ids, use_cache=False, **attended
+        ).last_hidden_state
+        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, select)
+        values: Tensor = self.head(flat.float()).squeeze(-1).clone()  # a view would lose FSDP's hook
+        return values
+
+
 def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
     """The model in `path` in float32 on the meta device, without memory for its weights.
 
@@ -99,11 +139,11 @@ def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
     return PolicyModel(lm)
 
 
-def max_positions(model: PolicyModel) -> int:
-    """The longest sequence that the model's positions and attention allow."""
-    longest = int(getattr(model.config, "max_position_embeddings", 0) or 1 << 30)
-    layers = getattr(model.config, "layer_types", None) or []
-    window = getattr(model.config, "sliding_window", None)
+def max_positions(config: Any) -> int:
+    """The longest sequence that a model's positions and attention allow."""
+    longest = int(getattr(config, "max_position_embeddings", 0) or 1 << 30)
+    layers = getattr(config, "layer_types", None) or []
+    window = getattr(config, "sliding_window", None)
     if window and "sliding_attention" in layers:
         return min(longest, int(window))  # the block-causal mask has no window, so sequences must fit one
     return longest

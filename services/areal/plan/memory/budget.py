@@ -58,13 +58,24 @@ class ServerPlan:
 
 
 def plan_trainer(
-    shape: ModelShape, *, ranks: int, tokens: int, precision: str, attention: Attention, recompute: Recompute
+    shape: ModelShape,
+    *,
+    ranks: int,
+    tokens: int,
+    precision: str,
+    attention: Attention,
+    recompute: Recompute,
+    critic: bool = False,
 ) -> TrainerPlan:
-    """The budget of one rank among `ranks`, for a micro-batch of one row of `tokens`."""
+    """The budget of one rank among `ranks`, for a micro-batch of one row of `tokens`.
+
+    A `critic` is as large as the policy and stays beside it; the two compute one after the other.
+    """
     element = _ELEMENT[precision]
     chunk = min(tokens, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
     parts = (
         ("weights, optimizer and gradients of the rank's share", shape.parameters * _STATE_BYTES // ranks),
+        ("the same of the critic", shape.parameters * _STATE_BYTES // ranks if critic else 0),
         ("activations", tokens * bytes_a_token(shape, element, attention, recompute)),
         ("attention masks", mask_bytes(shape, element, tokens, attention, recompute)),
         ("embedding and head with their gradients, whole", shape.root_parameters * (element + 4)),
@@ -76,10 +87,10 @@ def plan_trainer(
 
 
 def longest_that_fits(
-    shape: ModelShape, memory: int, *, ranks: int, precision: str, attention: Attention, recompute: Recompute
+    shape: ModelShape, memory: int, *, ranks: int, precision: str, attention: Attention, recompute: Recompute, critic: bool = False
 ) -> int:
     """Most tokens of a row that one rank has memory for; 0 when not even the states fit."""
-    made = partial(plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute)
+    made = partial(plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute, critic=critic)
     low, high = 0, 1 << 20
     while low < high:
         middle = (low + high + 1) // 2
@@ -88,10 +99,10 @@ def longest_that_fits(
 
 
 def fewest_ranks(
-    shape: ModelShape, memory: int, *, tokens: int, precision: str, attention: Attention, recompute: Recompute
+    shape: ModelShape, memory: int, *, tokens: int, precision: str, attention: Attention, recompute: Recompute, critic: bool = False
 ) -> int | None:
     """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
-    made = partial(plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute)
+    made = partial(plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, critic=critic)
     return next((1 << power for power in range(13) if made(ranks=1 << power).total <= memory), None)
 
 
@@ -104,10 +115,11 @@ def plan_server(shape: ModelShape, memory: int, *, parts: int, dtype: str, share
     return ServerPlan(weights, room, max(0, room - weights) * parts // a_token)
 
 
-def disk_bytes(parameters: int, *, checkpoints: int, dtype: str) -> int:
+def disk_bytes(parameters: int, *, checkpoints: int, dtype: str, models: int = 1) -> int:
     """What a run's checkpoints and published weights take at most.
 
     Args:
         checkpoints: how many are kept; one more is there while it is written.
+        models: how many of them are in a checkpoint: two with a critic.
     """
-    return parameters * ((checkpoints + 1) * CHECKPOINT_BYTES + VERSIONS_KEPT * _ELEMENT[dtype])
+    return parameters * ((checkpoints + 1) * CHECKPOINT_BYTES * models + VERSIONS_KEPT * _ELEMENT[dtype])

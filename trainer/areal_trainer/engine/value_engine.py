@@ -1,0 +1,53 @@
+"""The critic's engine: a value model of its own, sharded as the policy is, with its own optimizer.
+
+Starts as the job's start model with a head of zeros. Shares nothing with the policy: neither weights nor gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.engine.engine import EngineOptions, ShardedModel
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.layout import layout_of
+from areal_trainer.engine.model import ValueModel, empty_model
+from areal_trainer.engine.optimizer import local
+
+
+class ValueEngine(ShardedModel[ValueModel]):
+    """Values of states. Every method is a collective."""
+
+    def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+        super().__init__(ValueModel(empty_model(model_path, options.attention)), model_path, options, ranks)
+        local(self._model.head.weight.detach()).zero_()  # no opinion: the first advantages are the rewards
+
+    def forward(self, micro: MicroBatch) -> Tensor:
+        """The value of the state before each of the micro-batch's predicted tokens, [predicted]."""
+        on_device = micro.to(self.ranks.device)
+        dense = self.options.attention == "dense"
+        values: Tensor = self._model(
+            on_device.input_ids,
+            on_device.position_ids,
+            on_device.attention_mask() if dense else layout_of(micro, self.ranks.device),
+            on_device.select,
+        )
+        return values
+
+    @torch.no_grad()
+    def values(self, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
+        """Values before all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
+        out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
+        for micro in micros:
+            out[micro.token_index.to(out.device)] = self.forward(micro)
+        self._reshard()
+        self.ranks.add(out)  # every token is predicted on exactly one rank
+        return out.cpu()
+
+    def accumulate(self, micros: Sequence[MicroBatch], loss: Callable[[Tensor, MicroBatch], Tensor]) -> Tensor:
+        """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
+        return self.backward(micros, lambda micro: loss(self.forward(micro), micro))
