@@ -119,6 +119,13 @@ def test_a_critic_learns_what_answers_are_worth(model_path, ranks, tmp_path):
     assert torch.equal(one.logprobs(tokens), begun)
 
 
+def test_the_policys_warm_up_begins_when_it_does(model_path, ranks, tmp_path):
+    one = actor(model_path, ranks, tmp_path, warmup_steps=2)
+    one.options = replace(one.options, schedule=Schedule(1e-3, 2, "constant"))
+    rates = [(figures.learning_rate, figures.applied) for figures in learn(one, range(5))]
+    assert rates == [(5e-4, 0), (5e-4, 0), (5e-4, 2), (1e-3, 2), (1e-3, 2)]
+
+
 def test_values_are_clipped_around_those_before_the_step(model_path, ranks, tmp_path):
     free, near = (learn(actor(model_path, ranks, tmp_path, clip=clip), range(3))[-1].critic for clip in (None, 1e-4))
     assert free.clip_ratio == 0.0

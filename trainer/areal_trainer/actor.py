@@ -189,14 +189,15 @@ class Actor:
             compute_loss=self._compute_loss,
         )
         statistics = LossStatistics(device)
-        rate = self.options.schedule.at(step, batch.max_steps)
+        begins = self._critic.options.warmup_steps if self._critic is not None else 0
+        rate = self.options.schedule.at(max(0, step - begins), batch.max_steps - begins)  # warmed up once it moves
         norms: list[float] = []
         dealt = mini_batches(tokens.group_ids[trained], self.options.mini_batches, (self.options.seed, step))
         parts = [trained[part] for part in dealt]
         critic = None
         if self._critic is not None:
             critic = self._critic.update(tokens, advantages, parts, step, batch.max_steps, self._micros)
-            if step < self._critic.options.warmup_steps:
+            if step < begins:
                 parts = []
         for chosen in parts:
             mask = np.zeros(tokens.sequences, np.bool_)

@@ -63,7 +63,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 @app.command(
     epilog="Examples:\n\n  areal run examples/quickstart.yaml\n\n  areal run job.yaml algorithm.maxSteps=20 --run-dir "
-    "runs/short\n\n  areal run job.yaml --resume"
+    "runs/short\n\n  areal run job.yaml --resume\n\n  areal run job.yaml --sweep algorithm.name=GRPO,PPO --seeds 3"
 )
 def run(
     job: JobFile,
@@ -71,6 +71,11 @@ def run(
     run_dir: Annotated[Path | None, typer.Option(help="Where the run lives; runs/<name> unless given.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the directory.")] = False,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run there is moved aside.")] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=A,B,C", help="Run a variant for each value (again for combinations) and compare."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=0, max=100, help="Run each variant with so many seeds.")] = 0,
 ) -> None:
     """Run a job on this machine, and watch it."""
     from areal.local.console import lossy_console
@@ -78,6 +83,10 @@ def run(
     from areal.local.staging import Request
 
     request = Request(job, overrides or (), run_dir, resume, fresh)
+    if sweep or seeds:
+        from areal.local.sweep import run_sweep, variants
+
+        raise typer.Exit(run_sweep(request, variants(sweep or (), range(seeds)), lossy_console()))
     raise typer.Exit(run_job(request, lossy_console()))
 
 

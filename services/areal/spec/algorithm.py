@@ -89,7 +89,11 @@ class Critic(Block):
     )
     loss: Literal["mse", "huber"] = knob("mse", what="Squared error, or linear beyond an error of 10.")
     warmup_steps: int = knob(
-        0, what="In the first so many steps the critic alone learns.", unit="steps", ge=0, le=10**9
+        0,
+        what="In the first so many steps the critic alone learns; the policy's warm-up follows.",
+        unit="steps",
+        ge=0,
+        le=10**9,
     )
     bootstrap: bool = knob(
         True, what="An answer that its length cut goes on at the value of its last state; false: it ends there."

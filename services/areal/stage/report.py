@@ -19,7 +19,11 @@ from areal.stage.wording import duration, rate
 
 _WIDTH, _HEIGHT = 860, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 30
-COLOURS = ("#2f6fde", "#d9822b", "#2a9d6f", "#a24bbd", "#c0392b", "#6b7a8f", "#8a6d3b", "#17a2b8")
+_KEYS_A_ROW = 4  # of a legend inside a picture
+COLOURS = (
+    "#2f6fde", "#d9822b", "#2a9d6f", "#a24bbd", "#c0392b", "#6b7a8f", "#8a6d3b", "#17a2b8", "#e377c2",
+    "#7f9c1c", "#1f3b73", "#b35900",
+)  # fmt: skip
 
 
 _PHASES = {
@@ -105,9 +109,33 @@ def write(resolved: ResolvedJob, run_dir: Path, summary: Mapping[str, Any], reco
 
 def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None, unit: str = "") -> str:
     """Lines over a common x axis."""
-    points = [point for series in lines for point in series.points]
-    if not points:
+    if not any(series.points for series in lines):
         return "<p class=none>nothing was measured</p>"
+    legend = [(series.name, COLOURS[at % len(COLOURS)]) for at, series in enumerate(lines)]
+    return _svg(drawn_lines(lines, x_name, low=low), legend, unit)
+
+
+def line_picture(lines: Sequence[Series], x_name: str, title: str) -> str:
+    """The same as an SVG file of its own, with its legend inside."""
+    legend, x = [], _LEFT
+    for at, series in enumerate(lines):
+        row, column = divmod(at, _KEYS_A_ROW)
+        x, y = _LEFT + column * (_WIDTH - _LEFT) // _KEYS_A_ROW, 40 + 18 * row
+        legend.append(f'<rect x="{x}" y="{y - 9}" width="10" height="10" fill="{COLOURS[at % len(COLOURS)]}"/>')
+        legend.append(f'<text x="{x + 15}" y="{y}">{html.escape(series.name)}</text>')
+    top = 50 + 18 * -(-len(lines) // _KEYS_A_ROW)
+    drawn = any(series.points for series in lines)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top + _HEIGHT}" role="img">'
+        f"<style>text{{font:12px system-ui,sans-serif;fill:#57606a}}.grid{{stroke:#d0d7de}}</style>"
+        f'<rect width="100%" height="100%" fill="#fff"/><text x="{_LEFT}" y="20">{html.escape(title)}</text>'
+        f'{"".join(legend)}<g transform="translate(0 {top})">{drawn_lines(lines, x_name) if drawn else ""}</g></svg>\n'
+    )
+
+
+def drawn_lines(lines: Sequence[Series], x_name: str, *, low: float | None = None) -> str:
+    """The elements of a chart of at least one point, in its coordinates."""
+    points = [point for series in lines for point in series.points]
     x_low, x_high = min(x for x, _ in points), max(x for x, _ in points)
     y_low = min(y for _, y in points) if low is None else low
     y_high = max(y for _, y in points)
@@ -132,8 +160,7 @@ def line_chart(lines: Sequence[Series], x_name: str, *, low: float | None = None
             for (x, y), (version, value) in zip(placed, series.points, strict=True):
                 title = f"<title>v{version:g}: {value:.4f}</title>"
                 parts.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}">{title}</circle>')
-    legend = [(series.name, COLOURS[at % len(COLOURS)]) for at, series in enumerate(lines)]
-    return _svg("".join(parts), legend, unit)
+    return "".join(parts)
 
 
 def phase_chart(steps: Sequence[Step]) -> str:
