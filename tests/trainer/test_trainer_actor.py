@@ -26,7 +26,7 @@ def with_a_partial_sample() -> TokenBatch:
 
 def test_a_recipe_sees_which_sequences_count_and_can_change_nothing():
     tokens = with_a_partial_sample()
-    given = AdvantageBatch.of(tokens, tokens.has_signal())
+    given = AdvantageBatch.of(tokens, tokens.has_signal(), np.zeros(tokens.tokens))
     assert given.counted.tolist() == [False] + [True] * 7
     for field in fields(given):
         assert not getattr(given, field.name).flags.writeable, field.name

@@ -45,7 +45,7 @@ def row_of(tmp_path: Path, rewards: list[float], *, trained: int, samples: tuple
         behaviour_weight_mean=1.0, behaviour_weight_max=1.0, behaviour_gap=0.0,
         logprob_mismatch=0.0, logprob_mismatch_max=0.0, entropy=0.0, tokens=trained,
     )  # fmt: skip
-    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0)
+    update = SimpleNamespace(finite=True, loss=loss, grad_norm=0.0, learning_rate=1e-4, applied=0, tried=0, critic=None)
     reporter = Reporter(tmp_path / "metrics.jsonl", None, 1, RoleMetrics("trainer", "digits"), ProgressCounter())
     reporter.step(3, batch, advantages, update, {"train": 0.001})  # type: ignore[arg-type]
     reporter.close()
