@@ -399,7 +399,10 @@ def reward_clip(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.lambda",
     "GAE's λ is for a critic: without one lambda is 1.",
     fix="Set algorithm.lambda: 1 or name: PPO, or say gamma where a discount is meant.",
-    cel="double(self.spec.algorithm.lambda) >= 1.0 || self.spec.algorithm.name == 'PPO' || has(self.spec.algorithm.critic)",
+    cel=(
+        "double(self.spec.algorithm.lambda) >= 1.0 || self.spec.algorithm.name == 'PPO' || "
+        "has(self.spec.algorithm.critic)"
+    ),
 )
 def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
     lam = job.spec.algorithm.lam

@@ -1,4 +1,4 @@
-"""Comparison of a sweep's variants: a table, a picture of their held-out curves, and both as JSON. Values in, text out."""
+"""Comparison of a sweep's variants: a table, a picture of their held-out curves, and both as JSON. Text of values."""
 
 from __future__ import annotations
 
