@@ -72,13 +72,17 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int) -> str
         return f"Set trainer.recompute to {fits[0]}."
     precision, mode = trainer.precision, trainer.recompute
     knobs = []
-    longest = longest_that_fits(shape, memory, ranks=ranks, precision=precision, attention=attention, recompute=mode, critic=critic)
+    longest = longest_that_fits(
+        shape, memory, ranks=ranks, precision=precision, attention=attention, recompute=mode, critic=critic
+    )
     if longest >= max(_LEAST_ROW, job.spec.rollout.max_sample_tokens):
         knobs.append(f"lower trainer.microBatchTokens to {longest // 64 * 64:,}")
     elif longest >= _LEAST_ROW:
         rounded = f"{longest // 64 * 64:,}"
         knobs.append(f"lower rollout.maxSampleTokens and trainer.microBatchTokens to {rounded}")
-    more = fewest_ranks(shape, memory, tokens=tokens, precision=precision, attention=attention, recompute=mode, critic=critic)
+    more = fewest_ranks(
+        shape, memory, tokens=tokens, precision=precision, attention=attention, recompute=mode, critic=critic
+    )
     if more is not None and more > ranks:
         knobs.append(f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})")
     if not knobs:

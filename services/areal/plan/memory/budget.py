@@ -87,10 +87,19 @@ def plan_trainer(
 
 
 def longest_that_fits(
-    shape: ModelShape, memory: int, *, ranks: int, precision: str, attention: Attention, recompute: Recompute, critic: bool = False
+    shape: ModelShape,
+    memory: int,
+    *,
+    ranks: int,
+    precision: str,
+    attention: Attention,
+    recompute: Recompute,
+    critic: bool = False,
 ) -> int:
     """Most tokens of a row that one rank has memory for; 0 when not even the states fit."""
-    made = partial(plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute, critic=critic)
+    made = partial(
+        plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute, critic=critic
+    )
     low, high = 0, 1 << 20
     while low < high:
         middle = (low + high + 1) // 2
@@ -99,10 +108,19 @@ def longest_that_fits(
 
 
 def fewest_ranks(
-    shape: ModelShape, memory: int, *, tokens: int, precision: str, attention: Attention, recompute: Recompute, critic: bool = False
+    shape: ModelShape,
+    memory: int,
+    *,
+    tokens: int,
+    precision: str,
+    attention: Attention,
+    recompute: Recompute,
+    critic: bool = False,
 ) -> int | None:
     """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
-    made = partial(plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, critic=critic)
+    made = partial(
+        plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, critic=critic
+    )
     return next((1 << power for power in range(13) if made(ranks=1 << power).total <= memory), None)
 
 
