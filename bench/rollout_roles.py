@@ -29,13 +29,14 @@ from areal.ledger.client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.record.writer import RecordWriter
 from areal.rollout.contract import wire as contract_wire
 from areal.rollout.controller import wire as controller_wire
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import Settings
 from areal.rollout.worker.episode_run import Settings as EpisodeSettings
-from areal.rollout.worker.trajectories import TrajectoryLog
+from areal.rollout.worker.recording import RecordLimits, Recording
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.serving import EmbeddedEngine
 from areal.v1 import common_pb2 as common
@@ -181,15 +182,17 @@ async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -
     )
     client.figures = figures
     async with AsyncLedger(given["redis"], "bench") as ledger:
+        metrics = RoleMetrics("worker", "bench")
+        writer = RecordWriter(Path(given["root"]), given["name"], metrics, keep_bytes=1 << 30)
         tools = Tools(
             client=client,
             reward=None,
             ledger=ledger,
             tokenizer=tokenizer,
-            trajectories=TrajectoryLog(Path(given["root"]) / f"{given['name']}.jsonl", tokenizer),
+            recording=Recording(writer, tokenizer, RecordLimits(1.0, 64 << 20, 64), given["name"]),
             waits=waits,
             progress=progress,
-            metrics=RoleMetrics("worker", "bench"),
+            metrics=metrics,
         )
         tokens = given["tokens"]
         made = Worker(

@@ -152,6 +152,7 @@ class World:
                 weights=root / "weights",
                 metrics=root / "metrics.jsonl",
                 tensorboard=None,
+                recording=root / "recording",
                 model=root / "model",
             ),
             controller=f"127.0.0.1:{self.port}",

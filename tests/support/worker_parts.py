@@ -17,9 +17,10 @@ from areal.ledger.payload import decode
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.record.writer import RecordWriter
 from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
-from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, RunAgent
@@ -75,15 +76,17 @@ class Bench:
             self.workflow = lambda: AgentWorkflow(run)
             self.sessions = Sessions(self.tokenizer, Limits(LIMIT, 256, 16), chat_template=None)
             await self.sessions.start()
+        metrics = RoleMetrics("worker", "job")
+        writer = RecordWriter(self.root, "worker-0", metrics, keep_bytes=64 << 20)
         tools = Tools(
             client=self.client,
             reward=self.scores,
             ledger=self.ledger,
             tokenizer=self.tokenizer,
-            trajectories=TrajectoryLog(self.root / "worker-0.jsonl", self.tokenizer),
+            recording=Recording(writer, self.tokenizer, RecordLimits(1.0, 1 << 20, 4), "worker-0"),
             waits=self.waits,
             progress=ProgressCounter(),
-            metrics=RoleMetrics("worker", "job"),
+            metrics=metrics,
             sessions=self.sessions,
         )
         self.worker = Worker(

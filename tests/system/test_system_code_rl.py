@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from areal.record.segment import Kind, frames, read
+from areal.v1.record_pb2 import SampleRecord
 from support.job_run import ROOT, JobRun
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -43,9 +45,10 @@ def test_programs_that_run_in_the_sandbox_teach_the_model(tmp_path: Path):
     rewards = [entry["reward_mean"] for entry in run.metrics()]
     assert sum(rewards[-10:]) / 10 > sum(rewards[:10]) / 10 + 0.05
     assert run.audit()["ok"]
-    lines = (run.run_dir / "trajectories" / "worker-0.jsonl").read_text().splitlines()
-    verdicts = [json.loads(line)["verdict"] for line in lines]
-    judged = [verdict for verdict in verdicts if verdict["status"] != "NO_PROGRAM"]
-    assert {verdict["method"] for verdict in judged} == {"code"}
-    assert {verdict["tier"] for verdict in judged} <= {"T2", "T3", "T4"}
-    assert {"PASSED", "WRONG_ANSWER"} <= {verdict["status"] for verdict in judged}
+    files = sorted((run.run_dir / "trajectories").glob("*.rec"))
+    rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is Kind.SAMPLE]
+    verdicts = [SampleRecord.FromString(read(path, frame.offset)).sample.verdict for path, frame in rows]
+    judged = [verdict for verdict in verdicts if verdict.status not in ("", "NO_PROGRAM")]
+    assert {verdict.method for verdict in judged} == {"code"}
+    assert {verdict.tier for verdict in judged} <= {"T2", "T3", "T4"}
+    assert {"PASSED", "WRONG_ANSWER"} <= {verdict.status for verdict in judged}

@@ -30,6 +30,7 @@ from areal_trainer.engine.schedule import Schedule
 from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, Objective, ObjectiveOptions
 from areal_trainer.timer import PhaseTimer
+from areal_trainer.trained_tokens import TrainedTokens, TrainedTokensBuffer
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ActorOptions:
     micro_batch_tokens: int = 8192
     pack_length: int | None = None
     seed: int = 0
+    keep_tokens: bool = False  # what was computed of each token, for the recording
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,7 @@ class UpdateFigures:
     tried: int
     applied: int
     critic: CriticFigures | None = None
+    tokens: TrainedTokens | None = None  # of all ranks; None where nobody asked for it
 
     @property
     def finite(self) -> bool:
@@ -188,6 +191,7 @@ class Actor:
             reference=reference,
             compute_loss=self._compute_loss,
         )
+        kept = TrainedTokensBuffer(tokens.tokens, device) if self.options.keep_tokens else None
         statistics = LossStatistics(device)
         begins = self._critic.options.warmup_steps if self._critic is not None else 0
         rate = self.options.schedule.at(max(0, step - begins), batch.max_steps - begins)  # warmed up once it moves
@@ -202,7 +206,7 @@ class Actor:
         for chosen in parts:
             mask = np.zeros(tokens.sequences, np.bool_)
             mask[chosen] = True
-            loss = objective.of(predicted & mask[tokens.sequence_of], statistics)
+            loss = objective.of(predicted & mask[tokens.sequence_of], statistics, kept)
             total = self.engine.accumulate(self._micros(tokens, chosen, predicted), loss)
             norms.append(self.engine.optimizer.step(rate, total))
         statistics.reduce(self.engine.ranks.add, self.engine.ranks.maximum)
@@ -213,6 +217,7 @@ class Actor:
             tried=len(norms),
             applied=sum(math.isfinite(norm) for norm in norms),
             critic=critic,
+            tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
         )
 
     def save(self, position: Position) -> Saved:

@@ -70,7 +70,7 @@ class Feed:
         self._waiting_since: float | None = None
         self._refused = 0
         self._refused_since = 0.0
-        self._digests: dict[int, tuple[tuple[int, int], ...]] = {}
+        self.digests: dict[int, tuple[tuple[int, int], ...]] = {}  # of the batch: group → (index, xxh3)
 
     # ---- take
 
@@ -124,7 +124,7 @@ class Feed:
     def _decode(self, batch: Batch) -> tuple[common.Sample, ...] | None:
         """All samples in order; None when one is damaged and its group was given up."""
         samples: list[common.Sample] = []
-        self._digests = {}
+        self.digests = {}
         for group in batch.groups:
             try:
                 decoded = [payload.decode(raw) for raw in group.payloads]
@@ -135,7 +135,7 @@ class Feed:
                 _log.error("group %d is given up: %s", group.group, error.message)
                 self.consumer.drop()
                 return None
-            self._digests[group.group] = _digests(group)
+            self.digests[group.group] = _digests(group)
             samples += decoded
         return tuple(samples)
 
@@ -173,7 +173,7 @@ class Feed:
 
     def trained(self, batch: Batch, *, applied: bool) -> None:
         """The batch's gradient is in the weights, or was left out: evidence first, then the position moves."""
-        groups = [TrainedGroup(group.group, self._digests[group.group]) for group in batch.groups]
+        groups = [TrainedGroup(group.group, self.digests[group.group]) for group in batch.groups]
         if applied:
             self._evidence.trained(batch.step, groups)
         else:

@@ -25,6 +25,7 @@ from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import LossFunction
+from areal_trainer.trained_tokens import TrainedTokensBuffer
 
 
 @dataclass(frozen=True)
@@ -100,8 +101,13 @@ class Objective:
         self._centre = None if proximal is None else proximal.to(device)
         self._reference = None if reference is None else reference.to(device)
 
-    def of(self, trained: NDArray[np.bool_], statistics: LossStatistics) -> LossFunction:
-        """The loss of the mini-batch whose tokens are `trained`, [tokens]; it adds up over micro-batches and ranks."""
+    def of(
+        self, trained: NDArray[np.bool_], statistics: LossStatistics, kept: TrainedTokensBuffer | None = None
+    ) -> LossFunction:
+        """The loss of the mini-batch whose tokens are `trained`, [tokens]; it adds up over micro-batches and ranks.
+
+        What is computed of each token goes into `kept`, when there is one.
+        """
         options = self._options
         factors = token_weights(trained, self._sequence, options.aggregation, options.horizon)
         weights = torch.from_numpy(factors.astype(np.float32)).to(self._device)
@@ -128,6 +134,8 @@ class Objective:
             measured = logprobs.detach() if self._centre is None else batch.proximal
             same = batch.versions == self._step
             statistics.add(terms, logprobs.detach(), measured, batch.behaviour, entropy.detach(), same)
+            if kept is not None:
+                kept.add(place, measured, entropy.detach(), terms)
             return (terms.loss * weights[place]).sum() + terms.regulariser.sum() / count
 
         return loss

@@ -65,6 +65,7 @@ def _paths(resolved: ResolvedJob) -> Paths:
         weights=layout.weights,
         metrics=layout.metrics,
         tensorboard=layout.tensorboard,
+        recording=layout.recording,
         model=layout.model,
     )
 

@@ -27,6 +27,7 @@ from areal_trainer.feed import Feed, Taken
 from areal_trainer.publish.canary import Probe, canary
 from areal_trainer.publish.plan import owners
 from areal_trainer.publish.publisher import Order, Publisher
+from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.timer import PhaseTimer
 
@@ -64,6 +65,7 @@ class FirstRank:
     reporter: Reporter
     waits: WaitRegistry
     stopping: Callable[[], bool] = lambda: False
+    recorder: StepRecorder | None = None
 
 
 class Rollout:
@@ -115,7 +117,10 @@ class Rollout:
             assert self._batch is not None
             feed = self._first.feed
             feed.trained(self._batch, applied=update.learned)
-            self._first.reporter.step(batch.step, batch.tokens, advantages, update, self._timer.take())
+            seconds = self._timer.take()
+            self._first.reporter.step(batch.step, batch.tokens, advantages, update, seconds)
+            if self._first.recorder is not None and update.tokens is not None:
+                self._first.recorder.step(batch.step, batch.tokens, advantages, update.tokens, feed.digests, seconds)
             feed.link.telling.skipped_steps = self._first.reporter.skipped_steps
             feed.link.telling.tokens_per_s = self._first.reporter.tokens_per_s
             header = self._due()

@@ -30,6 +30,7 @@ from areal.net.thread import LoopThread
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.record.writer import RecordWriter
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.values.policy import PolicyId
 from areal.weights.manifest import MANIFEST_NAME
@@ -54,6 +55,7 @@ from areal_trainer.options import critic_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.files import side_files
 from areal_trainer.publish.publisher import Publisher
+from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.rollout import PUBLISH_DEADLINE_S, FirstRank, Rollout
 from areal_trainer.settings import Paths, Settings, overrides
@@ -250,7 +252,16 @@ class _Desk:
         self._progress.policy_id = str(PolicyId(state.step, fence))
         self._timer.doing = self._doing
         self._timer.spent = reporter.spent
-        return FirstRank(self._feed, reporter, self._waits, stopping)
+        return FirstRank(self._feed, reporter, self._waits, stopping, self._recorder(fence))
+
+    def _recorder(self, fence: int) -> StepRecorder | None:
+        wanted = self._settings.spec.recording
+        if wanted.share <= 0:
+            return None
+        keep = wanted.keep // 2  # the workers have the other half
+        writer = RecordWriter(self._settings.paths.recording, "trainer", self._metrics, keep_bytes=keep)
+        self._closing.append(writer.close)
+        return StepRecorder(writer, fence, share=wanted.share, budget_bytes=wanted.budget_per_step // 2)
 
     def announce(self, reference: WeightsRef, final: bool) -> str:
         """Tell the controller about a version; answers the policy that is served then."""

@@ -34,6 +34,7 @@ class Paths:
     weights: Path
     metrics: Path
     tensorboard: Path | None
+    recording: Path
     model: Path
 
 
@@ -117,6 +118,7 @@ class Settings:
             micro_batch_tokens=trainer.micro_batch_tokens,
             pack_length=trainer.pack_length,
             seed=self.spec.seed,
+            keep_tokens=self.spec.recording.share > 0,
         )
 
 

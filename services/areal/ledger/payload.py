@@ -44,6 +44,15 @@ def decode(payload: bytes, read_segment: ReadSegment | None = None) -> common.Sa
     `read_segment` fetches the body of a payload that points into a segment file. Raises `DataError` when anything about
     it is not as it was written.
     """
+    raw = decode_raw(payload, read_segment)
+    try:
+        return common.Sample.FromString(raw)
+    except DecodeError as error:
+        raise damaged("its checksum is right but it is no Sample") from error
+
+
+def decode_raw(payload: bytes, read_segment: ReadSegment | None = None) -> bytes:
+    """The serialised sample of an envelope, checked as `decode` does."""
     envelope = _envelope(payload)
     place = envelope.WhichOneof("place")
     if place == "segment":
@@ -57,10 +66,7 @@ def decode(payload: bytes, read_segment: ReadSegment | None = None) -> common.Sa
     raw = _unpack(envelope, body)
     if len(raw) != envelope.raw_bytes or xxhash.xxh3_64_intdigest(raw) != envelope.xxh3:
         raise damaged("its checksum differs")
-    try:
-        return common.Sample.FromString(raw)
-    except DecodeError as error:
-        raise damaged("its checksum is right but it is no Sample") from error
+    return raw
 
 
 def digest(payload: bytes) -> int:

@@ -124,6 +124,14 @@ _ALL = [
     # worker
     Metric("areal_worker_episodes_total", Type.COUNTER, "Episodes by outcome", ("outcome",)),
     Metric("areal_worker_groups_held", Type.GAUGE, "Groups that this worker holds"),
+    # recording
+    Metric("areal_record_bytes_total", Type.COUNTER, "Bytes written to the recording"),
+    Metric(
+        "areal_record_dropped_total",
+        Type.COUNTER,
+        "Records that were not kept: over the budget of a step, a full queue, a disk that failed, a bug",
+        ("why",),
+    ),
     # checkpoint
     Metric("areal_checkpoint_last_success_timestamp_seconds", Type.GAUGE, "When the newest checkpoint was written"),
     Metric("areal_checkpoint_duration_seconds", Type.HISTOGRAM, "Time of a checkpoint", (), _SECONDS),

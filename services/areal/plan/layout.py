@@ -78,8 +78,13 @@ class RunLayout:
 
     @property
     def trajectories(self) -> Path:
-        """Samples of trained steps, for people."""
+        """Segments that the workers record: samples, evaluated rows, failures."""
         return self.root / "trajectories"
+
+    @property
+    def recording(self) -> Path:
+        """Segments that the trainer records: steps, and what it computed of each token."""
+        return self.root / "recording"
 
     @property
     def tensorboard(self) -> Path:

@@ -20,7 +20,7 @@ from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
 from areal.spec.supervised import Dpo, Sft, Supervised
 from areal.spec.supervised import Training as TrainingName
-from areal.spec.training import Checkpoint, Replay, Trainer, WeightSync
+from areal.spec.training import Checkpoint, Recording, Replay, Trainer, WeightSync
 
 
 class Metadata(Block):
@@ -55,6 +55,7 @@ class JobSpec(Block):
     replay: Replay = knob(Replay, what="The ledger's store.")
     weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
     checkpoint: Checkpoint = knob(Checkpoint, what="What a restart continues from.")
+    recording: Recording = knob(Recording, what="What is kept of samples and tokens, for people.")
 
     runtime_ref: RuntimeRef | None = knob(
         None, what="Cluster only: the platform's runtime; the operator's default unless given.", change=Change.RESUME,

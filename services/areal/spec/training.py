@@ -122,6 +122,22 @@ class WeightSync(Block):
     )
 
 
+class Recording(Block):
+    """What a run keeps of its samples and tokens, for `areal view`. It never holds up or ends a run."""
+
+    share: float = knob(
+        1.0, what="Which part of the groups is kept, whole; 0 keeps none.", change=Change.RESUME, ge=0, le=1
+    )
+    budget_per_step: Bytes = knob(
+        64 << 20, what="Of one step's samples and of its tokens, no more is kept.", unit="bytes",
+        change=Change.RESUME, ge=1 << 10, le=1 << 50,
+    )  # fmt: skip
+    keep: Bytes = knob(
+        10 << 30, what="All that is kept on disk; the oldest goes first.", unit="bytes", change=Change.RESUME,
+        ge=1 << 20, le=1 << 50,
+    )  # fmt: skip
+
+
 class Checkpoint(Block):
     """What a restart continues from."""
 

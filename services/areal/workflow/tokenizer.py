@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
 from areal.workflow.generation import Ids, as_ids
+from areal.workflow.pieces import Pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as FastTokenizer
@@ -35,6 +36,7 @@ class Tokenizer:
         self._template_text = chat_template
         self._special = dict(special)
         self._compiled: Any = None
+        self._pieces: Pieces | None = None
         self.eos_ids = frozenset(int(token) for token in eos_ids)
         self.vocab_size = vocab_size  # of the model: ids below it are valid
         self.digest = digest  # of tokenizer.json and the chat template
@@ -139,6 +141,11 @@ class Tokenizer:
     def text_of(self, token: int) -> str:
         """The text of one token as it stands in the vocabulary; empty for an unknown id."""
         return str(self._fast.id_to_token(token) or "")
+
+    def piece(self, token: int) -> bytes:
+        """The bytes that one token stands for: a text is those of its tokens. Not always UTF-8."""
+        pieces = self._pieces = self._pieces or Pieces(self._fast)
+        return pieces(token)
 
     def render_chat(
         self,

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 from areal.errors import InfraError
+from areal.record.segment import frames, read
 from areal.rollout.worker.worker import ACTIONS_AT_ONCE
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
+from areal.v1 import record_pb2 as record
 from areal.v1 import rollout_pb2 as rollout
 from areal.workflow import Episode, GenerationRequest, RLVRWorkflow, RolloutWorkflow, Sequence
 from areal.workflow.seeds import sample_seed
@@ -60,14 +63,41 @@ async def test_a_lease_becomes_samples_in_the_ledger_then_done(bench):
     assert max(len(batch) for batch in work.reward.batches) > 1
 
 
-async def test_trajectories_of_first_samples_are_written_at_the_end(bench):
+async def test_every_sample_is_recorded_as_it_is_stored(bench):
     work = await bench().start()
     work.controller.send(leases=[lease(g, [0, 1], ROW) for g in range(3)])
     await work.controller.until(lambda: len(work.controller.done) == 6)
+    stored = await work.stored()
     await work.end()
-    lines = [json.loads(line) for line in (work.root / "worker-0.jsonl").read_text().splitlines()]
-    assert sorted((line["g"], line["i"]) for line in lines) == [(0, 0), (1, 0), (2, 0)]
-    assert {line["prompt"] for line in lines} == {"321="}
+    found = recorded(work.root)
+    assert {(one.sample.key.group, one.sample.key.index): one.sample for one in found} == stored
+    for one in found:
+        sequence, text = one.sample.sequences[0], one.texts[0]
+        assert text.text.startswith(b"321=")
+        assert np.frombuffer(text.token_ends, "<u4")[-1] == len(text.text)
+        assert len(text.token_ends) == len(sequence.token_ids)
+        assert one.xxh3 == xxhash.xxh3_64_intdigest(one.sample.SerializeToString(deterministic=True))
+        assert one.reward == sequence.reward
+        assert [moment.what for moment in one.moments] == ["generate", "score"]
+
+
+async def test_a_failure_is_recorded_with_its_reason(bench):
+    class Broken(RolloutWorkflow):
+        async def arun_episode(self, engine, row):
+            raise ValueError("this recipe is broken")
+
+    work = await bench(workflow=Broken).start()
+    work.controller.send(leases=[lease(0, [0], ROW)])
+    await work.controller.until(lambda: work.controller.failures)
+    await work.end()
+    (found,) = recorded(work.root)
+    assert (found.outcome, found.xxh3) == ("exception", 0)
+    assert "this recipe is broken" in found.fault.message
+
+
+def recorded(root: Path) -> list[record.SampleRecord]:
+    files = sorted(root.glob("*.rec"))
+    return [record.SampleRecord.FromString(read(path, frame.offset)) for path in files for frame in frames(path)]
 
 
 async def test_swaps_and_a_servers_death_change_no_sample(bench):

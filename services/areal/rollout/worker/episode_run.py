@@ -7,6 +7,7 @@ newest generation, so that an episode whose time is over can end as it is.
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass
 
 from areal.clients.generation import Ask, Generation, GenerationClient
@@ -15,6 +16,7 @@ from areal.errors import ArealError, ConfigError, InfraError
 from areal.rollout.worker.episode_engine import Reply, ScoreCall
 from areal.rollout.worker.sessions import Pending, Sessions
 from areal.v1 import common_pb2 as common
+from areal.v1 import record_pb2 as record
 from areal.v1 import reward_pb2 as wire
 from areal.workflow.branches import Node
 from areal.workflow.episode import Episode, Sequence
@@ -22,6 +24,7 @@ from areal.workflow.generation import GenerationResult, Ids, Sampling
 from areal.workflow.seeds import sample_seed
 from areal.workflow.streamed import Streamed, other_sampling
 
+MAX_MOMENTS = 512  # of one episode; a longer one keeps its first
 DEADLINE = "deadline"  # finish reason of a sequence whose group ran out of time
 
 
@@ -66,6 +69,7 @@ class EpisodeRun:
         self._generations: dict[Reply | Pending, Generation] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
         self.answers: list[Streamed] = []
+        self.moments: list[record.Moment] = []  # what its time went to, as it ended
         self._newest: Generation | None = None
         self._sessions = sessions
         self._session = ""  # the name of its open one
@@ -109,8 +113,11 @@ class EpisodeRun:
             seed=seed,
         )
 
+        began = time.time()
+
         def done(generation: Generation) -> None:
             self._generations.pop(reply, None)
+            self._ended("generate", began, turn)
             outcome = generation.outcome
             if isinstance(outcome, GenerationResult):
                 other = "" if self._greedy else other_sampling(sampling, self._settings.sampling)
@@ -144,8 +151,11 @@ class EpisodeRun:
         )
         future = self._scores[reply] = self._reward.submit(item)
 
+        began = time.time()
+
         def done(scored: asyncio.Future[Score]) -> None:
             self._scores.pop(reply, None)
+            self._ended("score", began, len(self.answers))
             if scored.cancelled():
                 reply(InfraError("scoring was cancelled"))
             elif (error := scored.exception()) is not None:
@@ -174,6 +184,10 @@ class EpisodeRun:
     def _end_session(self, reason: str) -> tuple[Node, ...]:
         name, self._session = self._session, ""
         return self._sessions.close(name, reason) if self._sessions is not None and name else ()
+
+    def _ended(self, what: str, began: float, turn: int) -> None:
+        if len(self.moments) < MAX_MOMENTS:
+            self.moments.append(record.Moment(what=what, turn=turn, began=began, ended=time.time()))
 
     def withdraw(self, reply: Reply | Pending) -> None:
         """Nobody waits for this answer any more."""

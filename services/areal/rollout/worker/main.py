@@ -19,9 +19,10 @@ from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
+from areal.record.writer import RecordWriter
 from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
-from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, agent_of
@@ -67,7 +68,7 @@ async def run(ctx: RoleContext) -> int:
         reward=reward,
         ledger=ledger,
         tokenizer=tokenizer,
-        trajectories=TrajectoryLog(job.layout.trajectories / f"{ctx.name}.jsonl", tokenizer),
+        recording=_recording(ctx, tokenizer, metrics),
         waits=waits,
         progress=progress,
         metrics=metrics,
@@ -118,6 +119,16 @@ def _settings(job: ResolvedJob) -> Settings:
         chat_template=rollout.chat_template,
         verifier=job.verifier or "",
     )
+
+
+def _recording(ctx: RoleContext, tokenizer: Tokenizer, metrics: RoleMetrics) -> Recording:
+    spec = ctx.job.job.spec
+    wanted, workers = spec.recording, spec.rollout.workers
+    limits = RecordLimits(wanted.share, wanted.budget_per_step // (2 * workers), spec.algorithm.batch_size)
+    keep = wanted.keep // (2 * workers)  # the trainer has the other half
+    directory = ctx.job.layout.trajectories
+    writer = RecordWriter(directory, ctx.name, metrics, keep_bytes=keep) if wanted.share > 0 else None
+    return Recording(writer, tokenizer, limits, ctx.name)
 
 
 def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient | None:

@@ -11,8 +11,8 @@ import asyncio
 import logging
 import time
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from areal.clients.generation import GenerationClient
@@ -24,6 +24,7 @@ from areal.rollout.worker.episode_run import EpisodeRun, Settings
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
 from areal.v1 import common_pb2 as common
+from areal.v1 import record_pb2 as record
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.episode import Episode, RejectedError, check_episode
 from areal.workflow.streamed import check_streamed
@@ -59,6 +60,7 @@ class Ending:
     message: str = ""
     fix: str = ""
     traceback: str = ""
+    moments: Sequence[record.Moment] = ()  # what its time went to
 
 
 @dataclass(eq=False)
@@ -186,7 +188,7 @@ class Runner:
             ending = _hang("the workflow did not end in its time", where)
         self._remove(key)
         self._cancel(slot)
-        self._on_end(key, ending)
+        self._on_end(key, replace(ending, moments=slot.run.moments))
 
     def tick(self, now: float) -> None:
         """Look whether the user's loop turns; call it twice a second."""
@@ -237,7 +239,7 @@ class Runner:
                 ending = Ending(episode=ending.episode, verdict=slot.run.verdict)
             except DataError as error:
                 ending = _failure(error)
-        self._on_end(slot.key, ending)
+        self._on_end(slot.key, replace(ending, moments=slot.run.moments))
 
     def _cancel(self, slot: _Slot) -> None:
         slot.run.close()

@@ -26,11 +26,11 @@ from areal.rollout.contract import wire
 from areal.rollout.contract.values import Evaluated, EvaluationGrant, Failure, FailureKind, Report, WorkerReport
 from areal.rollout.worker import samples
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
-from areal.rollout.worker.episode_run import DEADLINE, Settings
+from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.recording import Recording
 from areal.rollout.worker.runner import Ending, Key, Runner
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.storing import Storer
-from areal.rollout.worker.trajectories import TrajectoryLog
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
@@ -60,7 +60,7 @@ class Tools:
     reward: RewardClient | None
     ledger: AsyncLedger
     tokenizer: Tokenizer
-    trajectories: TrajectoryLog
+    recording: Recording
     waits: WaitRegistry
     progress: ProgressCounter
     metrics: RoleMetrics
@@ -139,7 +139,7 @@ class Worker:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._runner.close()
-            self._tools.trajectories.flush()
+            self._tools.recording.close()
 
     # ---- the controller
 
@@ -234,6 +234,8 @@ class Worker:
         self._tools.progress.advance()
         if ending.kind not in (FailureKind.NONE, FailureKind.REJECTED):
             log.warning("episode %s: %s: %s\n%s", _name(key), ending.kind.value, ending.message, ending.traceback)
+        if ending.episode is None:
+            self._tools.recording.failed(key, ending)
         if key.evaluation:
             self._evaluated(key, ending)
         else:
@@ -259,9 +261,9 @@ class Worker:
             digests=self._identity.digests,
             verdict=ending.verdict,
         )
-        self.core.made(samples.build(ending.episode, origin))
-        if ending.episode.sequences[0].finish_reason != DEADLINE:
-            self._tools.trajectories.add(key.group, key.index, ending.episode, ending.verdict)
+        made = samples.build(ending.episode, origin)
+        self.core.made(made)
+        self._tools.recording.sampled(key, ending, made.payload)
 
     def _evaluated(self, key: Key, ending: Ending) -> None:
         grant = self._evaluations.pop(key, None)
@@ -283,6 +285,7 @@ class Worker:
         assert versions is not None, "an episode without a sampled token was checked"
         oldest, newest = versions
         self.core.evaluated(Evaluated(grant.evaluation_id, grant.row, ending.episode.reward, oldest, newest))
+        self._tools.recording.evaluated(key, ending)
 
     # ---- time
 
@@ -299,7 +302,6 @@ class Worker:
                 self._runner.expire(Key(late.group, index), keep_partial=late.keep_partial)
         self._expire_evaluations(now - self._ticked)
         self._ticked = now
-        self._tools.trajectories.flush()
         self._tools.progress.doing = f"{len(self.core.groups)} groups, {self._runner.running} episodes"
         metrics.gauge("areal_worker_groups_held").set(len(self.core.groups))
         counted = (self.core.duplicates_total, self.core.resent_total)

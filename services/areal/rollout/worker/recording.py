@@ -1,0 +1,161 @@
+"""Recording of a worker: each sample, evaluated row and failure with its text, for people.
+
+Owns which of them are kept, and what a SampleRecord says. On the worker's loop it only decides and queues; decoding,
+packing and writing happen on the writer's thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from areal.ledger import payload
+from areal.record.choose import StepBudget, in_share
+from areal.record.segment import OUTCOMES, Header, Kind
+from areal.record.writer import RecordWriter
+from areal.rollout.contract.values import FailureKind
+from areal.rollout.worker import samples
+from areal.rollout.worker.episode_run import DEADLINE
+from areal.rollout.worker.runner import Ending, Key
+from areal.v1 import common_pb2 as common
+from areal.v1 import record_pb2 as record
+from areal.workflow.tokenizer import Tokenizer
+
+_PER_TOKEN = 24  # bytes that a token takes in memory with its text, about: for budget and queue
+_PER_RECORD = 512
+_SAMPLE_FIELD = bytes([record.SampleRecord.SAMPLE_FIELD_NUMBER << 3 | 2])  # a message, by its length
+
+
+@dataclass(frozen=True)
+class RecordLimits:
+    """What the job allows. `batch_groups`: groups a step, by which the budget is told off."""
+
+    share: float
+    budget_bytes: int  # of one step
+    batch_groups: int
+
+
+class Recording:
+    """Queues records for one worker. `writer` is None where nothing is recorded."""
+
+    def __init__(self, writer: RecordWriter | None, tokenizer: Tokenizer, limits: RecordLimits, worker_id: str) -> None:
+        self._writer = writer
+        self._tokenizer = tokenizer
+        self._limits = limits
+        self._worker_id = worker_id
+        self._budget = StepBudget(limits.budget_bytes)
+        self._evaluated = StepBudget(limits.budget_bytes // 10)
+
+    def sampled(self, key: Key, ending: Ending, stored: bytes) -> None:
+        """A sample that goes to the ledger as `stored`."""
+        episode = ending.episode
+        if self._writer is None or episode is None or not in_share(key.group, self._limits.share):
+            return
+        tokens = sum(len(sequence.input_ids) for sequence in episode.sequences)
+        size = _PER_RECORD + _PER_TOKEN * tokens
+        if not self._budget.take(key.group // self._limits.batch_groups, size):
+            self._writer.drop("budget")
+            return
+        reward, now = episode.reward, time.time()
+
+        def make() -> tuple[Header, bytes]:
+            return self._record(key, ending, payload.decode_raw(stored), payload.digest(stored), reward, now)
+
+        self._writer.offer(size, make)
+
+    def evaluated(self, key: Key, ending: Ending) -> None:
+        """A row of an evaluation; `key.group` is the row."""
+        episode = ending.episode
+        if self._writer is None or episode is None:
+            return
+        size = _PER_RECORD + _PER_TOKEN * sum(len(sequence.input_ids) for sequence in episode.sequences)
+        versions = samples.versions_of(episode)
+        if not self._evaluated.take(versions[0] if versions else 0, size):
+            self._writer.drop("budget")
+            return
+        origin = samples.Origin(key.group, key.index, 0, 0, self._worker_id, common.Digests(), ending.verdict)
+        now = time.time()
+
+        def make() -> tuple[Header, bytes]:
+            made = samples.build(episode, origin)
+            return self._record(key, ending, payload.decode_raw(made.payload), made.meta.xxh3, episode.reward, now)
+
+        self._writer.offer(size, make)
+
+    def failed(self, key: Key, ending: Ending) -> None:
+        """An episode that ended without a sample: always kept, whatever the share."""
+        if self._writer is None:
+            return
+        sample = common.Sample(key=common.SampleKey(group=key.group, index=key.index), worker_id=self._worker_id)
+        raw, now = sample.SerializeToString(), time.time()
+        self._writer.offer(_PER_RECORD + len(ending.traceback), lambda: self._record(key, ending, raw, 0, 0.0, now))
+
+    def close(self) -> None:
+        """Write what is queued."""
+        if self._writer is not None:
+            self._writer.close()
+
+    # ---- on the writer's thread
+
+    def _record(
+        self, key: Key, ending: Ending, sample: bytes, xxh3: int, reward: float, at: float
+    ) -> tuple[Header, bytes]:
+        """The header and the message; `sample` is the serialised Sample, put in as it is."""
+        outcome = _outcome(ending)
+        sequences = ending.episode.sequences if ending.episode is not None else ()
+        versions = samples.versions_of(ending.episode) if ending.episode is not None else None
+        newest = versions[1] if versions else -1
+        made = record.SampleRecord(
+            xxh3=xxh3,
+            evaluation_id=key.evaluation,
+            outcome=outcome,
+            reward=reward,
+            newest_version=newest,
+            texts=[self._text(one.input_ids.tolist()) for one in sequences],
+            moments=ending.moments,
+            made_at=at,
+        )
+        if ending.kind is not FailureKind.NONE:
+            kind = common.FAULT_KIND_INFRA if ending.kind is FailureKind.INFRA else common.FAULT_KIND_DATA
+            made.fault.CopyFrom(
+                common.Fault(kind=kind, message=ending.message, fix=ending.fix, traceback=ending.traceback)
+            )
+        header = Header(
+            Kind.EVALUATION if key.evaluation else Kind.SAMPLE,
+            key.group,
+            key.index,
+            reward=reward,
+            tokens=sum(len(one.input_ids) for one in sequences),
+            version=newest,
+            outcome=OUTCOMES.index(outcome),
+        )
+        return header, made.SerializeToString() + _SAMPLE_FIELD + _varint(len(sample)) + sample
+
+    def _text(self, ids: Sequence[int]) -> record.SequenceText:
+        pieces = [self._tokenizer.piece(token) for token in ids]
+        ends = array("I", accumulate(map(len, pieces)))
+        if sys.byteorder == "big":
+            ends.byteswap()
+        return record.SequenceText(text=b"".join(pieces), token_ends=ends.tobytes())
+
+
+def _outcome(ending: Ending) -> str:
+    episode = ending.episode
+    if episode is None:
+        return ending.kind.value
+    if episode.sequences[0].finish_reason == DEADLINE:
+        return "deadline"
+    return "truncated" if episode.truncated else "complete"
+
+
+def _varint(value: int) -> bytes:
+    """A length as protobuf writes it."""
+    parts = []
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*parts, value])

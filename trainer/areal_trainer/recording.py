@@ -1,0 +1,167 @@
+"""Recording of the trainer: each step's figures by sequence, and what was computed of each token, for people.
+
+Owns what a StepRecord and a TokenRecord say. Training only hands over its arrays, which it never changes afterwards;
+counting, packing and writing happen on the writer's thread. Rank 0 only.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from areal.record.choose import in_share
+from areal.record.segment import Header, Kind
+from areal.record.writer import RecordWriter
+from areal.v1 import record_pb2 as record
+from numpy.typing import NDArray
+
+from areal_trainer.algorithms.advantages import Advantages
+from areal_trainer.data.batch import TokenBatch
+from areal_trainer.trained_tokens import TRAINED, TrainedTokens
+
+CHUNK_TOKENS = 1 << 16  # of one frame: what is read to see one sample
+_PER_TOKEN = 11  # bytes of the columns below
+
+Digests = Mapping[int, Sequence[tuple[int, int]]]
+"""Group → (index, xxh3 of the stored sample)."""
+
+
+@dataclass(frozen=True)
+class TrainedStep:
+    """What is known of a step once it is trained."""
+
+    step: int
+    fence: int
+    tokens: TokenBatch
+    advantages: Advantages
+    computed: TrainedTokens
+    digests: Digests
+    seconds: Mapping[str, float]
+    at: float
+
+
+class StepRecorder:
+    """Queues the records of each step. `share` and `budget_bytes` bound the tokens that are kept, never the step."""
+
+    def __init__(self, writer: RecordWriter, fence: int, *, share: float, budget_bytes: int) -> None:
+        self._writer = writer
+        self._fence = fence
+        self._share = share
+        self._budget = budget_bytes
+
+    def step(
+        self,
+        step: int,
+        tokens: TokenBatch,
+        advantages: Advantages,
+        computed: TrainedTokens,
+        digests: Digests,
+        seconds: Mapping[str, float],
+    ) -> None:
+        """A batch was trained."""
+        done = TrainedStep(step, self._fence, tokens, advantages, computed, digests, seconds, time.time())
+        self._writer.offer(64 * tokens.sequences, lambda: step_record(done))
+        kept = chosen(tokens, self._share, self._budget)
+        if len(kept) < tokens.sequences:
+            self._writer.drop("budget", int(tokens.sequences - len(kept)))
+        for part in chunks(tokens, kept):
+            size = _PER_TOKEN * int(tokens.lengths[part].sum())
+            self._writer.offer(size, lambda part=part: token_record(done, part))  # type: ignore[misc]
+
+    def close(self) -> None:
+        """Write what is queued."""
+        self._writer.close()
+
+
+def chosen(tokens: TokenBatch, share: float, budget_bytes: int) -> NDArray[np.int64]:
+    """[kept] The sequences whose tokens are kept: whole groups of the share, as many as the budget holds."""
+    groups = {int(group): in_share(int(group), share) for group in np.unique(tokens.group_ids)}
+    wanted = np.array([groups[int(group)] for group in tokens.group_ids], np.bool_)
+    size = np.cumsum(np.where(wanted, tokens.lengths, 0)) * _PER_TOKEN
+    return np.flatnonzero(wanted & (size <= budget_bytes))
+
+
+def chunks(tokens: TokenBatch, kept: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """`kept` in parts of about CHUNK_TOKENS tokens."""
+    before = np.cumsum(tokens.lengths[kept]) // CHUNK_TOKENS
+    return [part for part in np.split(kept, np.flatnonzero(np.diff(before)) + 1) if len(part)]
+
+
+def step_record(done: TrainedStep) -> tuple[Header, bytes]:
+    """A step's columns by sequence."""
+    tokens, places = done.tokens, done.tokens.sequence_of
+    trained = (done.computed.flags & TRAINED) > 0
+    count = np.bincount(places[trained], minlength=tokens.sequences)
+    gap = np.abs(done.computed.logprobs - tokens.behaviour_logprobs)[trained]
+    mean = np.bincount(places[trained], gap, tokens.sequences) / np.maximum(count, 1)
+    beyond = np.bincount(places[trained], gap > math.log(2), tokens.sequences) / np.maximum(count, 1)
+    worst = np.zeros(tokens.sequences, np.float32)
+    np.maximum.at(worst, places[trained], gap)
+    digest = {(group, index): xxh3 for group, pairs in done.digests.items() for index, xxh3 in pairs}
+    keys = zip(tokens.group_ids.tolist(), tokens.sample_indices.tolist(), strict=True)
+    rewards = tokens.rewards[done.advantages.counted]
+    made = record.StepRecord(
+        step=done.step,
+        fence=done.fence,
+        at=done.at,
+        seconds=dict(done.seconds),
+        groups=tokens.group_ids.astype("<u8").tobytes(),
+        indices=tokens.sample_indices.astype("<u4").tobytes(),
+        rewards=tokens.rewards.astype("<f8").tobytes(),
+        advantages=done.advantages.values.astype("<f8").tobytes(),
+        tokens=tokens.lengths.astype("<u4").tobytes(),
+        trained=count.astype("<u4").tobytes(),
+        ages=_ages(done.step, tokens).astype("<i4").tobytes(),
+        mismatch=mean.astype("<f4").tobytes(),
+        worst=worst.astype("<f4").tobytes(),
+        beyond=beyond.astype("<f4").tobytes(),
+        xxh3=np.array([digest.get(key, 0) for key in keys], "<u8").tobytes(),
+    )
+    mean_reward = float(rewards.mean()) if len(rewards) else 0.0
+    header = Header(Kind.STEP, step=done.step, reward=mean_reward, tokens=tokens.tokens, version=done.fence)
+    return header, made.SerializeToString()
+
+
+def token_record(done: TrainedStep, part: NDArray[np.int64]) -> tuple[Header, bytes]:
+    """The token columns of the sequences `part`, which are in the order of their groups."""
+    tokens = done.tokens
+    inside = np.concatenate([np.arange(tokens.offsets[one], tokens.offsets[one + 1]) for one in part])
+    groups = tokens.group_ids[part]
+    made = record.TokenRecord(
+        step=done.step,
+        fence=done.fence,
+        groups=groups.astype("<u8").tobytes(),
+        indices=tokens.sample_indices[part].astype("<u4").tobytes(),
+        ordinals=_ordinals(tokens)[part].astype("<u4").tobytes(),
+        lengths=tokens.lengths[part].astype("<u4").tobytes(),
+        logprobs=done.computed.logprobs[inside].astype("<f4").tobytes(),
+        entropy=done.computed.entropy[inside].astype("<f2").tobytes(),
+        advantages=done.advantages.tokens[inside].astype("<f4").tobytes(),
+        flags=done.computed.flags[inside].tobytes(),
+    )
+    header = Header(
+        Kind.TOKENS, int(groups[0]), index=done.fence, step=done.step, tokens=len(inside), version=int(groups[-1])
+    )
+    return header, made.SerializeToString()
+
+
+def _ordinals(tokens: TokenBatch) -> NDArray[np.int64]:
+    """[S]: which of its sample's sequences each is; those of a sample are neighbours."""
+    keys = np.stack([tokens.group_ids, tokens.sample_indices], axis=1)
+    fresh = np.ones(tokens.sequences, np.bool_)
+    fresh[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    places = np.arange(tokens.sequences)
+    ordinals: NDArray[np.int64] = places - np.maximum.accumulate(np.where(fresh, places, 0))
+    return ordinals
+
+
+def _ages(step: int, tokens: TokenBatch) -> NDArray[np.int64]:
+    """[S]: versions between a sequence's oldest token and the trainer; −1 without a sampled token."""
+    none = np.iinfo(np.int64).max
+    oldest = np.full(tokens.sequences, none)
+    sampled = tokens.versions >= 0
+    np.minimum.at(oldest, tokens.sequence_of[sampled], tokens.versions[sampled])
+    return np.where(oldest == none, -1, step - oldest)
