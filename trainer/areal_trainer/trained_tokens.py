@@ -1,4 +1,4 @@
-"""What training computed of each token of a step, gathered over micro-batches and ranks for the recording."""
+"""Token buffers: what training computed of each token of a step, gathered over ranks for the recording."""
 
 from __future__ import annotations
 

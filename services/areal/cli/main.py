@@ -182,6 +182,33 @@ def compare(
 
 
 @app.command(
+    epilog="Examples:\n\n  areal why runs/digits\n\n  areal why runs/digits --json",
+    short_help="Say in one sentence why a run waits.",
+)
+def why(run: RunDir, as_json: AsJson = False) -> None:
+    """Say in one sentence what a run waits for: which role, since when, and what to do. Also of a run that died."""
+    from areal.cli.runs import why_command
+
+    why_command(run, as_json=as_json)
+
+
+@app.command(
+    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000",
+    short_help="Show runs as a web page on this machine.",
+)
+def view(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUNS]...", help="Runs, or directories of runs; runs/ unless given.")
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen, on loopback; 0 picks one.")] = 0,
+) -> None:
+    """Show runs, live ones and finished ones, as a web page: steps, groups, samples, tokens. Ends with Ctrl-C."""
+    from areal.cli.runs import view_command
+
+    view_command(runs or [Path("runs")], port)
+
+
+@app.command(
     epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json",
     short_help="Prove that every group was used exactly once.",
 )

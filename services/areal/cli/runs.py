@@ -36,6 +36,38 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
         Console().print(inspect.table(picture))
 
 
+def why_command(run_dir: Path, *, as_json: bool) -> None:
+    """`areal why`."""
+    from dataclasses import asdict
+
+    import orjson
+
+    from areal.plan import RunLayout
+    from areal.why.causes import why
+    from areal.why.live import read_live
+
+    live = read_live(RunLayout(existing(run_dir)).live)
+    if live is None:
+        raise ConfigError(
+            f"{run_dir} never said what it does",
+            fix="start it with `areal run`; a pod's job says it by kubectl describe",
+        )
+    answer = why(live)
+    if as_json:
+        sys.stdout.buffer.write(orjson.dumps({**asdict(answer), "sentence": answer.sentence}) + b"\n")
+        return
+    print(answer.sentence)
+    if answer.fix:
+        print(f"  fix: {answer.fix}")
+
+
+def view_command(places: list[Path], port: int) -> None:
+    """`areal view`."""
+    from areal.view.main import serve
+
+    serve(places, port)
+
+
 def audit_command(run_dir: Path, *, as_json: bool) -> int:
     """`areal audit`: the exit code is not 0 when a promise is broken."""
     import json

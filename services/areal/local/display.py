@@ -59,11 +59,13 @@ class Display:
         source: StatusSource,
         console: Console,
         on_stall: Callable[[str], None],
+        tell: Callable[[RunView], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._console = console
         self._on_stall = on_stall
+        self._tell = tell
         self._clock = clock
         self._stalled_since: float | None = None
         self.newest: RunView | None = None
@@ -92,6 +94,7 @@ class Display:
 
     async def _look(self) -> RunView:
         self.newest = await self._source.view()
+        self._tell(self.newest)
         now = self._clock()
         if not self.newest.stalled:
             self._stalled_since = None

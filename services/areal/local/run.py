@@ -27,6 +27,7 @@ from areal.local import endpoints, summary_table, view
 from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.failure import explain, sentence
+from areal.local.live_file import LiveFile
 from areal.local.staging import Request, load, stage
 from areal.local.status import RoleState, RunFacts, StatusSource, Waiting
 from areal.local.supervisor import Ended, Member, Outcome, Supervisor
@@ -102,7 +103,8 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
         return [_state(supervisor, name) for name in supervisor.children]
 
     source = StatusSource(facts, states)
-    display = Display(source, console, supervisor.fail)
+    told = LiveFile(resolved.layout.live, live.addresses)
+    display = Display(source, console, supervisor.fail, told.show)
     _handle_signals(supervisor, display, console)
     shown = asyncio.create_task(display.run())
     try:
@@ -113,6 +115,7 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
         with contextlib.suppress(asyncio.CancelledError):
             await shown
         resolved.layout.endpoints.unlink(missing_ok=True)
+        told.end()
         await source.close()
         await server.stop(0.1)
     restarts = {name: child.status.restarts for name, child in supervisor.children.items()}

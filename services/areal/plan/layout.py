@@ -112,6 +112,11 @@ class RunLayout:
         """Addresses of the running roles, for `areal status`."""
         return self.root / "endpoints.json"
 
+    @property
+    def live(self) -> Path:
+        """What every role last said of itself, for `areal why` and `areal view`."""
+        return self.root / "live.json"
+
     def redis_password(self, user: str) -> Path:
         """The password file of a Redis login, mode 0600."""
         return self.redis / f"{user}.password"

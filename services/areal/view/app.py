@@ -1,0 +1,203 @@
+"""Routes of the page: each is a URL that answers as HTML or, with `?format=json`, as the same values.
+
+Owns rendering and the stream of changes. Reads on threads; writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import orjson
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from areal.view import detail, overview
+from areal.view.access import Access
+from areal.view.runs import Run, Runs
+
+_HERE = Path(__file__).parent
+_LOOK_S = 2.0  # between two looks at the files of a run that a page follows
+_LARGEST = 2**63 - 1
+
+Page = Callable[[Run, Request], Any]
+
+
+class Pages:
+    """The handlers; `runs` is what they show."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters["number"] = overview.number
+        self._templates.globals["spark"] = spark
+
+    def routes(self) -> list[Route | Mount]:
+        """All of them."""
+        pages: list[tuple[str, str, Page]] = [
+            ("", "run.html", lambda run, _: overview.page_of(run)),
+            ("/steps/{step:int}", "step.html", _step),
+            ("/groups/{group:int}", "group.html", _group),
+            ("/samples/{group:int}.{index:int}", "sample.html", _sample),
+            ("/search", "search.html", _search),
+            ("/evals", "evals.html", lambda run, _: overview.evaluations_of(run, run.index)),
+            ("/evals/{name}", "eval.html", _evaluation),
+            ("/evals/{name}/{row:int}", "sample.html", _evaluated),
+            ("/config", "config.html", lambda run, _: run.resolved()),
+        ]
+        return [
+            Route("/", self._overview),
+            Route("/favicon.ico", lambda _: Response(status_code=204)),
+            Route("/r/{run}/events", self._events),
+            *(
+                Route(f"/r/{{run}}/{part}", self._page(f"{part}.html", lambda run, _: overview.page_of(run)))
+                for part in ("facts", "newest")
+            ),
+            Route("/r/{run}/curves/{name}", self._json(_curve)),
+            Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(_tokens)),
+            *(Route(f"/r/{{run}}{path}", self._page(template, page)) for path, template, page in pages),
+            Mount("/static", StaticFiles(directory=_HERE / "static")),
+        ]
+
+    def _overview(self, request: Request) -> Response:
+        return self._answer(request, "runs.html", [overview.line_of(run) for run in self._runs.all()])
+
+    def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
+        def handler(request: Request) -> Response:
+            run = self._run(request)
+            return self._answer(request, template, _there(page(run, request)), run)
+
+        return handler
+
+    def _json(self, page: Page) -> Callable[[Request], Response]:
+        def handler(request: Request) -> Response:
+            return _as_json(_there(page(self._run(request), request)))
+
+        return handler
+
+    async def _events(self, request: Request) -> Response:
+        run = await asyncio.to_thread(self._run, request)
+        return StreamingResponse(changes(run, request.is_disconnected), media_type="text/event-stream")
+
+    def _run(self, request: Request) -> Run:
+        run: Run = _there(self._runs.find(request.path_params["run"]))
+        return run
+
+    def _answer(self, request: Request, template: str, value: Any, run: Run | None = None) -> Response:
+        if request.query_params.get("format") == "json":
+            return _as_json(value)
+        text = self._templates.get_template(template).render(
+            page=value, run=run.name if run else "", path=request.url.path, query=dict(request.query_params)
+        )
+        return HTMLResponse(text)
+
+
+def make_app(runs: Runs, *, key: str, port: int) -> ASGIApp:
+    """The application behind its access check."""
+    return Access(Starlette(routes=Pages(runs).routes()), key=key, port=port)
+
+
+async def changes(run: Run, gone: Callable[[], Any], every_s: float = _LOOK_S) -> AsyncIterator[bytes]:
+    """Server-sent events: `curves` and `facts`, whenever a file that they are made of changed."""
+    before: dict[str, tuple[int, ...]] = {}
+    yield b": connected\n\n"
+    while not await gone():
+        found = await asyncio.to_thread(run.stamps)
+        for name, stamp in found.items():
+            if before and stamp != before[name]:
+                yield f"event: {name}\ndata: {{}}\n\n".encode()
+        before = found
+        await asyncio.sleep(every_s)
+
+
+def spark(values: list[float], width: int = 120, height: int = 24) -> str:
+    """Points of a small curve, for an SVG polyline."""
+    if len(values) < 2:
+        return ""
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = width / (len(values) - 1)
+    return " ".join(
+        f"{n * step:.1f},{height - 2 - (value - low) / span * (height - 4):.1f}" for n, value in enumerate(values)
+    )
+
+
+def _step(run: Run, request: Request) -> Any:
+    low, high = _number(request, "low"), _number(request, "high")
+    chosen = (low, high) if low is not None and high is not None else None
+    return detail.step_page(run.index, _int(request, "step"), chosen)
+
+
+def _group(run: Run, request: Request) -> Any:
+    return detail.group_page(run.index, _int(request, "group"))
+
+
+def _sample(run: Run, request: Request) -> Any:
+    return detail.sample_page(run.index, _int(request, "group"), _int(request, "index"))
+
+
+def _tokens(run: Run, request: Request) -> Any:
+    return detail.token_columns(run.index, _int(request, "group"), _int(request, "index"), _int(request, "place"))
+
+
+def _search(run: Run, request: Request) -> Any:
+    outcome = request.query_params.get("outcome") or None
+    index = run.index
+    if outcome is not None and outcome not in index.outcomes():
+        raise HTTPException(404, f"no episode ended as {outcome}")
+    return index.find(outcome=outcome, low=_number(request, "low"), high=_number(request, "high"))
+
+
+def _evaluation(run: Run, request: Request) -> Any:
+    return run.index.evaluated(request.path_params["name"]) or None
+
+
+def _evaluated(run: Run, request: Request) -> Any:
+    rows = run.index.samples(_int(request, "row"), evaluation=request.path_params["name"])
+    return detail.evaluated_page(run.index, rows[-1].place) if rows else None
+
+
+def _curve(run: Run, request: Request) -> Any:
+    return overview.curve(run, request.path_params["name"])
+
+
+def _int(request: Request, name: str) -> int:
+    value = int(request.path_params[name])
+    if value > _LARGEST:
+        raise HTTPException(404)
+    return value
+
+
+def _number(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise HTTPException(400, f"{name} is no number") from error
+
+
+def _there(value: Any) -> Any:
+    if value is None:
+        raise HTTPException(404, "nothing of this is recorded: a run keeps a share of it, see spec.recording")
+    return value
+
+
+def _as_json(value: Any) -> Response:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")

@@ -1,0 +1,186 @@
+"""Root causes of a run that waits: an ordered table, of which the first that fits is the answer. Pure.
+
+The order is from what holds up everything to what is normal: a run that is gone, a role that is down, a role that does
+not answer, what the controller says of itself, and at last the wait that every asynchronous run has now and then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from areal.why.live import Live, LiveRole, LiveWait
+
+NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
+SILENT_S = 5.0  # a role is asked once a second and has one second to answer
+LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Why nothing happens, or that it does (`cause` is "none")."""
+
+    cause: str
+    text: str
+    fix: str = ""
+    role: str = ""
+    pid: int = 0
+    since_s: float | None = None
+
+    @property
+    def sentence(self) -> str:
+        """All of it in one line."""
+        where = f"{self.role}, pid {self.pid}: " if self.role and self.pid else f"{self.role}: " if self.role else ""
+        since = f", for {_span(self.since_s)}" if self.since_s is not None else ""
+        return f"{where}{self.text}{since}"
+
+
+def why(live: Live) -> Answer:
+    """The first cause that fits."""
+    return next(answer for cause in CAUSES if (answer := cause(live)) is not None)
+
+
+def _ended(live: Live) -> Answer | None:
+    return Answer("ended", f"the run has ended at step {live.step} of {live.max_steps}") if live.ended else None
+
+
+def _gone(live: Live) -> Answer | None:
+    if live.alive:
+        return None
+    text = f"the run was cut off at step {live.step} of {live.max_steps}: its process is gone"
+    fix = "go on from its last checkpoint with `areal run JOB.yaml --resume`"
+    return Answer("run-gone", text, fix, "areal run", live.pid, live.age_s)
+
+
+def _frozen(live: Live) -> Answer | None:
+    if live.age_s < NO_NEWS_S:
+        return None
+    fix = f"it is stopped, blocked or can't write its directory: `kill -CONT {live.pid}`, and look at the disk"
+    return Answer("run-silent", "it reports nothing", fix, "areal run", live.pid, live.age_s)
+
+
+def _down(live: Live) -> Answer | None:
+    for phase, cause in (("failed", "role-failed"), ("backing off", "role-restarts")):
+        for role in live.roles:
+            if role.phase == phase:
+                text = f"it ended ({role.reason or 'no reason is known'})"
+                text += ", and is not started again" if phase == "failed" else ", and is started again soon"
+                return Answer(cause, text, f"its last words are in logs/{role.name}.log", role.name, role.pid)
+    return None
+
+
+def _stalled(live: Live) -> Answer | None:
+    if not live.stalled:
+        return None
+    return Answer("stalled", live.stalled, "the run ends by itself after a minute of this", "controller")
+
+
+def _starting(live: Live) -> Answer | None:
+    for role in live.roles:
+        if role.phase == "starting":
+            text = role.doing or "it is starting"
+            fix = f"a model takes its time to load; logs/{role.name}.log says how far it is"
+            return Answer("role-starts", text, fix, role.name, role.pid, _oldest(role))
+    return None
+
+
+def _silent(live: Live) -> Answer | None:
+    quiet = [role for role in live.roles if role.silent_s >= SILENT_S]
+    if not quiet:
+        return None
+    role = max(quiet, key=lambda one: one.silent_s)
+    fix = f"it is stopped or its event loop is blocked: `kill -CONT {role.pid}`, or end it: it is started again"
+    return Answer("role-silent", "it does not answer", fix, role.name, role.pid, role.silent_s)
+
+
+_IDLE = (  # how the controller's words begin → cause, fix
+    ("no weights are published yet", "no-weights", "the trainer publishes its start model first; see its log"),
+    ("no generation server is ready", "no-server", "logs/generation-0.log says what it loads or refuses"),
+    ("no rollout worker is connected", "no-worker", "logs/worker-0.log says why it does not connect"),
+    ("the byte budget", "bytes-full", "raise replay.budgetBytes, or lower checkpoint.intervalSteps"),
+)
+
+
+def _not_admitting(live: Live) -> Answer | None:
+    for begins, cause, fix in _IDLE:
+        if live.idle.startswith(begins):
+            return Answer(cause, live.idle, fix, "controller", _pid(live, "controller"), _trainers_wait(live))
+    return None
+
+
+def _evaluating(live: Live) -> Answer | None:
+    if "last evaluation" not in live.idle:
+        return None
+    return Answer("last-evaluation", live.idle, "", "controller", _pid(live, "controller"))
+
+
+def _overdue(live: Live) -> Answer | None:
+    """A wait beyond half of its deadline, the oldest first; the trainer's for groups has a cause of its own."""
+    late = [
+        (wait, role)
+        for role in live.roles
+        for wait in role.waits
+        if wait.deadline_s and wait.age_s > wait.deadline_s / 2 and wait.name != "groups"
+    ]
+    if not late:
+        return None
+    wait, role = max(late, key=lambda one: one[0].age_s)
+    text = f"it waits for {wait.waits_for}, and gives up after {_span(wait.deadline_s)}"
+    return Answer("overdue", text, f"logs/{role.name}.log says more", role.name, role.pid, wait.age_s)
+
+
+def _groups(live: Live) -> Answer | None:
+    trainer = _role(live, "trainer")
+    wait = _wait(trainer, "groups")
+    if trainer is None or wait is None or wait.age_s < LONG_WAIT_S:
+        return None
+    holders = [(w, role) for role in live.roles if role.name.startswith("worker") for w in role.waits]
+    chain = f"it waits for {wait.waits_for}"
+    if holders:
+        held, role = max(holders, key=lambda one: one[0].age_s)
+        chain += f" ← {role.name} waits for {held.waits_for}, {_span(held.age_s)}"
+    elif live.idle:
+        chain += f" ← {live.idle}"
+    fix = "generation is slower than training: more servers, shorter answers, or a larger maxStaleness"
+    return Answer("waits-for-groups", chain, fix, "trainer", trainer.pid, wait.age_s)
+
+
+def _trains(live: Live) -> Answer:
+    trainer = _role(live, "trainer")
+    doing = f" ({trainer.doing})" if trainer is not None and trainer.doing else ""
+    return Answer("none", f"nothing is wrong: it is at step {live.step} of {live.max_steps}{doing}")
+
+
+CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
+    _ended, _gone, _frozen, _down, _stalled, _starting, _silent, _not_admitting, _evaluating, _overdue, _groups,
+    _trains,
+)  # fmt: skip
+
+
+def _role(live: Live, name: str) -> LiveRole | None:
+    return next((role for role in live.roles if role.name == name), None)
+
+
+def _wait(role: LiveRole | None, name: str) -> LiveWait | None:
+    return next((wait for wait in role.waits if wait.name == name), None) if role is not None else None
+
+
+def _pid(live: Live, name: str) -> int:
+    role = _role(live, name)
+    return role.pid if role is not None else 0
+
+
+def _trainers_wait(live: Live) -> float | None:
+    wait = _wait(_role(live, "trainer"), "groups")
+    return wait.age_s if wait is not None else None
+
+
+def _oldest(role: LiveRole) -> float | None:
+    return max((wait.age_s for wait in role.waits), default=None)
+
+
+def _span(seconds: float) -> str:
+    """A time for people."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,170 @@
+"""The page: its figures are those of the recording, hostile text is text, every link leads somewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+import pytest
+from areal.view.app import changes
+from areal.view.runs import Run
+from starlette.testclient import TestClient
+from support.recorded_run import RecordedRun, made_sample, sample_frame
+from support.view_words import HOSTILE
+
+CELLS = 200
+
+
+def cells(text: str) -> list[str]:
+    """What the cells of a page's tables say."""
+    found = re.findall(r"<td[^>]*>(.*?)</td>", text, re.S)
+    return [unescape(re.sub(r"<[^>]+>", "", cell)).strip() for cell in found]
+
+
+def test_every_link_resolves(page: TestClient):
+    seen, ahead = set(), ["/"]
+    while ahead:
+        path = ahead.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        answer = page.get(path)
+        beyond = path.endswith("/steps/4")  # the link to the next step, which isn't there yet
+        assert answer.status_code == (404 if beyond else 200), path
+        if "text/html" in answer.headers["content-type"]:
+            links = re.findall(r'(?:href|src|hx-get|data-chart|data-tokens)="([^"]+)"', answer.text)
+            ahead += [str(answer.url.join(unescape(link)).raw_path, "ascii") for link in links]
+    assert {path.split("?")[0] for path in seen} >= {"/r/digits", "/r/digits/steps/3", "/r/digits/groups/11"}
+    assert any("/tokens/0" in path for path in seen)
+    assert any("/evals/2.f1-ab/" in path for path in seen)
+
+
+def test_random_cells_equal_the_recording(page: TestClient, recorded: RecordedRun):
+    chance = random.Random(3)
+    for _ in range(CELLS):
+        (group, index), made = chance.choice(list(recorded.samples.items()))
+        what = chance.choice(["group", "sample", "step", "token"])
+        if what == "group":
+            told = page.get(f"/r/digits/groups/{group}?format=json").json()
+            assert told["answers"][index]["row"]["reward"] == made.reward
+            assert told["answers"][index]["is_the_trained_one"]
+        elif what == "sample":
+            text = page.get(f"/r/digits/samples/{group}.{index}").text
+            assert f'<span class="reward">{made.reward:.3f}</span>' in text
+            assert "trained as recorded" in text
+        elif what == "step":
+            step = group // recorded.batch
+            rewards = [recorded.samples[group, i].reward for i in range(recorded.size)]
+            row = next(row for row in _rows(page.get(f"/r/digits/steps/{step}").text) if row[:1] == [str(group)])
+            assert row[1:5] == ["2", *(f"{v:.3f}" for v in (np.mean(rewards), min(rewards), max(rewards)))]
+        else:
+            told = page.get(f"/r/digits/samples/{group}.{index}/tokens/0").json()
+            place = chance.randrange(len(told["ids"]))
+            sequence, computed = made.sample.sequences[0], recorded.tokens[group, index]
+            sampled = np.frombuffer(sequence.logprobs, "<f4")[place]
+            assert told["sampled"][place] == sampled
+            if computed["flags"][place]:
+                assert told["trained"][place] == computed["logprobs"][place]
+                assert told["advantage"][place] == computed["advantages"][place]
+                assert told["ratio"][place] == pytest.approx(np.exp(computed["logprobs"][place] - sampled), rel=1e-5)
+            else:
+                assert told["trained"][place] is None
+
+
+def _rows(text: str) -> list[list[str]]:
+    return [cells(row) for row in re.findall(r"<tr>(.*?)</tr>", text, re.S)]
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_text_is_shown_as_text(page: TestClient, recorded: RecordedRun, hostile: bytes):
+    made = made_sample(500, 0, letters="abcdef")
+    made.texts[0].text = b"abc" + hostile
+    made.texts[0].token_ends = np.array([1, 2, 3, 3 + len(hostile)], "<u4").tobytes()
+    made.sample.verdict.detail = hostile.decode("utf-8", "replace")
+    made.fault.message = made.sample.verdict.detail
+    made.outcome = "exception"
+    recorded.append("trajectories", "worker-9-1-000000", sample_frame(made))
+    for path in ("samples/500.0", "groups/500", "search?outcome=exception"):
+        answer = page.get(f"/r/digits/{path}")
+        assert answer.status_code == 200
+        assert "<script>alert" not in answer.text
+        assert "<img" not in answer.text
+        assert not set(answer.text) & {"\x1b", "\u202e", "\u2066", "\x00", "\u200b"}
+
+
+def test_a_recording_that_does_not_fit_together_breaks_no_page(page: TestClient, recorded: RecordedRun):
+    made = made_sample(600, 0, letters="abcdef")
+    made.texts[0].token_ends = np.array([9, 2, 2**31, 1], "<u4").tobytes()
+    odd = made_sample(601, 0, letters="abcdef")
+    odd.sample.sequences[0].logprobs = b"\0" * 3
+    odd.sample.sequences[0].spans[0].end = 2**31
+    odd.sample.sequences[0].spans[0].policy_id = "no policy"
+    none = made_sample(602, 0, letters="abcdef")
+    del none.texts[:]
+    recorded.append("trajectories", "worker-9-1-000000", *(sample_frame(one) for one in (made, odd, none)))
+    for group in (600, 601, 602):
+        for path in (f"groups/{group}", f"samples/{group}.0", f"samples/{group}.0/tokens/0"):
+            assert page.get(f"/r/digits/{path}").status_code in (200, 404)
+
+
+def test_a_sample_that_the_trainer_did_not_train_is_not_called_trained(page: TestClient, recorded: RecordedRun):
+    forged = made_sample(0, 0, seed=9)
+    segment = recorded.root / "trajectories" / "worker-0-1-000000.rec"
+    segment.unlink()
+    recorded.append("trajectories", "worker-0-2-000000", sample_frame(forged))
+    told = page.get("/r/digits/samples/0.0").text
+    assert "trained as recorded" not in told
+    assert "another attempt was trained" in told
+    assert "ratio" not in page.get("/r/digits/samples/0.0/tokens/0").json()
+
+
+def test_what_is_not_there_is_not_found(page: TestClient):
+    for path in (
+        "/r/none", "/r/digits/steps/99", "/r/digits/groups/999", "/r/digits/samples/0.99", "/r/digits/curves/none",
+        "/r/digits/evals/none", f"/r/digits/groups/{2**70}", "/static/../app.py", "/r/digits/search?outcome=none",
+    ):  # fmt: skip
+        assert page.get(path).status_code == 404, path
+    assert page.get("/r/digits/search?low=much").status_code == 400
+
+
+def test_a_step_lists_the_samples_of_a_bin(page: TestClient, recorded: RecordedRun):
+    told = page.get("/r/digits/steps/1?low=1&high=1&format=json").json()
+    found = {(one["group"], one["index"]) for one in told["samples"]}
+    assert found == {key for key, made in recorded.samples.items() if key[0] // 3 == 1 and made.reward == 1.0}
+    assert sum(one["count"] for one in told["bins"]) == recorded.batch * recorded.size
+
+
+def test_curves_hold_the_rows_of_the_metrics(page: TestClient):
+    told = page.get("/r/digits/curves/reward").json()
+    assert told["steps"] == [0, 1, 2, 3]
+    assert told["lines"][0]["values"] == [0.0, 0.1, 0.2, 0.3]
+    assert told["lines"][1]["values"] == [None, None, 0.5, None]
+
+
+def test_the_configuration_is_shown_escaped(page: TestClient):
+    text = page.get("/r/digits/config").text
+    assert "algorithm.maxSteps" in text
+    assert "<b>digits" not in text
+
+
+async def test_followers_hear_of_what_changed(recorded: RecordedRun, tmp_path: Path):
+    run = Run("digits", recorded.root, tmp_path / "cache")
+
+    async def never() -> bool:
+        return False
+
+    stream = changes(run, never, 0.01)
+    assert await anext(stream) == b": connected\n\n"
+    follow = anext(stream)
+    heard = asyncio.ensure_future(follow)
+    while not heard.done():
+        with (recorded.root / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps({"step": 9}) + "\n")
+        await asyncio.wait([heard], timeout=0.2)
+    assert b"event: curves" in heard.result()
+    await stream.aclose()

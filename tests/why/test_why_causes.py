@@ -1,0 +1,77 @@
+"""Root causes: of each fault the right one, of a healthy run none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from areal.why.causes import Answer, why
+from areal.why.live import Live, LiveRole, LiveWait
+
+ROLES = tuple(
+    LiveRole(name, "ready", pid=100 + n, doing="works")
+    for n, name in enumerate(("redis", "reward-custom", "controller", "generation-0", "worker-0", "trainer"))
+)
+HEALTHY = Live(at=0.0, pid=99, pid_began=1.0, step=7, max_steps=160, policy="7.f1", roles=ROLES, alive=True)
+
+
+def having(name: str, **fields: object) -> Live:
+    """The healthy run with one role changed."""
+    return replace(HEALTHY, roles=[replace(r, **fields) if r.name == name else r for r in ROLES])
+
+
+WAITS = LiveWait("groups", "group 448 and more, for step 7", 41.0, 1800.0)
+CASES: list[tuple[Live, str, str, str]] = [
+    (replace(HEALTHY, ended=True, alive=False), "ended", "", "step 7 of 160"),
+    (replace(HEALTHY, alive=False, age_s=300.0), "run-gone", "areal run", "for 5 min"),
+    (replace(HEALTHY, age_s=14.0), "run-silent", "areal run", "pid 99"),
+    (having("trainer", phase="failed", reason="exit code 70"), "role-failed", "trainer", "exit code 70"),
+    (having("worker-0", phase="backing off", reason="signal 9"), "role-restarts", "worker-0", "signal 9"),
+    (replace(HEALTHY, stalled="no server takes 3.f1"), "stalled", "controller", "no server takes 3.f1"),
+    (having("generation-0", phase="starting", doing="loads"), "role-starts", "generation-0", "loads"),
+    *((having(role.name, silent_s=9.0), "role-silent", role.name, "for 9 s") for role in ROLES),
+    (replace(HEALTHY, idle="no weights are published yet: waiting"), "no-weights", "controller", "no weights"),
+    (replace(HEALTHY, idle="no generation server is ready (1 loading)"), "no-server", "controller", "1 loading"),
+    (replace(HEALTHY, idle="no rollout worker is connected"), "no-worker", "controller", "no rollout worker"),
+    (replace(HEALTHY, idle="the byte budget is 93% full: waiting"), "bytes-full", "controller", "93%"),
+    (replace(HEALTHY, idle="the trainer has finished; the last evaluation is running"), "last-evaluation", "", "last"),
+    (
+        having("trainer", waits=[LiveWait("publish", "the version before", 400.0, 600.0)]),
+        "overdue", "trainer", "gives up after 10 min",
+    ),
+    (having("trainer", waits=[WAITS]), "waits-for-groups", "trainer", "group 448"),
+    (HEALTHY, "none", "", "at step 7 of 160"),
+    (having("trainer", waits=[replace(WAITS, age_s=3.0)]), "none", "", "nothing is wrong"),
+    (having("worker-0", silent_s=1.5), "none", "", "nothing is wrong"),
+    (replace(HEALTHY, idle="the gate is closed at version 7 with maxStaleness 2"), "none", "", "nothing is wrong"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("live", "cause", "role", "words"), CASES, ids=[case[1] + case[2] for case in CASES])
+def test_each_fault_has_its_cause(live: Live, cause: str, role: str, words: str):
+    answer = why(live)
+    assert (answer.cause, answer.role if role else "") == (cause, role)
+    assert words in answer.sentence
+    assert answer.fix or cause in ("none", "ended", "last-evaluation")
+
+
+def test_a_chain_is_followed_to_who_holds_it_up():
+    worker = LiveWait("generate", "a server that is young enough", 38.0)
+    live = having("worker-0", waits=[worker])
+    live = replace(live, roles=[replace(r, waits=[WAITS]) if r.name == "trainer" else r for r in live.roles])
+    said = why(live).sentence
+    assert said == (
+        "trainer, pid 105: it waits for group 448 and more, for step 7 ← worker-0 waits for a server that is young "
+        "enough, 38 s, for 41 s"
+    )
+
+
+def test_what_is_wrong_comes_before_what_follows_from_it():
+    live = having("generation-0", silent_s=20.0)
+    live = replace(live, idle="no generation server is ready (1 silent)")
+    assert why(live).role == "generation-0"
+
+
+def test_a_sentence_says_only_what_is_known():
+    assert Answer("x", "it waits").sentence == "it waits"
+    assert Answer("x", "it waits", role="trainer").sentence == "trainer: it waits"
