@@ -21,7 +21,6 @@ from areal.values.policy import version_of
 from areal.view.shown import visible
 
 BINS = 20
-LN2 = math.log(2)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,88 @@
+"""The page in a real browser: from a run to one token's figures, live, and without a word to any other host."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from support.recorded_run import RecordedRun
+
+pytestmark = pytest.mark.component
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+WAIT_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def address(recorded: RecordedRun) -> Iterator[str]:
+    """What `areal view` prints."""
+    command = [sys.executable, "-m", "areal.cli.main", "view", str(recorded.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_from_a_run_to_a_token(browser: Browser, address: str, recorded: RecordedRun, scheme: str):
+    context = browser.new_context(color_scheme=scheme)  # type: ignore[arg-type]
+    page, wrong = context.new_page(), []
+    page.set_default_timeout(WAIT_MS)
+    page.on("console", lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    origin = re.match(r"http://[^/]+/", address)
+    assert origin is not None
+    page.on("request", lambda asked: None if asked.url.startswith(origin[0]) else wrong.append(asked.url))
+    page.goto(address)
+    expect(page.locator("figure canvas")).to_have_count(6)
+    assert "key=" not in page.url
+    _grow(page, recorded)
+    page.get_by_role("link", name="3", exact=True).first.click()
+    page.get_by_role("link", name="10", exact=True).click()
+    page.get_by_role("link", name="10.1", exact=True).click()
+    expect(page.get_by_text("trained as recorded")).to_be_visible()
+    told, made = recorded.tokens[10, 1], recorded.samples[10, 1]
+    place = int(told["flags"].nonzero()[0][0])
+    page.locator(f'[data-at="{place}"]').hover()
+    figures = page.locator(".figures")
+    expect(figures).to_contain_text(f"token {place}")
+    shown = re.search(r"trained log-prob (-?[\d.e-]+)", figures.inner_text())
+    assert shown is not None
+    assert float(shown[1]) == pytest.approx(float(told["logprobs"][place]), rel=1e-3)
+    page.get_by_role("button", name="entropy").click()
+    page.get_by_role("button", name="go to the worst token").click()
+    worst = int(told["entropy"].argmax())
+    expect(figures).to_contain_text(f"token {worst}")
+    page.keyboard.press("ArrowLeft")
+    expect(figures).to_contain_text(f"token {worst - 1}")
+    assert page.locator(".strip").inner_text() == made.texts[0].text.decode()
+    assert wrong == []
+    context.close()
+
+
+def _grow(page: Page, recorded: RecordedRun) -> None:
+    """A step that is trained while the page is open appears on it by itself."""
+    row = json.loads((recorded.root / "metrics.jsonl").read_text().splitlines()[-1])
+    recorded.train(4)
+    with (recorded.root / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**row, "step": 4}) + "\n")
+    expect(page.get_by_role("link", name="4", exact=True)).to_be_visible()
