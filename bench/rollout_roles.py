@@ -36,7 +36,7 @@ from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import Settings
 from areal.rollout.worker.episode_run import Settings as EpisodeSettings
-from areal.rollout.worker.recording import RecordLimits, Recording
+from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.serving import EmbeddedEngine
 from areal.v1 import common_pb2 as common
