@@ -68,6 +68,14 @@ def test_a_volume_that_holds_no_checkpoint_is_refused_with_its_size():
     assert findings["disk-too-small"].fix == "Raise storage.size to 321Gi, or lower checkpoint.keep."
 
 
+@pytest.mark.parametrize(("memory", "held"), [("", "2 GiB, holds 7,281 tokens"), ("1Gi", "1 GiB, holds 3,640 tokens")])
+def test_the_embedded_engines_cache_is_told_and_is_the_jobs(memory, held):
+    engine = [f"generation.engine.cacheMemory={memory}"] if memory else []
+    findings, lines = memory_of(load_job(CORPUS / "small-dataset.yaml", engine), QWEN3_8B)
+    assert not findings
+    assert held in dict(lines)["a server's cache"]
+
+
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
 def test_nothing_is_guessed_of_unknown_families(config):
     assert memory_of(load_job(CORPUS / "gpus.yaml"), config) == ([], [])

@@ -148,7 +148,7 @@ def test_a_union_s_fields_are_of_its_members_only():
     assert {rule["rule"] for rule in engine["x-kubernetes-validations"]} == {
         f"self.type in ['sglang'] || !has(self.{field})"
         for field in ("tensorParallel", "gpus", "contextLength", "memFraction", "python", "extraArgs")
-    }
+    } | {"self.type in ['embedded'] || !has(self.cacheMemory)"}
 
 
 def test_definitions_are_plain_yaml():

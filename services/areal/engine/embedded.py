@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
 import torch
 from tokenizers import Tokenizer
 
@@ -28,7 +27,7 @@ from areal.engine.stats import Stats
 from areal.engine.weights import DTYPES, Weights, load_weights
 from areal.errors import DataError
 
-CACHE_SHARE = 0.25  # of free memory, when no token budget is given: weights are held twice during a swap
+CACHE_BYTES = 2 << 30  # unless told otherwise; never by free memory, which depends on what else runs
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class EngineOptions:
     weight_version: str = "default"
     dtype: str = "float32"
     max_running_requests: int = 128
-    max_total_tokens: int | None = None
+    cache_bytes: int = CACHE_BYTES
     max_prefill_tokens: int = 8192
     context_length: int | None = None
     stream_interval: int = 1
@@ -102,7 +101,7 @@ class EmbeddedEngine:
         self.update_open = False  # between begin_ and end_weight_update
         self.draining = False
         weights = load_weights(options.model_path, self.config, dtype)
-        self.max_total_tokens = options.max_total_tokens or _token_budget(self.config, dtype, self.context)
+        self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
         self._scheduler = Scheduler(
             Model(self.config, dtype, self.context),
             weights,
@@ -229,7 +228,6 @@ def _tokenizer(path: Path) -> Tokenizer | None:
     return Tokenizer.from_file(str(file)) if file.is_file() else None
 
 
-def _token_budget(config: ModelConfig, dtype: torch.dtype, context: int) -> int:
-    """Cache positions that fit a share of the free memory, and at least one whole context."""
-    share = int(psutil.virtual_memory().available * CACHE_SHARE)
-    return max(KVCache.capacity_for(context), min(1 << 20, share // KVCache.bytes_per_token(config, dtype)))
+def _token_budget(config: ModelConfig, dtype: torch.dtype, context: int, cache_bytes: int) -> int:
+    """Cache positions that fit into this memory, and at least one whole context."""
+    return max(KVCache.capacity_for(context), min(1 << 20, cache_bytes // KVCache.bytes_per_token(config, dtype)))

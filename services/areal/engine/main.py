@@ -14,7 +14,7 @@ from types import FrameType
 import torch
 import uvicorn
 
-from areal.engine.embedded import EmbeddedEngine, EngineOptions
+from areal.engine.embedded import CACHE_BYTES, EmbeddedEngine, EngineOptions
 from areal.engine.http import create_app
 from areal.errors import ArealError, ExitCode
 from areal.last_words import write_error
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--weight-version", default="default", help="name of the weights at --model-path")
     made.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
     made.add_argument("--max-running-requests", type=int, default=128)
-    made.add_argument("--max-total-tokens", type=int, help="cache positions; default: a quarter of free memory")
+    made.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="memory for keys and values")
     made.add_argument("--max-prefill-tokens", type=int, default=8192, help="prompt tokens computed between two steps")
     made.add_argument("--context-length", type=int, help="default: the model's")
     made.add_argument("--stream-interval", type=int, default=1, help="tokens in a streamed chunk")
@@ -67,7 +67,7 @@ def options(arguments: argparse.Namespace) -> EngineOptions:
         weight_version=arguments.weight_version,
         dtype=arguments.dtype,
         max_running_requests=arguments.max_running_requests,
-        max_total_tokens=arguments.max_total_tokens,
+        cache_bytes=arguments.cache_bytes,
         max_prefill_tokens=arguments.max_prefill_tokens,
         context_length=arguments.context_length,
         stream_interval=arguments.stream_interval,

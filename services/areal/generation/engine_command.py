@@ -51,7 +51,7 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
     ]  # fmt: skip
     if isinstance(engine, EmbeddedEngine):
         return Launch(
-            [sys.executable, "-m", "areal.engine.main", *common],
+            [sys.executable, "-m", "areal.engine.main", *common, "--cache-bytes", str(engine.cache_memory)],
             {"AREAL_ENGINE_API_KEY": start.api_key, "OMP_NUM_THREADS": "1"},
         )
     stock = [*common, "--api-key", start.api_key, "--enable-metrics", "--log-level", "warning", "--sleep-on-idle"]

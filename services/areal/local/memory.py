@@ -1,4 +1,4 @@
-"""Memory of a job on GPUs, told before it starts: sentences with the arithmetic, and what can't fit, with the knobs.
+"""Memory of a job, told before it starts: sentences with the arithmetic, and what can't fit, with the knobs.
 
 Owns the comparison of `areal.plan.memory` with what the job says its GPUs and its volume have. Says nothing about a
 model of a family without closed forms.
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of
+from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of, tokens_in
 from areal.plan.memory.activations import Recompute
 from areal.plan.memory.budget import disk_bytes, fewest_ranks, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import has_critic
-from areal.spec.serving import SglangEngine
+from areal.spec.serving import EmbeddedEngine, SglangEngine
 
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
 
@@ -93,6 +93,10 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int) -> str
 
 def _server(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[str, str]]]:
     engine, memory = job.spec.generation.engine, job.spec.trainer.gpu_memory
+    if isinstance(engine, EmbeddedEngine):
+        tokens, sample = tokens_in(shape, engine.cache_memory, engine.dtype), job.spec.rollout.max_sample_tokens
+        held = f"generation.engine.cacheMemory, {show_bytes(engine.cache_memory)}, holds {tokens:,} tokens"
+        return [], [("a server's cache", f"{held}, {tokens // sample:,} samples of {sample:,}")]
     if not isinstance(engine, SglangEngine) or not engine.gpus or memory is None:
         return [], []
     plan = plan_server(shape, memory, parts=engine.tensor_parallel, dtype=engine.dtype, share=engine.mem_fraction)

@@ -8,8 +8,10 @@ from pydantic import Discriminator, Tag, field_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
+from areal.spec.quantity import Bytes
 from areal.spec.text import LONGEST_WORD, AbsolutePath, Argument
 
+DEFAULT_CACHE_BYTES = 2 << 30
 COMPILE_S = 20.0
 """Longest time for the compilation of a program."""
 
@@ -27,6 +29,11 @@ class EmbeddedEngine(Block):
         128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
     )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
+    cache_memory: Bytes = knob(
+        DEFAULT_CACHE_BYTES, what="Memory for keys and values of the sequences in work, beside the weights; what "
+        "doesn't fit waits. One whole context fits always.",
+        unit="bytes", change=Change.RESUME, ge=1 << 20, le=1 << 50,
+    )  # fmt: skip
 
 
 class SglangEngine(Block):

@@ -129,8 +129,12 @@ def plan_server(shape: ModelShape, memory: int, *, parts: int, dtype: str, share
     element = _ELEMENT[dtype]
     weights = shape.parameters * element // parts
     room = int(memory * (share or _SGLANG_SHARE))
-    a_token = 2 * shape.layers * shape.keys * element
-    return ServerPlan(weights, room, max(0, room - weights) * parts // a_token)
+    return ServerPlan(weights, room, tokens_in(shape, max(0, room - weights) * parts, dtype))
+
+
+def tokens_in(shape: ModelShape, cache_bytes: int, dtype: str) -> int:
+    """Tokens whose keys and values fit into so many bytes."""
+    return cache_bytes // (2 * shape.layers * shape.keys * _ELEMENT[dtype])
 
 
 def disk_bytes(parameters: int, *, checkpoints: int, dtype: str, models: int = 1) -> int:
