@@ -18,8 +18,10 @@ pytest_plugins = ["kube.harness.fixtures"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-# The same examples wherever and whenever the tests run, and no limit of time on one; `make chaos` explores others.
+# The same examples wherever and whenever the tests run, and no limit of time on one; `make check` draws a fifth of what
+# `make test` does, and `make chaos` explores others.
 settings.register_profile("same", derandomize=True, deadline=None)
+settings.register_profile("quick", derandomize=True, deadline=None, max_examples=20)
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")
 

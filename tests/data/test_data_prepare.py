@@ -11,6 +11,7 @@ from areal.data import JsonlSource, RecipeSource, Snapshot, prepare
 from areal.errors import ConfigError, DataError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 ROWS = [{"prompt": f"{n}=", "answer": str(n)} for n in range(50)]
 
@@ -40,7 +41,7 @@ json_values = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(50), deadline=None)
 @given(rows=st.lists(st.dictionaries(st.text(), json_values, max_size=4), min_size=1, max_size=8))
 def test_any_json_survives(tmp_path: Path, rows: list[dict[str, object]]) -> None:
     snapshot = prepare(write(tmp_path / "any.jsonl", rows), tmp_path / "any")

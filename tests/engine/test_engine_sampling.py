@@ -7,6 +7,7 @@ import torch
 from areal.engine.sampling import Choice, choose, uniforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 SEEDS = st.integers(0, 2**64 - 1)
 
@@ -44,7 +45,7 @@ def test_numbers_of_neighbouring_keys_are_uniform_and_uncorrelated():
 
 
 @given(st.integers(0, 1000), st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_a_row_is_sampled_alike_in_every_batch(seed, others):
     logits = torch.randn(others + 1, 50, generator=torch.Generator().manual_seed(seed))
     keys = [seed, *range(10_000, 10_000 + others)]
@@ -71,7 +72,7 @@ def test_temperature_zero_takes_the_largest_and_reports_it_at_temperature_one():
 
 
 @given(st.integers(1, 6), st.floats(0.05, 1.0), st.floats(0.0, 0.9), st.integers(0, 500))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_truncation_never_leaves_its_set_and_keeps_the_full_logprob(top_k, top_p, min_p, seed):
     logits = torch.randn(1, 12, generator=torch.Generator().manual_seed(seed)) * 2
     tokens, logprobs = choose(logits.repeat(50, 1), choice(range(50), [3] * 50, 1.0, top_k, top_p, min_p))
@@ -105,7 +106,7 @@ def test_a_large_vocabulary_is_sampled_as_by_one_long_sum_in_float64():
 
 
 @given(st.sampled_from([-1, 40, 3000]), st.sampled_from([1.0, 0.95, 0.5]), st.sampled_from([0.0, 0.01]), SEEDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_candidates_decide_as_a_full_sort_would(top_k, top_p, min_p, seed):
     vocab, flat = 4096, 0.5 if seed % 2 else 3.0  # of a flat distribution top-p keeps more than the candidates
     logits = torch.randn(4, vocab, generator=torch.Generator().manual_seed(seed % 2**32)) * flat

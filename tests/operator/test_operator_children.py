@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from areal.plan.cluster_names import Role, pod_host
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import batch_jobs, spec_of
 from areal.spec.runtime import RuntimeSpec
+from kubernetes_validate import utils as schemas
 from support.cluster_jobs import (
     CPU_RUNTIME,
     GPU_RUNTIME,
@@ -115,6 +117,15 @@ def test_building_changes_nothing_of_what_it_is_built_from() -> None:
     assert w.runtime == RuntimeSpec.model_validate(GPU_RUNTIME)
 
 
+@pytest.fixture(scope="module")
+def schemas_read_once() -> Iterator[None]:
+    """The library reads a megabyte of JSON for each object that it validates."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schemas, "schema_contents", functools.cache(schemas.schema_contents))
+        yield
+
+
+@pytest.mark.usefixtures("schemas_read_once")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_child_is_valid_in_every_supported_kubernetes(w: Wanted, version: str) -> None:
     children = everything(w)

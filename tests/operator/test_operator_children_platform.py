@@ -22,6 +22,7 @@ from support.cluster_jobs import (
     wanted,
     with_pod_template,
 )
+from support.examples import examples
 from support.restricted import problems
 
 Json = dict[str, Any]
@@ -161,7 +162,7 @@ def _runtimes(*, map_: st.SearchStrategy[Any], list_: st.SearchStrategy[Any]) ->
     return st.fixed_dictionaries({"spec": spec}, optional={"metadata": metadata})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(template=_runtimes(map_=_JUNK, list_=_JUNK), role=st.sampled_from([Role.TRAINER, Role.PREPARE]))
 def test_a_malformed_runtime_is_refused_and_nothing_worse(template: Json, role: Role) -> None:
     with contextlib.suppress(ConfigError, ValidationError):
@@ -170,7 +171,7 @@ def test_a_malformed_runtime_is_refused_and_nothing_worse(template: Json, role: 
         assert role_labels("digits", role).items() <= made["metadata"]["labels"].items()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     template=_runtimes(map_=st.just({}), list_=st.just([])),
     role=st.sampled_from([role for role in long_running() if role is not Role.REWARD]),

@@ -22,6 +22,7 @@ from support.cluster_jobs import (
     wanted,
     with_pod_template,
 )
+from support.examples import examples
 from support.restricted import problems
 
 Json = dict[str, Any]
@@ -171,7 +172,7 @@ _PATCHES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(patch=_PATCHES, role=st.sampled_from(["worker", "rewardCustom", "trainer"]))
 def test_no_patch_of_a_job_changes_security_volumes_command_or_identity(patch: Json, role: str) -> None:
     plain, changed = (replace(w, files="same") for w in (quickstart_wanted(), patched(role, **patch)))

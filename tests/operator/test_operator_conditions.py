@@ -35,6 +35,7 @@ from operator_values import (
     server,
     trainer,
 )
+from support.examples import examples
 from test_operator_decide import sights
 
 WITHOUT = (trainer(0), trainer(1), server(0), server(1))
@@ -187,7 +188,7 @@ def test_a_message_fits_its_field() -> None:
     assert len(found.message) == CONDITION_MESSAGE
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(sights())
 def test_every_condition_is_said_once_in_its_own_words(base: Observed) -> None:
     """Each type, with one of its documented reasons and that reason's status; an end is never both ends."""

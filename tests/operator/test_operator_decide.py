@@ -32,6 +32,7 @@ from operator_values import (
     server,
     trainer,
 )
+from support.examples import examples
 
 
 def prepare_pod(**changes: Any) -> Pod:
@@ -402,7 +403,7 @@ def makes_anything(decision: Decision) -> bool:
     return False
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(sights())
 def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> None:
     decision = decide(base, NOW)
@@ -424,7 +425,7 @@ def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> Non
         assert isinstance(decision, Converge)
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(sights())
 def test_a_decision_that_was_remembered_is_not_made_again(base: Observed) -> None:
     """Seen again with nothing changed but the status: no failure is counted, and no epoch begun, a second time."""

@@ -173,10 +173,10 @@ def test_epochs_that_make_no_step_are_further_and_further_apart() -> None:
         epoch = stage.training.epoch
         stage.cluster.end_child(stage.pods(Role.TRAINER)[0], 75)
         ended = stage.cluster.now
-        stage.run(lambda epoch=epoch: stage.status["attempts"]["epoch"] > epoch, limit=2000, seconds=1.0)  # type: ignore[misc]
+        stage.run(lambda epoch=epoch: stage.status["attempts"]["epoch"] > epoch, limit=1000, seconds=2.0)  # type: ignore[misc]
         starts.append(stage.cluster.now - ended)
         stage.training.hung = True
-        stage.run(lambda epoch=epoch: stage.training.epoch > epoch, seconds=1.0)  # type: ignore[misc]
+        stage.run(lambda epoch=epoch: stage.training.epoch > epoch, seconds=2.0)  # type: ignore[misc]
         stage.training.hung = True
     pauses = [round(pause, -1) for pause in starts]
     assert pauses == [0, 10, 20, 40, 80, 160, 300, 300]

@@ -10,6 +10,7 @@ from areal.operator.runtime.lease import Election, LeaseLostError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import virtual_time
+from support.examples import examples
 
 
 class Leases:
@@ -278,7 +279,7 @@ events = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(events, max_size=12), st.floats(0.85, 1.15), st.floats(0.85, 1.15))
 def test_there_are_never_two_leaders(script, rate_a, rate_b):
     """Two processes, restarted when they end, under cuts, slow networks, clean stops and kills, clocks 15 % wrong."""

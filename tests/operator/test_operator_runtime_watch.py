@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_watch_rig import NS, TIMES, Rig, config_map, stopped
 from support import virtual_time
+from support.examples import examples
 from support.fake_kube import FakeKube, Fault
 
 
@@ -316,7 +317,7 @@ steps = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(steps, max_size=30))
 def test_after_any_faults_the_cache_is_the_servers_state_and_every_last_change_was_worked_on(script):
     async def body():

@@ -15,6 +15,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import JobStatus
 from hypothesis import given, settings
 from operator_values import NOW, a_failure, controller, ended, remembered, seen, server, trainer
+from support.examples import examples
 from test_operator_decide import sights
 
 
@@ -24,7 +25,7 @@ def status(base: Observed, now: float = NOW) -> dict[str, Any]:
     return summarize(base, decision, now)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(sights())
 def test_a_status_is_valid_and_reads_back_as_what_was_decided(base: Observed) -> None:
     """What a successor recalls is what this process would have gone on with."""
@@ -45,7 +46,7 @@ def test_a_status_is_valid_and_reads_back_as_what_was_decided(base: Observed) ->
         assert (recalled.prepared, recalled.finishing) == (meant.prepared, meant.finishing)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(sights())
 def test_the_same_sight_makes_the_same_status(base: Observed) -> None:
     assert status(base) == status(base)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 import yaml
 from areal.spec import RULES, Severity
 from areal.spec.crd import definitions
-from areal.spec.crd.__main__ import render
+from areal.spec.crd.__main__ import main, render
 from areal.spec.crd.schema import block_schema
 from areal.spec.job import JobSpec
 
@@ -47,14 +45,12 @@ def test_the_files_of_the_chart_are_what_the_code_says(name):
     assert len(json.dumps(MADE[name], separators=(",", ":")).encode()) < LARGEST_ANNOTATION
 
 
-def test_check_names_the_file_that_differs(tmp_path):
-    command = [sys.executable, "-m", "areal.spec.crd"]
-    assert subprocess.run([*command, str(tmp_path)], capture_output=True).returncode == 0
-    assert subprocess.run([*command, "--check", str(tmp_path)], capture_output=True).returncode == 0
+def test_check_names_the_file_that_differs(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 0
+    assert main(["--check", str(tmp_path)]) == 0
     (tmp_path / "rljobs.areal.dev.yaml").write_text("something else")
-    checked = subprocess.run([*command, "--check", str(tmp_path)], capture_output=True, text=True)
-    assert checked.returncode == 1
-    assert "rljobs.areal.dev.yaml differs from the code: run `make crd`" in checked.stderr
+    assert main(["--check", str(tmp_path)]) == 1
+    assert "rljobs.areal.dev.yaml differs from the code: run `make crd`" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -8,6 +8,7 @@ from areal.weights.collect import collect, versions
 from areal.weights.publish import publish
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 
 def put(root, *policies):
@@ -45,7 +46,7 @@ def test_a_root_that_is_not_there_holds_nothing(tmp_path):
 policies = st.builds(PolicyId, st.integers(0, 6), st.integers(1, 3))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(there=st.sets(policies, min_size=1), keep=st.sets(policies), data=st.data())
 def test_nothing_needed_is_ever_removed(tmp_path_factory, there, keep, data):
     root = tmp_path_factory.mktemp("weights")

@@ -8,6 +8,7 @@ from areal.errors import DataError
 from areal.weights.delta import Encoding, apply, encode
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 
 def changed(base: bytes, places: set[int], seed: int) -> bytearray:
@@ -18,7 +19,7 @@ def changed(base: bytes, places: set[int], seed: int) -> bytearray:
     return new
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(base=st.binary(max_size=600), share=st.floats(0, 1), seed=st.integers(0, 2**32 - 1))
 def test_a_delta_applied_to_its_base_is_the_new_tensor(base, share, seed):
     random = np.random.default_rng(seed)

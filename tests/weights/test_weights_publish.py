@@ -21,6 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file
+from support.examples import examples
 
 NUMPY = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
 CANARY = Canary(token_ids=(1, 5, 2), logprobs=(0.0, -1.25, -0.5), tolerance=0.02)
@@ -40,7 +41,7 @@ shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
 sources = st.lists(st.tuples(st.sampled_from(sorted(NUMPY)), shapes), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(spec=sources, shard_bytes=st.integers(1, 400))
 def test_the_safetensors_library_reads_what_was_given(tmp_path_factory, spec, shard_bytes):
     root = tmp_path_factory.mktemp("weights")

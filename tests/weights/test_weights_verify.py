@@ -13,6 +13,7 @@ from areal.weights.publish import publish
 from areal.weights.verify import open_version, read_verified, verify_tensors
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 TENSORS = [(f"layer.{k}", "F32", (3, 4), np.full((3, 4), k, np.float32)) for k in range(4)]
 
@@ -26,7 +27,7 @@ def manifest_of(ref):
     return open_version(ref.path, ref.manifest_digest)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_flipped_bit_is_found(ref, data):
     manifest = manifest_of(ref)

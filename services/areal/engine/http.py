@@ -1,6 +1,6 @@
 """The HTTP face: `/generate` as SGLang answers it, single, batched and streamed.
 
-Owns the way between a call and a subscription, and that a caller who goes away leaves nothing running. Chunks of all
+Owns the way between a call and a subscription. A client that disconnects cancels its requests. Chunks of all
 requests that moved in a step leave in one write.
 """
 

@@ -22,7 +22,7 @@ REPLY_TIMEOUT_S = 10.0
 def settings(address: str, username: str | None, password: str | None, retry: Any) -> dict[str, Any]:
     """Keyword arguments of `redis.Redis` and `redis.asyncio.Redis` for `address`: "host:port", or a URL.
 
-    Raises ConfigError for a URL that is none.
+    Raises ConfigError for an invalid URL.
     """
     return {
         **_place(address, username, password),

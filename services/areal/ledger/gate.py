@@ -39,9 +39,9 @@ def room(window: Window, policy: GatePolicy) -> int:
     return max(0, min(by_staleness, policy.max_concurrent - window.leased))
 
 
-def floor(rank: int, batch_groups: int, group_staleness: int) -> int:
+def floor(rank: int, batch_groups: int, staleness_bound: int) -> int:
     """The oldest policy version that may still make a token of this group."""
-    return rank // batch_groups - group_staleness
+    return rank // batch_groups - staleness_bound
 
 
 def may_sample(floor: int, server_version: int) -> bool:

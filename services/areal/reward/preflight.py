@@ -53,7 +53,7 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class Looked:
-    """What was looked at."""
+    """Count of rows checked, answers parsed, answers left when the budget ended."""
 
     rows: int
     read: int  # different answers that computer algebra has read

@@ -90,7 +90,7 @@ def model_facts(model: Path, known: Facts) -> Facts:
 
 
 def tokenizer_facts(tokenizer: Path) -> int | None:
-    """Largest token id + 1; raises DataError for a file that is none."""
+    """Largest token id + 1; raises DataError for an invalid file."""
     import tokenizers
 
     try:

@@ -11,6 +11,7 @@ from areal.judge.dispatch.fair_queue import BURST, Entry, FairQueue
 from areal.judge.dispatch.values import Priority
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.examples import examples
 
 QUANTUM_S = 1.0
 
@@ -148,7 +149,7 @@ def traffic(draw: st.DrawFn) -> list[Ask]:
     ]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(traffic(), st.integers(1, 4))
 def test_every_request_starts_or_expires_and_no_slot_idles(asks: list[Ask], slots: int) -> None:
     seen = simulate(asks, slots)
@@ -156,7 +157,7 @@ def test_every_request_starts_or_expires_and_no_slot_idles(asks: list[Ask], slot
     assert all(each.started is not None for each in seen if each.ask.deadline is None)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(traffic())
 def test_no_tenant_starves_while_others_keep_coming(asks: list[Ask]) -> None:
     flood = [Ask(at / 10, "flood", 1.0) for at in range(1000)]

@@ -8,6 +8,7 @@ from areal.rollout.worker.core import EARLY_S, Expired, Start, StartEvaluation, 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from support.examples import examples
 
 
 def grant(group=3, missing=(0, 1, 2), attempt=1, floor=0, **fields):
@@ -319,5 +320,5 @@ class Life(RuleBasedStateMachine):
         super().teardown()
 
 
-Life.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Life.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestLife = Life.TestCase

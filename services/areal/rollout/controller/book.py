@@ -301,7 +301,7 @@ class Book:
         group.worker = worker
         group.working = {i for i in held.indices if i not in group.done}
         group.attempt = max(group.attempt, held.attempt)
-        group.staleness = held.max_staleness
+        group.staleness_bound = held.max_staleness
         group.has_tokens = held.has_tokens
         group.not_before = min(group.not_before, now) if group.not_before != HELD else now
         group.told_floor = self.floor(group)

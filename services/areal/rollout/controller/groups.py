@@ -44,8 +44,8 @@ class Group:
     worker: str = ""  # holder of the lease
     working: set[int] = field(default_factory=set)  # samples in work there
     attempt: int = 0
-    staleness: int | None = None  # η of the last lease
-    has_tokens: bool = False  # a token made under `staleness` may survive
+    staleness_bound: int | None = None  # η of the last lease
+    has_tokens: bool = False  # a token made under `staleness_bound` may survive
     told_floor: int = 0
     not_before: float = 0.0
     spent_s: float = 0.0  # of its deadline
@@ -69,8 +69,8 @@ class Group:
         """The group's η: of its first surviving token, and only without any token the current one."""
         if self.done:
             return min(figures.max_staleness for figures in self.done.values())
-        if self.staleness is not None and (self.worker or self.has_tokens):
-            return self.staleness
+        if self.staleness_bound is not None and (self.worker or self.has_tokens):
+            return self.staleness_bound
         return current
 
     def release(self) -> None:

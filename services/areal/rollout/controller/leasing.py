@@ -116,13 +116,13 @@ def _make_place(group: Group, parked: list[Group], seats: Seats, emit: Callable[
 
 def _grant(book: Book, group: Group, missing: tuple[int, ...], now: float, emit: Callable[[Decision], None]) -> None:
     settings = book.settings
-    group.staleness = group.eta(settings.max_staleness) if group.done or group.working else settings.max_staleness
+    group.staleness_bound = group.eta(settings.max_staleness) if group.done or group.working else settings.max_staleness
     group.attempt += 1
     group.working.update(missing)
     group.told_floor = book.floor(group)
     group.leased_at = group.leased_at or now
     left = max(0.0, settings.group_deadline_s - group.spent_s)
-    emit(GrantLease(group.worker, group.index, group.attempt, missing, group.told_floor, group.staleness, left))
+    emit(GrantLease(group.worker, group.index, group.attempt, missing, group.told_floor, group.staleness_bound, left))
 
 
 def loosen(book: Book, emit: Callable[[Decision], None]) -> None:

@@ -2,7 +2,7 @@
 
 Owns the count since the last complete group. Groups that were filtered or turned down may be the job's own choice, and
 stall only at its limit. Failures (an exception, a hang, a deadline, infrastructure) pause admission exponentially and
-stall much earlier; a few groups are still tried after each pause, so that a cause that goes away ends the stall.
+stall much earlier; a few groups are still tried after each pause, so that the stall ends when its cause does.
 """
 
 from __future__ import annotations

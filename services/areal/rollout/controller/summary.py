@@ -38,8 +38,8 @@ def rollout_status(
         stalled=core.stalled,
         finished=core.done,
         staleness_violations_total=tally.violations,
-        staleness_mean=tally.staleness_mean,
-        staleness_max=tally.staleness_max,
+        staleness_mean=tally.age_mean,
+        staleness_max=tally.age_max,
     )
     _workers(answer, core)
     _evaluations(answer, core, evaluations)

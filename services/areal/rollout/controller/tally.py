@@ -21,9 +21,9 @@ class Tally:
         self.closed: Counter[str] = Counter()  # "complete", "tombstoned"
         self.tombstones: Counter[str] = Counter()
         self.violations = 0
-        self.staleness_max = 0
-        self.staleness_sum = 0
-        self.staleness_count = 0
+        self.age_max = 0
+        self.age_sum = 0
+        self.age_count = 0
         self.durations_s: list[float] = []  # since the shell last looked: first lease to closing
         self.waits_s: list[float] = []  # since the shell last looked: closing to being taken
         self._sampled: deque[float] = deque(maxlen=_RECENT_SAMPLES)
@@ -62,15 +62,15 @@ class Tally:
         for step, group in groups:
             self.waits_s.append(now - group.closed_at)
             if group.done:
-                staleness = max(0, step - min(figures.oldest_version for figures in group.done.values()))
-                self.staleness_max = max(self.staleness_max, staleness)
-                self.staleness_sum += staleness
-                self.staleness_count += 1
+                age = max(0, step - min(figures.oldest_version for figures in group.done.values()))
+                self.age_max = max(self.age_max, age)
+                self.age_sum += age
+                self.age_count += 1
 
     @property
-    def staleness_mean(self) -> float:
+    def age_mean(self) -> float:
         """Mean over taken groups of the age of their oldest token, in versions."""
-        return self.staleness_sum / self.staleness_count if self.staleness_count else 0.0
+        return self.age_sum / self.age_count if self.age_count else 0.0
 
     @property
     def reward_sampled(self) -> float:
