@@ -124,6 +124,15 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Recording",
+                "Bytes a second written about samples and tokens, and records a second dropped: a full queue or disk.",
+                "short",
+                (f"sum(rate(areal_record_bytes_total{{{JOB}}}{_RATE}))", "bytes"),
+                (f"sum(rate(areal_record_dropped_total{{{JOB}}}{_RATE}))", "dropped records"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Tokens trained",
                 "Tokens a second that reach a gradient.",
                 "short",
