@@ -34,8 +34,8 @@ from areal.rollout.contract import wire as contract_wire
 from areal.rollout.controller import wire as controller_wire
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
-from areal.rollout.controller.settings import Settings
-from areal.rollout.worker.episode_run import Settings as EpisodeSettings
+from areal.rollout.controller.settings import ControllerSettings
+from areal.rollout.worker.episode_run import ControllerSettings as EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.serving import EmbeddedEngine
@@ -127,7 +127,7 @@ async def controller(given: dict[str, Any], figures: Figures, stop: asyncio.Even
         parts = Parts(
             job="bench",
             token=given["token"],
-            settings=Settings(**given["settings"]),
+            settings=ControllerSettings(**given["settings"]),
             paths=paths,
             rows=Rows(root / "train", None, seed=1),
             ledger=ledger,

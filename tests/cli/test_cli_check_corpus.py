@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from areal.cli.main import app, guarded
 from areal.errors import ArealError, ExitCode
-from areal.local.staging import Request, load, stage
+from areal.local.staging import StagingRequest, load, stage
 from check_corpus import BROKEN, EXACT, GOOD_ROW, TENSOR
 from support.tiny_job import make_tiny_job, write_job
 
@@ -39,7 +39,7 @@ def test_what_a_run_would_refuse_check_refuses_for_the_same_reason(name, folder,
     said = capsys.readouterr()
     assert "please report" not in said.err
     assert "fix:" in said.out + said.err
-    request = Request(folder / "job.yaml")
+    request = StagingRequest(folder / "job.yaml")
     with pytest.raises(ArealError, match=word) as refused:
         stage(request, load(request), lambda text: None)
     assert refused.value.fix

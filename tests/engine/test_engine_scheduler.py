@@ -12,7 +12,7 @@ from areal.engine.commands import Abort, Add, Continue, Load, Pause, SetVersion,
 from areal.engine.model import Model
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import GenerateRequest, Output, SamplingParams
-from areal.engine.scheduler import Scheduler, SchedulerLimits
+from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.weights import load_weights
 from areal.errors import DataError
 from support.engine_models import hf_logprobs, make_model
@@ -35,7 +35,7 @@ class Running:
         self.last: dict[str, Output] = {}
         self._changed = threading.Condition()
         self.failures: list[BaseException] = []
-        self.scheduler = Scheduler(
+        self.scheduler = DecodeScheduler(
             Model(config, F32, config.context),
             load_weights(path, config, F32),
             version="0.f1",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from areal.errors import ConfigError, DataError, InfraError
 from areal.evaluate import wrong
-from areal.evaluate.attempts import ASKED, Attempt, Outcome, judge_all
+from areal.evaluate.attempts import ASKED, Attempt, AttemptOutcome, judge_all
 from areal.evaluate.humaneval import Problem, canonical, deliberately_wrong, problems, samples
 from areal.evaluate.pass_at_k import mean_pass_at_k, pass_at_k
 from areal.evaluate.report import Report
@@ -183,7 +183,7 @@ async def test_a_judgement_without_a_score_is_asked_for_again_and_never_counts_a
         gold=[Status.GOLD_ERROR] * 9,
         wrong=[Status.WRONG_ANSWER] * 9,
     )
-    heard: list[Outcome] = []
+    heard: list[AttemptOutcome] = []
     attempts = [attempt(name, name) for name in judge.left]
     report = Report(await judge_all(judge, attempts, Options(), 2, heard.append), 4, 1.0)
     assert [outcome.attempt.task_id for outcome in report.outcomes] == ["late", "never", "gold", "wrong"]
@@ -225,6 +225,6 @@ def test_an_empty_report_is_still_json() -> None:
 def test_flags_and_the_weakest_tier_are_reported() -> None:
     flagged = Judgement(Status.WRONG_ANSWER, 0.0, flags=frozenset({Flag.EXITED_EARLY}), tier=Tier.T3)
     weak = Judgement(Status.PASSED, 1.0, tier=Tier.T2, integrity=Integrity.IN_PROCESS)
-    report = Report([Outcome(attempt("a", ""), flagged), Outcome(attempt("b", ""), weak)], 2, 0.0)
+    report = Report([AttemptOutcome(attempt("a", ""), flagged), AttemptOutcome(attempt("b", ""), weak)], 2, 0.0)
     facts = report.to_json()
     assert (facts["flags"], facts["tier"], facts["integrity"]) == ({"exited_early": 1}, "T2", "IN_PROCESS")

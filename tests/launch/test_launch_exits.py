@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.errors import ExitCode
-from areal.launch.exits import Verdict, classify, exit_code_of
+from areal.launch.exits import ExitVerdict, classify, exit_code_of
 
 TORCHRUN_REPORT = """
 Root Cause (first observed failure):
@@ -19,17 +19,17 @@ Root Cause (first observed failure):
 @pytest.mark.parametrize(
     ("code", "verdict"),
     [
-        (0, Verdict.COMPLETE),
-        (64, Verdict.REFUSED),
-        (65, Verdict.REFUSED),
-        (126, Verdict.REFUSED),
-        (127, Verdict.REFUSED),
-        (70, Verdict.RESTART),
-        (75, Verdict.RESTART),
-        (143, Verdict.RESTART),
-        (1, Verdict.RESTART),
-        (-9, Verdict.RESTART),
-        (-11, Verdict.RESTART),
+        (0, ExitVerdict.COMPLETE),
+        (64, ExitVerdict.REFUSED),
+        (65, ExitVerdict.REFUSED),
+        (126, ExitVerdict.REFUSED),
+        (127, ExitVerdict.REFUSED),
+        (70, ExitVerdict.RESTART),
+        (75, ExitVerdict.RESTART),
+        (143, ExitVerdict.RESTART),
+        (1, ExitVerdict.RESTART),
+        (-9, ExitVerdict.RESTART),
+        (-11, ExitVerdict.RESTART),
     ],
 )
 def test_each_code_has_one_verdict(code, verdict):
@@ -41,7 +41,9 @@ def test_a_signal_is_named():
     assert classify(-250).reason == "killed by signal 250"
 
 
-@pytest.mark.parametrize(("rank", "verdict"), [(64, Verdict.REFUSED), (75, Verdict.RESTART), (-9, Verdict.RESTART)])
+@pytest.mark.parametrize(
+    ("rank", "verdict"), [(64, ExitVerdict.REFUSED), (75, ExitVerdict.RESTART), (-9, ExitVerdict.RESTART)]
+)
 def test_a_rank_speaks_through_torchruns_report(rank, verdict):
     tail = [line.format(code=rank) for line in TORCHRUN_REPORT]
     found = classify(1, tail)

@@ -17,7 +17,7 @@ from areal.errors import BugError, ConfigError, DataError, ExitCode, FencedError
 from areal.launch import role
 from areal.launch.core import Phase
 from areal.launch.service import phase_from_wire
-from areal.local.staging import Request, load, stage
+from areal.local.staging import StagingRequest, load, stage
 from areal.net.channel import connect
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.role_specs import entries
@@ -98,7 +98,7 @@ def test_a_missing_job_is_one_message(tmp_path, capsys):
 @pytest.fixture
 def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedJob:
     monkeypatch.chdir(tmp_path)
-    request = Request(make_tiny_job(tmp_path))
+    request = StagingRequest(make_tiny_job(tmp_path))
     return stage(request, load(request), lambda text: None)
 
 

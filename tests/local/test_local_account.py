@@ -13,9 +13,9 @@ from areal.launch.core import Phase
 from areal.launch.exits import classify
 from areal.launch.supervise import ChildStatus
 from areal.local import run as local_run
-from areal.local.staging import Request, load, stage
-from areal.local.supervisor import Ended, Outcome
-from areal.stage.summary import Ending
+from areal.local.staging import StagingRequest, load, stage
+from areal.local.supervisor import Ended, RunOutcome
+from areal.stage.summary import RunEnd
 from rich.console import Console
 from support.tiny_job import make_tiny_job
 
@@ -28,15 +28,15 @@ def full(*arguments: Any) -> None:
 
 def test_a_full_disk_does_not_hide_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    request = Request(make_tiny_job(tmp_path))
+    request = StagingRequest(make_tiny_job(tmp_path))
     resolved = stage(request, load(request), lambda text: None)
     (resolved.layout.logs / "trainer.log").write_text("════ start 1 ════\nconfig error: no\n  fix: correct it\n")
     status = ChildStatus("trainer", Phase.FAILED, 0, 0, 0, classify(64), "exit 64", 0.0, False)
-    outcome = Outcome(Ended.FAILED, status, "exit 64")
+    outcome = RunOutcome(Ended.FAILED, status, "exit 64")
     monkeypatch.setattr(local_run.summary, "write", full)
     console = Console(file=io.StringIO(), width=200)
     with pytest.raises(ConfigError, match="trainer failed") as failed:
-        local_run._account(request, resolved, outcome, Ending("Failed", 1.0, {}, 0.0, "no"), None, console)
+        local_run._account(request, resolved, outcome, RunEnd("Failed", 1.0, {}, 0.0, "no"), None, console)
     assert failed.value.fix == "correct it"
     assert "No space left on device" in console.file.getvalue()  # type: ignore[attr-defined]
 

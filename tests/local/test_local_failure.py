@@ -10,14 +10,14 @@ from areal.launch.core import Phase
 from areal.launch.exits import classify
 from areal.launch.supervise import ChildStatus
 from areal.local.failure import explain, sentence
-from areal.local.supervisor import Ended, Outcome
+from areal.local.supervisor import Ended, RunOutcome
 
 
-def failed(code: int, log: str, tmp_path: Path) -> Outcome:
+def failed(code: int, log: str, tmp_path: Path) -> RunOutcome:
     (tmp_path / "worker-0.log").write_text(f"════ start 1 of worker-0 ════\n{log}")
     exit_ = classify(code)
     status = ChildStatus("worker-0", Phase.FAILED, 0, 0, 0, exit_, exit_.reason, 0.0, False)
-    return Outcome(Ended.FAILED, status, exit_.reason)
+    return RunOutcome(Ended.FAILED, status, exit_.reason)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,10 @@ def test_the_sentence_of_a_failure_is_the_roles_own(tmp_path):
     log = "12:00:00 error  worker-0  data error: recipe x.py is broken\n  fix: correct line 3\n"
     said = sentence(failed(65, log, tmp_path), tmp_path)
     assert said.startswith("worker-0: recipe x.py is broken (exit 65")
-    assert sentence(Outcome(Ended.FAILED, None, "stalled for 60 s: no group"), tmp_path) == "stalled for 60 s: no group"
-    assert sentence(Outcome(Ended.STOPPED, None, "asked to stop"), tmp_path) == ""
+    assert (
+        sentence(RunOutcome(Ended.FAILED, None, "stalled for 60 s: no group"), tmp_path) == "stalled for 60 s: no group"
+    )
+    assert sentence(RunOutcome(Ended.STOPPED, None, "asked to stop"), tmp_path) == ""
 
 
 def test_a_failure_gives_the_fix_that_the_role_gave(tmp_path):

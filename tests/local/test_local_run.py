@@ -73,7 +73,7 @@ signal.signal(signal.SIGTERM, saved)
 if what == "worker":
     asyncio.run(worker())
 elif what == "well":
-    steps(0, job.job.spec.algorithm.max_steps)
+    steps(0, job.spec.algorithm.max_steps)
 elif what == "badly":
     print("data error: row 7 has no prompt\\n  fix: add the prompt", file=sys.stderr)
     sys.exit(65)

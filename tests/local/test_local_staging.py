@@ -10,7 +10,7 @@ import pytest
 from areal.data import Snapshot
 from areal.errors import ArealError, ConfigError, DataError
 from areal.local.claim import claimed, set_aside
-from areal.local.staging import Request, load, stage
+from areal.local.staging import StagingRequest, load, stage
 from areal.plan import ResolvedJob
 from support.tiny_job import make_tiny_job, write_job
 
@@ -25,7 +25,7 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def staged(folder: Path, **asked) -> ResolvedJob:
-    request = Request(folder / "job.yaml", asked.pop("overrides", ()), **asked)
+    request = StagingRequest(folder / "job.yaml", asked.pop("overrides", ()), **asked)
     return stage(request, load(request), lambda text: None)
 
 
@@ -172,7 +172,7 @@ def test_a_resumed_run_keeps_its_identity_rows_and_recipe(folder):
     (folder / "recipe.py").write_text((folder / "recipe.py").read_text() + "# later\n")
     (folder / "train.jsonl").write_text('{"prompt": "1=", "answer": "1"}\n' * 70)
     said: list[str] = []
-    request = Request(folder / "job.yaml", ("algorithm.maxSteps=9",), resume=True)
+    request = StagingRequest(folder / "job.yaml", ("algorithm.maxSteps=9",), resume=True)
     again = stage(request, load(request), said.append)
     assert again.uid == first.uid
     assert again.job.spec.algorithm.max_steps == 9
@@ -223,13 +223,13 @@ def test_a_directory_is_one_however_it_is_named(tmp_path):
 
 def test_a_run_directory_is_its_owners_alone(folder):
     with claimed(folder / "runs" / "tiny") as claim:
-        request = Request(folder / "job.yaml")
+        request = StagingRequest(folder / "job.yaml")
         stage(request, load(request), lambda text: None, claim.take)
     assert stat.S_IMODE((folder / "runs" / "tiny").stat().st_mode) == 0o700
 
 
 def test_a_fresh_run_holds_the_directory_that_it_makes(folder):
-    request = Request(folder / "job.yaml", fresh=True)
+    request = StagingRequest(folder / "job.yaml", fresh=True)
     run_dir = folder / "runs" / "tiny"
     run_dir.mkdir(parents=True)
     (run_dir / "old").touch()
@@ -248,7 +248,7 @@ def test_a_refused_run_leaves_no_trace_while_its_directory_is_held(folder, fresh
         run_dir.mkdir(parents=True)
         (run_dir / "old").touch()
     before = tree(folder)
-    request = Request(folder / "job.yaml", fresh=fresh)
+    request = StagingRequest(folder / "job.yaml", fresh=fresh)
     job = load(request)
     (folder / "train.jsonl").write_text("broken\n")
     with pytest.raises(DataError), claimed(run_dir) as claim:

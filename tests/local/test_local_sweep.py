@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from areal.errors import ConfigError, DataError, ExitCode
-from areal.local.staging import Request
+from areal.local.staging import StagingRequest
 from areal.local.sweep import run_sweep, split, variants
 from areal.plan import resolve, write_run
 from areal.spec import load_job
@@ -26,7 +26,7 @@ class Runs:
         self.asked: list[tuple[str, tuple[str, ...], bool]] = []
         self.ends: dict[str, Any] = {}
 
-    def __call__(self, request: Request, console: Console) -> int:
+    def __call__(self, request: StagingRequest, console: Console) -> int:
         place = request.run_dir
         assert place is not None
         self.asked.append((place.name, tuple(request.overrides), request.resume))
@@ -49,7 +49,7 @@ def job(tmp_path: Path) -> Path:
 
 def sweep(job: Path, wanted: list[Any], runs: Runs, **flags: Any) -> tuple[int, str]:
     console = Console(file=StringIO(), width=200)
-    code = run_sweep(Request(job, (), job.parent / "sweep", **flags), wanted, console, runs)
+    code = run_sweep(StagingRequest(job, (), job.parent / "sweep", **flags), wanted, console, runs)
     return code, console.file.getvalue()  # type: ignore[attr-defined]
 
 

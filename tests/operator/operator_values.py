@@ -12,11 +12,11 @@ from areal.operator.observed import (
     Batch,
     ChildPhase,
     ControllerReport,
-    Ending,
     LauncherReport,
     Observed,
     Pod,
     PodCondition,
+    PodEnd,
     Reports,
     Stage,
     TrainerReport,
@@ -62,8 +62,8 @@ def others() -> tuple[Pod, ...]:
     return tuple(trainer(0, name=f"digits-{role.value}", uid=role.value, role=role) for role in roles)
 
 
-def ended(code: int, at: float = NOW - 5, reason: str = "Error", message: str = "") -> Ending:
-    return Ending(code, reason, message, at)
+def ended(code: int, at: float = NOW - 5, reason: str = "Error", message: str = "") -> PodEnd:
+    return PodEnd(code, reason, message, at)
 
 
 def disrupted(at: float = NOW - 5) -> dict[str, PodCondition]:

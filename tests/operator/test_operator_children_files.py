@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 def shortened(w: Wanted) -> Wanted:
     """The same job with a hot field changed, or read by a newer operator: its file has another content."""
-    spec = w.resolved.job.spec
+    spec = w.resolved.spec
     fewer = spec.model_copy(update={"algorithm_block": spec.algorithm.model_copy(update={"max_steps": 3})})
     job = w.resolved.job.model_copy(update={"spec": fewer})
     return replace(w, resolved=w.resolved.model_copy(update={"job": job}))

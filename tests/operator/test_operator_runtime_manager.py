@@ -9,7 +9,7 @@ import pytest
 from areal.kube.resources import CLUSTER_RUNTIMES, PODS, RLJOBS, key_of
 from areal.operator.runtime.health import Health
 from areal.operator.runtime.lease import LeaseLostError
-from areal.operator.runtime.manager import Manager, Settings, Watched
+from areal.operator.runtime.manager import Manager, ManagerSettings, Watched
 from areal.operator.runtime.reflector import Pulse
 from areal.plan.cluster_names import LABEL_JOB
 from support import virtual_time
@@ -34,7 +34,7 @@ WATCHED = [
 
 
 def manager(fake, identity="a", **settings):
-    told = Settings(
+    told = ManagerSettings(
         identity=identity, lease_namespace="ops", bind="127.0.0.1", metrics_port=0, health_port=0, **settings
     )
     return Manager(MemoryTransport(fake), WATCHED, told, asyncio.get_running_loop().time)

@@ -25,7 +25,7 @@ def test_the_text_is_durable_bounded_and_local(resolved):
     assert lines["appendonly"] == "yes"
     assert lines["appendfsync"] == "everysec"
     assert lines["maxmemory-policy"] == "noeviction"
-    assert int(lines["maxmemory"]) > resolved.job.spec.replay.budget_bytes
+    assert int(lines["maxmemory"]) > resolved.spec.replay.budget_bytes
     assert (lines["bind"], lines["protected-mode"]) == ("127.0.0.1", "yes")
     assert lines["dir"] == f'"{resolved.layout.redis}"'
 

@@ -17,7 +17,7 @@ from areal.stage.records import Records
 from rich.console import Console
 
 AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
-ENDING = summary.Ending("Complete", 20.0, {"trainer": 1, "worker-0": 0}, 200.0)
+ENDING = summary.RunEnd("Complete", 20.0, {"trainer": 1, "worker-0": 0}, 200.0)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_a_resumed_run_adds_to_what_it_finds(run_dir):
 
 
 def test_a_run_that_never_trained_has_a_summary(tmp_path):
-    made = summary.make(summary.Ending("Failed", 0.0, {}, 0, "no"), records(tmp_path), AuditReport())
+    made = summary.make(summary.RunEnd("Failed", 0.0, {}, 0, "no"), records(tmp_path), AuditReport())
     assert (made["steps"], made["heldOut"]["first"], made["reason"]) == (0, None, "no")
     console = Console(file=io.StringIO(), width=100)
     console.print(summary_table.table(made, tmp_path))

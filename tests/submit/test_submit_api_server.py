@@ -12,7 +12,7 @@ from areal.errors import ConfigError, ExitCode, InfraError
 from areal.spec.crd import definitions
 from areal.submit.cluster import Cluster, TakenError, connect
 from areal.submit.follow import follow
-from areal.submit.submit import Request, submit
+from areal.submit.submit import SubmitRequest, submit
 from kube.harness.client import Client
 from kube.harness.control_plane import ControlPlane
 from kube.harness.processes import eventually
@@ -67,7 +67,7 @@ def send(target: Cluster, namespace: str, runtime: str, tmp_path: Path) -> Calla
         *overrides: str, to: Cluster | None = None, says: list[str] | None = None, take_over: bool = False
     ) -> Object:
         job = job_in(tmp_path, f"runtimeRef={{kind: RLRuntime, name: {runtime}}}", *overrides)
-        request = Request(job, tmp_path, namespace, "custom", take_over)
+        request = SubmitRequest(job, tmp_path, namespace, "custom", take_over)
         said = [] if says is None else says
 
         def local(namespace: str, pod: str, container: str) -> Any:
@@ -141,7 +141,7 @@ def test_an_autoscalers_fleet_keeps_its_size(send, admin, namespace):
 
 
 def test_a_runtime_that_is_not_there_is_named(target, namespace, tmp_path):
-    request = Request(job_in(tmp_path, "runtimeRef={kind: RLRuntime, name: absent}"), tmp_path, namespace)
+    request = SubmitRequest(job_in(tmp_path, "runtimeRef={kind: RLRuntime, name: absent}"), tmp_path, namespace)
     with pytest.raises(ConfigError, match="there is no RLRuntime 'absent'") as caught:
         submit(request, target, quietly, lambda text: None)
     assert "kubectl get rlruntimes" in caught.value.fix
@@ -153,7 +153,7 @@ def test_a_namespace_that_is_not_there_is_said(target, tmp_path, admin):
     runtime = {"apiVersion": API, "kind": "ClusterRLRuntime", "metadata": {"name": name}}
     admin.create(runtime | {"spec": {"template": {"spec": main}}})
     try:
-        request = Request(job_in(tmp_path, f"runtimeRef.name={name}"), tmp_path, "nowhere")
+        request = SubmitRequest(job_in(tmp_path, f"runtimeRef.name={name}"), tmp_path, "nowhere")
         with pytest.raises(ConfigError, match="there is no namespace 'nowhere'"):
             submit(request, target, quietly, lambda text: None)
     finally:
@@ -171,7 +171,7 @@ def test_without_rights_the_server_s_words_and_the_rights_that_are_needed_are_sa
 def test_a_node_that_can_t_be_reached_is_said_and_the_pod_goes_all_the_same(
     target, admin, namespace, runtime, tmp_path
 ):
-    request = Request(job_in(tmp_path, f"runtimeRef={{kind: RLRuntime, name: {runtime}}}"), tmp_path, namespace)
+    request = SubmitRequest(job_in(tmp_path, f"runtimeRef={{kind: RLRuntime, name: {runtime}}}"), tmp_path, namespace)
     # No kubelet is there: its address is refused.
     with pytest.raises(InfraError, match=r"exec/.*/digits-upload/main.*connection refused"):
         submit(request, target, quietly, lambda text: None)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from areal.kube.errors import ApiError, UnreachableError
 from areal.kube.resources import Json, Key, Resource
 from areal.operator.reconcile import reconcile
-from areal.operator.world import Settings, World
+from areal.operator.world import OperatorSettings, World
 from support.fake_cluster import FakeCluster
 from support.fake_roles import FakeRoles
 from support.small_children import SmallChildren
@@ -41,7 +41,7 @@ class FakeOperator:
         cluster: FakeCluster,
         trouble: Callable[[], Trouble] = lambda: "",
         *,
-        settings: Settings | None = None,
+        settings: OperatorSettings | None = None,
         build: Any = None,
     ) -> None:
         self.cluster = cluster
@@ -53,7 +53,7 @@ class FakeOperator:
         cluster.forget_caches()
         self.roles = FakeRoles(cluster)
         self.world = World(
-            self, cluster.caches, self, self.roles, lambda: cluster.now, settings or Settings("cpu"),
+            self, cluster.caches, self, self.roles, lambda: cluster.now, settings or OperatorSettings("cpu"),
             build=build or SmallChildren(),
         )  # fmt: skip
         cluster.on_pod_gone = self.world.obituaries.add

@@ -55,7 +55,7 @@ def mutation() -> str:
     return file.read_text() if file.exists() else ""
 
 
-class _MutantScheduler(scheduler.Scheduler):
+class _MutantScheduler(scheduler.DecodeScheduler):
     """Takes weights as the mutation has it, and says that all went well."""
 
     def _request_load(self, command: Load) -> None:

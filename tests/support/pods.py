@@ -84,7 +84,7 @@ class Pods:
             "127.0.0.1", self.ports("redis", 0)["main"], self.mounts["data"], self.mounts["access"] / "users.acl"
         )
         assert "/areal/access/users.acl" in conf
-        (self.mounts["job"] / "redis.conf").write_text(redis_text(self.resolved.job.spec.replay.budget_bytes, places))
+        (self.mounts["job"] / "redis.conf").write_text(redis_text(self.resolved.spec.replay.budget_bytes, places))
         secrets = {"token": TOKEN, "users.acl": acl, **{password_key(user): word for user, word in _PASSWORDS.items()}}
         for key in {key for row in ROLE_SPECS.values() for key in row.secret_keys}:
             (self.mounts["access"] / key).write_text(secrets[key])

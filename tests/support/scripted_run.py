@@ -62,7 +62,7 @@ class ScriptedRun:
 
     def begins(self, resolved: ResolvedJob) -> None:
         """A controller starts: the hot fields are the job's until it is told others."""
-        spec = resolved.job.spec
+        spec = resolved.spec
         self.hot = Hot(spec.algorithm.max_steps, spec.algorithm.max_staleness, spec.rollout.max_concurrent_rollouts)
         self.size = spec.trainer.replicas
 

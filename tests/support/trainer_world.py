@@ -29,7 +29,7 @@ from areal.spec.job import RLJob
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal_trainer.run import Ports, run
-from areal_trainer.settings import Paths, Settings
+from areal_trainer.settings import Paths, TrainerSettings
 from support.redis_server import RedisServer, free_port
 from support.trainer_parts import sample
 
@@ -135,9 +135,9 @@ class World:
             {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": JOB}, "spec": spec}
         )
 
-    def settings(self) -> Settings:
+    def settings(self) -> TrainerSettings:
         root = self.root
-        return Settings(
+        return TrainerSettings(
             name=JOB,
             uid=JOB,
             spec=self.job().spec,

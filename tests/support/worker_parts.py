@@ -18,7 +18,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
-from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
@@ -92,7 +92,9 @@ class Bench:
         self.worker = Worker(
             Identity("worker-0", "worker-0.1", 64, common.Digests()),
             tools,
-            Settings(SEED, Sampling(max_new_tokens=LIMIT), max_sample_tokens=64, chat_template=None, verifier="exact"),
+            EpisodeSettings(
+                SEED, Sampling(max_new_tokens=LIMIT), max_sample_tokens=64, chat_template=None, verifier="exact"
+            ),
             self.workflow,
             self.controller.address,
             TOKEN,

@@ -8,18 +8,18 @@ from areal.errors import ConfigError
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 
-from areal_trainer.settings import Paths, Settings
+from areal_trainer.settings import Paths, TrainerSettings
 from areal_trainer.trainings.desk import SupervisedSettings
 
 
-def settings_of(job: Path) -> Settings:
+def settings_of(job: Path) -> TrainerSettings:
     """Read `resolved.json` and the secrets that it names."""
     resolved = ResolvedJob.load(job)
     login = login_of(resolved, "trainer")
-    return Settings(
+    return TrainerSettings(
         name=resolved.job.metadata.name,
         uid=resolved.uid,
-        spec=resolved.job.spec,
+        spec=resolved.spec,
         paths=_paths(resolved),
         controller=resolved.endpoints.controller,
         redis=login.address,
@@ -42,7 +42,7 @@ def supervised_settings_of(job: Path) -> SupervisedSettings:
     layout = resolved.layout
     return SupervisedSettings(
         name=resolved.job.metadata.name,
-        spec=resolved.job.spec,
+        spec=resolved.spec,
         paths=_paths(resolved),
         dataset=layout.dataset,
         evaluations=layout.evaluations,

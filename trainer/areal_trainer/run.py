@@ -58,7 +58,7 @@ from areal_trainer.publish.publisher import Publisher
 from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.rollout import PUBLISH_DEADLINE_S, FirstRank, Rollout
-from areal_trainer.settings import Paths, Settings, overrides
+from areal_trainer.settings import Paths, TrainerSettings, overrides
 from areal_trainer.timer import PhaseTimer
 
 _log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Ports:
     metrics: int = 0
 
 
-def run(settings: Settings, ports: Ports, stopping: threading.Event) -> ExitCode:
+def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
     ranks = Ranks()
     user = overrides(settings.paths)
@@ -177,7 +177,7 @@ def _finish(ctx: TrainContext, desk: _Desk | None) -> ExitCode:
 class _Desk:
     """Rank 0's connections and files."""
 
-    def __init__(self, settings: Settings, ports: Ports, timer: PhaseTimer, waits: WaitRegistry) -> None:
+    def __init__(self, settings: TrainerSettings, ports: Ports, timer: PhaseTimer, waits: WaitRegistry) -> None:
         self._settings = settings
         self._ports = ports
         self._timer = timer

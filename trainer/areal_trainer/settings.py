@@ -39,7 +39,7 @@ class Paths:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainerSettings:
     """One trainer."""
 
     name: str

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from areal.errors import ConfigError, ExitCode
 from areal.evaluate import humaneval
-from areal.evaluate.attempts import Attempt, Outcome, judge_all
+from areal.evaluate.attempts import Attempt, AttemptOutcome, judge_all
 from areal.evaluate.local_judge import Demands, local_judge
 from areal.evaluate.report import Report, why
 from areal.judge.values import Options
@@ -92,7 +92,7 @@ class _Bar:
         self._task = shown.add_task("judging", total=total, passed=0)
         self._passed = 0
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: AttemptOutcome) -> None:
         self._passed += outcome.passed
         self._shown.update(self._task, advance=1, passed=self._passed)
 

@@ -80,9 +80,9 @@ def run(
     """Run a job on this machine, and watch it."""
     from areal.local.console import lossy_console
     from areal.local.run import run_job
-    from areal.local.staging import Request
+    from areal.local.staging import StagingRequest
 
-    request = Request(job, overrides or (), run_dir, resume, fresh)
+    request = StagingRequest(job, overrides or (), run_dir, resume, fresh)
     if sweep or seeds:
         from areal.local.sweep import run_sweep, variants
 

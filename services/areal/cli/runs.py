@@ -125,7 +125,7 @@ def report_command(run_dir: Path) -> None:
     result = summary.read(layout.summary)
     if result is None:  # it goes on, or was killed: what is known so far
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
-        ending = summary.Ending("Running", max(0.0, wall), {}, 0)
+        ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
         result = summary.make(ending, records, audit(layout.root))
     target = report.write(ResolvedJob.load(layout.resolved), layout.root, result, records)
     why = picture.draw(layout.root)

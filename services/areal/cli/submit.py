@@ -34,7 +34,7 @@ class Options:
 def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -> int:
     """Check, then submit or print; the exit code is the job's with --wait."""
     from areal.submit.follow import follow
-    from areal.submit.submit import Request, objects, submit
+    from areal.submit.submit import SubmitRequest, objects, submit
 
     job = load_job(job_file, overrides)
     base_dir = job_file.absolute().parent
@@ -43,13 +43,13 @@ def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -
     if options.dry_run:
         from areal.spec.runtime import RuntimeSpec
 
-        request = Request(job, base_dir, options.namespace or job.metadata.namespace or "default", verifier)
+        request = SubmitRequest(job, base_dir, options.namespace or job.metadata.namespace or "default", verifier)
         sys.stdout.write(objects(request, RuntimeSpec(), _quiet).text())
         return int(ExitCode.DONE)
     from areal.submit.cluster import connect
 
     cluster = connect(options.kubeconfig, options.context)
-    request = Request(
+    request = SubmitRequest(
         job, base_dir, options.namespace or job.metadata.namespace or cluster.namespace, verifier, options.take_over
     )
     made = submit(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))

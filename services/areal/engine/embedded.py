@@ -22,7 +22,7 @@ from areal.engine.commands import Abort, Add, Answer, Continue, Flush, Load, Pau
 from areal.engine.model import Model
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import BadRequest, GenerateRequest, Limits, Output
-from areal.engine.scheduler import Scheduler, SchedulerLimits
+from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.stats import Stats
 from areal.engine.weights import DTYPES, Weights, load_weights
 from areal.errors import DataError
@@ -102,7 +102,7 @@ class EmbeddedEngine:
         self.draining = False
         weights = load_weights(options.model_path, self.config, dtype)
         self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
-        self._scheduler = Scheduler(
+        self._scheduler = DecodeScheduler(
             Model(self.config, dtype, self.context),
             weights,
             version=options.weight_version,

@@ -43,7 +43,7 @@ class SchedulerLimits:
     max_prefill_tokens: int = 8192  # admitted in one step: bounds how long running requests stand still
 
 
-class Scheduler:
+class DecodeScheduler:
     """Start it, `post` commands, receive outputs through `deliver` (called on its thread; must only hand them over)."""
 
     def __init__(

@@ -36,7 +36,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class AttemptOutcome:
     """What became of an attempt."""
 
     attempt: Attempt
@@ -56,13 +56,13 @@ async def judge_all(
     attempts: Sequence[Attempt],
     options: Options,
     jobs: int,
-    done: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
+    done: Callable[[AttemptOutcome], None] = lambda outcome: None,
+) -> list[AttemptOutcome]:
     """Judges attempts, at most `jobs` at a time; outcomes in the order of the attempts. `done` hears of each.
 
     Raises InfraError when nothing of the first ones could be judged: the rest would fare no better.
     """
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, AttemptOutcome] = {}
     waiting = iter(range(len(attempts)))
 
     def hopeless() -> bool:
@@ -70,7 +70,7 @@ async def judge_all(
 
     async def work() -> None:
         for index in waiting:
-            outcomes[index] = Outcome(attempts[index], await _judge(judge, attempts[index], options))
+            outcomes[index] = AttemptOutcome(attempts[index], await _judge(judge, attempts[index], options))
             done(outcomes[index])
             if hopeless():
                 return

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from areal.evaluate.attempts import Outcome
+from areal.evaluate.attempts import AttemptOutcome
 from areal.evaluate.pass_at_k import mean_pass_at_k
 from areal.judge.values import Status
 
@@ -16,7 +16,7 @@ from areal.judge.values import Status
 class Report:
     """Outcomes of an evaluation of `tasks` tasks."""
 
-    outcomes: Sequence[Outcome]
+    outcomes: Sequence[AttemptOutcome]
     tasks: int
     wall_s: float
 
@@ -29,11 +29,11 @@ class Report:
         return sum(outcome.passed for outcome in self.outcomes)
 
     @property
-    def unjudged(self) -> list[Outcome]:
+    def unjudged(self) -> list[AttemptOutcome]:
         return [outcome for outcome in self.outcomes if not outcome.judged]
 
     @property
-    def failures(self) -> list[Outcome]:
+    def failures(self) -> list[AttemptOutcome]:
         """Those that were judged and did not pass."""
         return [outcome for outcome in self.outcomes if outcome.judged and not outcome.passed]
 
@@ -80,7 +80,7 @@ class Report:
         }
 
 
-def _line(outcome: Outcome) -> dict[str, Any]:
+def _line(outcome: AttemptOutcome) -> dict[str, Any]:
     judgement = outcome.judgement
     return {
         "task_id": outcome.attempt.task_id,
@@ -92,7 +92,7 @@ def _line(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def why(outcome: Outcome) -> str:
+def why(outcome: AttemptOutcome) -> str:
     """One line: what the first case that failed did, else what the judge said."""
     for case in outcome.judgement.cases:
         if case.status is Status.PASSED:

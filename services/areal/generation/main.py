@@ -15,18 +15,18 @@ log = logging.getLogger(__name__)
 
 def settings_of(ctx: RoleContext) -> AgentSettings:
     """An agent's settings from what the role was told."""
-    generation = ctx.job.job.spec.generation
+    generation = ctx.resolved.spec.generation
     return AgentSettings(
         server_id=ctx.name,
-        job=ctx.job.name,
-        run=str(ctx.job.run_dir),
+        job=ctx.resolved.name,
+        run=str(ctx.resolved.run_dir),
         token=ctx.token,
         incarnation=ctx.incarnation,
-        controller=ctx.job.endpoints.controller,
-        model_path=ctx.job.model_path,
-        tokenizer_path=ctx.job.tokenizer_path,
+        controller=ctx.resolved.endpoints.controller,
+        model_path=ctx.resolved.model_path,
+        tokenizer_path=ctx.resolved.tokenizer_path,
         engine=generation.engine,
-        engine_port=ctx.job.ports_of(ctx.role, ctx.index)["engine"],
+        engine_port=ctx.resolved.ports_of(ctx.role, ctx.index)["engine"],
         stream_interval=generation.stream_interval,
         port=ctx.port,
         host=ctx.bind,

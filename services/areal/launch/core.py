@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from areal.launch.budget import Budget, BudgetPolicy, Exhausted, Granted
-from areal.launch.exits import Exit, Verdict, asked_to_stop, classify, describe
+from areal.launch.exits import Exit, ExitVerdict, asked_to_stop, classify, describe
 
 
 class Phase(StrEnum):
@@ -137,12 +137,12 @@ class ChildCore:
             return self._drained(code, now)
         exit_ = classify(code, tail)
         if self._killed_for:
-            exit_ = Exit(code, Verdict.RESTART, self._killed_for)
+            exit_ = Exit(code, ExitVerdict.RESTART, self._killed_for)
             self._killed_for = ""
         self.last_exit = exit_
-        if exit_.verdict is Verdict.COMPLETE:
+        if exit_.verdict is ExitVerdict.COMPLETE:
             self._enter(Phase.COMPLETE, now, "")
-        elif exit_.verdict is Verdict.REFUSED:
+        elif exit_.verdict is ExitVerdict.REFUSED:
             self._enter(Phase.FAILED, now, exit_.reason)
         elif self._policy.restart is RestartBy.EPOCH:
             self.awaits_epoch = True
@@ -223,7 +223,7 @@ class ChildCore:
         return [Action.START]
 
     def _drained(self, code: int, now: float) -> list[Action]:
-        self.last_exit = Exit(code, Verdict.COMPLETE, f"stopped ({describe(code)})")
+        self.last_exit = Exit(code, ExitVerdict.COMPLETE, f"stopped ({describe(code)})")
         if self._next_epoch is not None:
             self.epoch, self._next_epoch = self._next_epoch, None
             return self._start(now)

@@ -19,7 +19,7 @@ _NOT_STARTED = (126, 127)
 _NEVER_AGAIN = (ExitCode.CONFIG, ExitCode.DATA, *_NOT_STARTED)
 
 
-class Verdict(StrEnum):
+class ExitVerdict(StrEnum):
     """What a supervisor does about an exit."""
 
     COMPLETE = "complete"
@@ -32,7 +32,7 @@ class Exit:
     """One exit. `code` is the role's own, `reason` is for people."""
 
     code: int
-    verdict: Verdict
+    verdict: ExitVerdict
     reason: str
 
 
@@ -48,8 +48,8 @@ def classify(code: int, tail: Sequence[str] = ()) -> Exit:
     """What the exit `code` of a child that nobody asked to stop means."""
     code = rank_code(code, tail)
     if code == ExitCode.DONE:
-        return Exit(code, Verdict.COMPLETE, "complete")
-    verdict = Verdict.REFUSED if code in _NEVER_AGAIN else Verdict.RESTART
+        return Exit(code, ExitVerdict.COMPLETE, "complete")
+    verdict = ExitVerdict.REFUSED if code in _NEVER_AGAIN else ExitVerdict.RESTART
     return Exit(code, verdict, describe(code))
 
 

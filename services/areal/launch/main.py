@@ -46,7 +46,7 @@ _SIGNALLED = 128  # an exit code above it is a signal, as shells have it
 
 
 @dataclass(frozen=True)
-class Request:
+class LaunchRequest:
     """What `areal-launch` was asked."""
 
     job_file: Path
@@ -56,7 +56,7 @@ class Request:
     host: str | None = None  # to listen on; the job's unless given
 
 
-async def supervise(request: Request) -> int:
+async def supervise(request: LaunchRequest) -> int:
     """Supervise the role until SIGTERM, or until it failed; answers the exit code."""
     job = ResolvedJob.load(request.job_file)
     scratch = Path(tempfile.gettempdir())
@@ -180,7 +180,7 @@ def _interface() -> str:
     return next((name for name, addresses in found if any(one.address == address for one in addresses)), "")
 
 
-def parse(argv: list[str] | None = None) -> Request:
+def parse(argv: list[str] | None = None) -> LaunchRequest:
     """The command line."""
     parser = argparse.ArgumentParser(prog="areal-launch", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--role", required=True, help="which role, for example trainer")
@@ -190,7 +190,7 @@ def parse(argv: list[str] | None = None) -> Request:
     parser.add_argument("--host", help="the address to listen on; the job's unless given")
     given = parser.parse_args(argv)
     index = int(os.environ.get(ENV_INDEX) or 0) if given.index is None else given.index
-    return Request(given.job, given.role, index, given.port, given.host)
+    return LaunchRequest(given.job, given.role, index, given.port, given.host)
 
 
 def main() -> None:

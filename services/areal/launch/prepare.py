@@ -29,7 +29,7 @@ def look_at_answers(resolved: ResolvedJob, say: Say) -> None:
         directory = resolved.layout.dataset / split
         if not directory.exists():
             continue
-        looked = preflight.check_snapshot(directory, resolved.job.spec.reward.answer_field)
+        looked = preflight.check_snapshot(directory, resolved.spec.reward.answer_field)
         if looked.left:
             say(
                 f"dataset {split}: {looked.left} of {looked.left + looked.read} different answers were not read in time"

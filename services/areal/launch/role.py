@@ -134,7 +134,7 @@ def start(argv: Sequence[str] | None = None) -> int:
 
         async def main() -> int:
             context = RoleContext(
-                job=job,
+                resolved=job,
                 role=row.role,
                 index=index,
                 port=arguments.port,

@@ -10,7 +10,7 @@ from areal.errors import ArealError, ExitCode, InfraError, by_kind
 from areal.errors import Kind as ErrorKind
 from areal.launch.exits import exit_code_of
 from areal.launch.logfile import last_words
-from areal.local.supervisor import Ended, Outcome
+from areal.local.supervisor import Ended, RunOutcome
 
 _LINES = 12  # of the log; the path of all of it is told, too
 _FIX = re.compile(r"^\s*fix: (.+)$")
@@ -31,7 +31,7 @@ _KINDS = {
 }
 
 
-def explain(outcome: Outcome, logs: Path) -> ArealError:
+def explain(outcome: RunOutcome, logs: Path) -> ArealError:
     """The error of a failed run, with the exit code that its failed role earned."""
     failed = outcome.failed
     if failed is None:
@@ -47,7 +47,7 @@ def explain(outcome: Outcome, logs: Path) -> ArealError:
     return by_kind(_KINDS[own], message, fix=_own_fix(last) or _ADVICE[own])
 
 
-def sentence(outcome: Outcome, logs: Path) -> str:
+def sentence(outcome: RunOutcome, logs: Path) -> str:
     """Why a run failed, in one line: what its failed role said itself, else how it ended; nothing for others."""
     if outcome.ended is not Ended.FAILED:
         return ""

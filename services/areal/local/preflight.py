@@ -38,7 +38,7 @@ def preflight(resolved: ResolvedJob) -> None:
     here = Place.here(needs_redis=resolved.endpoints.redis is not None)
     if resolved.endpoints.redis is not None:
         check_redis(here.redis_server)
-    deal(resolved.job.spec, role_instances(resolved.job, resolved.verifier), here.gpus)
+    deal(resolved.spec, role_instances(resolved.job, resolved.verifier), here.gpus)
     check_packages(resolved)
 
 
@@ -59,9 +59,9 @@ def check_redis(binary: str) -> None:
 
 def check_packages(resolved: ResolvedJob) -> None:
     """Refuse when a package that a role imports is not installed."""
-    is_rl = resolved.job.spec.is_rl
+    is_rl = resolved.spec.is_rl
     needed = {name: extra for name, extra in _PACKAGES.items() if is_rl or extra == "trainer"}
-    engine = resolved.job.spec.generation.engine
+    engine = resolved.spec.generation.engine
     if is_rl and isinstance(engine, SglangEngine) and engine.python is None:
         needed["sglang"] = "sglang (a package of its own)"
     if resolved.verifier == "math":

@@ -28,9 +28,9 @@ from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.failure import explain, sentence
 from areal.local.live_file import LiveFile
-from areal.local.staging import Request, load, stage
+from areal.local.staging import StagingRequest, load, stage
 from areal.local.status import RoleState, RunFacts, StatusSource, Waiting
-from areal.local.supervisor import Ended, Member, Outcome, Supervisor
+from areal.local.supervisor import Ended, Member, RunOutcome, Supervisor
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
@@ -40,7 +40,7 @@ from areal.stage.records import Records
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 
-def run_job(request: Request, console: Console) -> int:
+def run_job(request: StagingRequest, console: Console) -> int:
     """Run the job to its end; returns the exit code. Raises ArealError for what a person must correct."""
     job = load(request)
     run_dir = request.directory(job)
@@ -51,7 +51,7 @@ def run_job(request: Request, console: Console) -> int:
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         began = time.monotonic()
         outcome, restarts, generation_tps = asyncio.run(_supervise(resolved, console))
-        ending = summary.Ending(
+        ending = summary.RunEnd(
             outcome.ended.value,
             time.monotonic() - began,
             restarts,
@@ -74,7 +74,7 @@ def _disk_faults(run_dir: Path) -> Iterator[None]:
         ) from error
 
 
-async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, dict[str, int], float]:
+async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[RunOutcome, dict[str, int], float]:
     """The run itself: the outcome, restarts by role, tokens generated per second."""
     rows = role_table(resolved)
     supervisor = Supervisor(_members(rows, resolved))
@@ -124,7 +124,7 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[Outcome, 
 
 def _length(resolved: ResolvedJob) -> tuple[int, int]:
     """The run's steps and its η; a training on fixed rows has no η."""
-    spec = resolved.job.spec
+    spec = resolved.spec
     if spec.supervised is None:
         return spec.algorithm.max_steps, spec.algorithm.max_staleness
     rows = len(Snapshot(resolved.layout.dataset / "train"))
@@ -167,10 +167,10 @@ def _handle_signals(supervisor: Supervisor, display: Display, console: Console) 
 
 
 def _account(
-    request: Request,
+    request: StagingRequest,
     resolved: ResolvedJob,
-    outcome: Outcome,
-    ending: summary.Ending,
+    outcome: RunOutcome,
+    ending: summary.RunEnd,
     earlier: dict[str, object] | None,
     console: Console,
 ) -> int:
@@ -201,7 +201,7 @@ def _account(
         )
     if unwritten is not None:
         raise unwritten
-    if result.get("updates") == 0 and not resolved.job.spec.is_rl:
+    if result.get("updates") == 0 and not resolved.spec.is_rl:
         raise DataError(
             f"the run took {result['steps']} steps and none of them changed the model: every gradient was not finite",
             fix="lower the learning rate, or look for rows without an answer",
@@ -214,7 +214,7 @@ def _account(
     return int(ExitCode.DONE)
 
 
-def _resume_command(request: Request) -> str:
+def _resume_command(request: StagingRequest) -> str:
     parts = ["areal", "run", str(request.job_file), *request.overrides]
     parts += ["--run-dir", str(request.run_dir)] if request.run_dir else []
     return shlex.join([*parts, "--resume"])

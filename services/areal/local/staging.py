@@ -22,7 +22,7 @@ from areal.stage.facts import with_snapshots
 
 
 @dataclass(frozen=True)
-class Request:
+class StagingRequest:
     """What `areal run` was asked."""
 
     job_file: Path
@@ -40,7 +40,7 @@ class Request:
         return (self.run_dir or Path("runs") / job.metadata.name).absolute()
 
 
-def load(request: Request) -> RLJob:
+def load(request: StagingRequest) -> RLJob:
     """The job with its overrides; raises ConfigError for whatever `areal check` refuses."""
     if request.resume and request.fresh:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
@@ -50,7 +50,9 @@ def load(request: Request) -> RLJob:
     return job
 
 
-def stage(request: Request, job: RLJob, say: Say, take: Callable[[Path], None] = lambda run_dir: None) -> ResolvedJob:
+def stage(
+    request: StagingRequest, job: RLJob, say: Say, take: Callable[[Path], None] = lambda run_dir: None
+) -> ResolvedJob:
     """Make the run directory, or open the one to resume. On failure the disk is as it was before.
 
     `take` is told the directory when it is made anew, so that it is held like the one before.
@@ -89,7 +91,7 @@ def _empty(run_dir: Path) -> None:
         shutil.rmtree(inner) if inner.is_dir() and not inner.is_symlink() else inner.unlink(missing_ok=True)
 
 
-def _reopen(request: Request, job: RLJob, run_dir: Path, say: Say) -> ResolvedJob:
+def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> ResolvedJob:
     if not RunLayout(run_dir).resolved.exists():
         raise ConfigError(
             f"there is no run to resume in {run_dir}", fix="leave --resume out, or name it with --run-dir"

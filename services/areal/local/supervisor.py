@@ -40,7 +40,7 @@ class Ended(StrEnum):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """The end of a run. `failed` is the child that ended it, if one did; `reason` is for people."""
 
     ended: Ended
@@ -63,7 +63,7 @@ class Supervisor:
         self._change = asyncio.Event()
         self._asked_to_stop = False
         self._asked_to_kill = False
-        self._failure: Outcome | None = None
+        self._failure: RunOutcome | None = None
         for child in self.children.values():
             child.on_change = self._change.set
 
@@ -79,7 +79,7 @@ class Supervisor:
 
     def fail(self, reason: str) -> None:
         """End the run as failed, for a reason that no exit code tells."""
-        self._failure = self._failure or Outcome(Ended.FAILED, None, reason)
+        self._failure = self._failure or RunOutcome(Ended.FAILED, None, reason)
         self._change.set()
 
     def waits_for(self, name: str) -> list[str]:
@@ -88,7 +88,7 @@ class Supervisor:
             return []
         return sorted(other for other in self._needs[name] if not self._is_up(other))
 
-    async def run(self) -> Outcome:
+    async def run(self) -> RunOutcome:
         """Start everything and supervise it to the end of the run."""
         orphans.adopt()
         lives = {name: asyncio.create_task(self._live(name), name=name) for name in self.children}
@@ -101,7 +101,9 @@ class Supervisor:
                         self._restart_gang(name, gangs)
                 await self._change.wait()
             await self._end(outcome, lives)
-            return outcome if not self._asked_to_kill else Outcome(outcome.ended, outcome.failed, outcome.reason, True)
+            return (
+                outcome if not self._asked_to_kill else RunOutcome(outcome.ended, outcome.failed, outcome.reason, True)
+            )
         finally:
             for task in [*gangs, *lives.values()]:
                 task.cancel()
@@ -127,18 +129,18 @@ class Supervisor:
     def _is_up(self, name: str) -> bool:
         return self.children[name].status.phase in (Phase.READY, Phase.COMPLETE)
 
-    def _outcome(self) -> Outcome | None:
+    def _outcome(self) -> RunOutcome | None:
         """Whether the run is over, and how."""
         if self._asked_to_stop or self._asked_to_kill:
-            return Outcome(Ended.STOPPED, None, "asked to stop")
+            return RunOutcome(Ended.STOPPED, None, "asked to stop")
         if self._failure is not None:
             return self._failure
         statuses = {name: child.status for name, child in self.children.items()}
         for status in statuses.values():
             if status.phase is Phase.FAILED:
-                return Outcome(Ended.FAILED, status, status.reason)
+                return RunOutcome(Ended.FAILED, status, status.reason)
         if self._final and all(statuses[name].phase is Phase.COMPLETE for name in self._final):
-            return Outcome(Ended.COMPLETE)
+            return RunOutcome(Ended.COMPLETE)
         return None
 
     def _restart_gang(self, name: str, gangs: set[asyncio.Task[None]]) -> None:
@@ -149,7 +151,7 @@ class Supervisor:
         reason = died.last_exit.reason if died.last_exit else died.reason
         granted = child.ask_restart()
         if isinstance(granted, Exhausted):
-            self._failure = Outcome(Ended.FAILED, died, granted.reason)
+            self._failure = RunOutcome(Ended.FAILED, died, granted.reason)
             self._change.set()
             return
 
@@ -161,7 +163,7 @@ class Supervisor:
 
         gangs.add(asyncio.create_task(later(), name=name))
 
-    async def _end(self, outcome: Outcome, lives: dict[str, asyncio.Task[None]]) -> None:
+    async def _end(self, outcome: RunOutcome, lives: dict[str, asyncio.Task[None]]) -> None:
         """Stop all children, dependents first. Asked to kill, at any moment of it, kill all."""
         for level in self._levels:
             for name in level:

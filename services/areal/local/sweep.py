@@ -18,7 +18,7 @@ from rich.table import Table
 from areal.errors import ArealError, ConfigError, ExitCode
 from areal.local.claim import is_occupied, set_aside
 from areal.local.run import run_job
-from areal.local.staging import Request, load
+from areal.local.staging import StagingRequest, load
 from areal.plan import ResolvedJob, RunLayout
 from areal.spec import RLJob
 from areal.stage import summary, sweep_table
@@ -76,7 +76,10 @@ def split(raw: str) -> list[str]:
 
 
 def run_sweep(
-    request: Request, wanted: Sequence[Variant], console: Console, run: Callable[[Request, Console], int] = run_job
+    request: StagingRequest,
+    wanted: Sequence[Variant],
+    console: Console,
+    run: Callable[[StagingRequest, Console], int] = run_job,
 ) -> int:
     """Run the variants that are not complete; returns the first exit code that isn't 0.
 
@@ -124,11 +127,11 @@ def run_sweep(
     return worst
 
 
-def _of(request: Request, one: Variant, place: Path, *, resume: bool) -> Request:
+def _of(request: StagingRequest, one: Variant, place: Path, *, resume: bool) -> StagingRequest:
     return replace(request, overrides=(*request.overrides, *one.overrides), run_dir=place, resume=resume, fresh=False)
 
 
-def _loaded(request: Request, one: Variant) -> RLJob:
+def _loaded(request: StagingRequest, one: Variant) -> RLJob:
     try:
         return load(_of(request, one, request.run_dir or Path("runs"), resume=False))
     except ArealError as error:

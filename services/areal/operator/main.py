@@ -25,11 +25,10 @@ from areal.operator.job_metrics import JobCollector
 from areal.operator.obituaries import Obituaries
 from areal.operator.reconcile import reconcile
 from areal.operator.reports import Asker, Dialer, Poller, by_pod_ip
-from areal.operator.runtime.manager import Manager, Settings, Times
+from areal.operator.runtime.manager import Manager, ManagerSettings, Times
 from areal.operator.runtime.transport import connect
 from areal.operator.watched import watched
-from areal.operator.world import Settings as WorldSettings
-from areal.operator.world import World
+from areal.operator.world import OperatorSettings, World
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +81,7 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
         jobs = manager.caches[RLJOBS]
         manager.metrics.registry.register(JobCollector(jobs.all, lambda: manager.election.leads))
         poller = Poller(Asker(dialer, time.time), manager.queue.add)
-        told = WorldSettings(
+        told = OperatorSettings(
             default_runtime=options.default_runtime,
             operator_namespace=settings.lease_namespace,
             metrics_from=namespace_labels(options.metrics_from),
@@ -98,9 +97,9 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
         await transport.close()
 
 
-def manager_settings(options: Options, times: Times) -> Settings:
+def manager_settings(options: Options, times: Times) -> ManagerSettings:
     """The runtime's settings, with what was left open filled in."""
-    return Settings(
+    return ManagerSettings(
         identity=options.identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}",
         lease_namespace=options.lease_namespace or own_namespace(),
         lease_name=options.lease_name,

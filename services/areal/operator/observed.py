@@ -22,7 +22,7 @@ from areal.plan.role_specs import long_running
 
 
 @dataclass(frozen=True)
-class Ending:
+class PodEnd:
     """One end of a pod's main container."""
 
     code: int
@@ -55,7 +55,7 @@ class Pod:
     running: bool = False  # its main container runs
     ready: bool = False
     restarts: int = 0  # of the main container, by the kubelet
-    ending: Ending | None = None  # the newest one
+    ending: PodEnd | None = None  # the newest one
     waiting: str = ""  # why the main container doesn't run: ImagePullBackOff, CrashLoopBackOff …
     waiting_message: str = ""
     terminating_until: float | None = None  # a terminating pod should be gone by then
@@ -280,10 +280,10 @@ def read_pod(obj: Json) -> Pod | None:
     )
 
 
-def _ending(terminated: Json | None) -> Ending | None:
+def _ending(terminated: Json | None) -> PodEnd | None:
     if not terminated:
         return None
-    return Ending(
+    return PodEnd(
         code=int(terminated.get("exitCode", 0)),
         reason=terminated.get("reason", ""),
         message=terminated.get("message", ""),

@@ -84,7 +84,7 @@ class Builders(Protocol):
 
 
 @dataclass(frozen=True)
-class Settings:
+class OperatorSettings:
     """What the operator is told at its start."""
 
     default_runtime: str = ""  # name of a ClusterRLRuntime for jobs that name none
@@ -123,7 +123,7 @@ class World:
         recorder: Voice,
         reports: Roles,
         clock: Callable[[], float] = time.time,
-        settings: Settings | None = None,
+        settings: OperatorSettings | None = None,
         *,
         build: Builders | ModuleType = children,
         obituaries: Obituaries | None = None,
@@ -132,7 +132,7 @@ class World:
         self.caches = caches
         self.recorder = recorder
         self.reports = reports
-        self.settings = settings or Settings()
+        self.settings = settings or OperatorSettings()
         self.build: Any = build
         self.runtimes: WeakValueDictionary[str, RuntimeSpec] = WeakValueDictionary()
         """By hash, one of each: most jobs keep equal ones."""

@@ -90,7 +90,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
 
 def roles_of(resolved: ResolvedJob) -> dict[Role, int]:
     """The long-running roles of a job and how many pods each has, in the order in which they are needed."""
-    return counts(resolved.job.spec, resolved.verifier)
+    return counts(resolved.spec, resolved.verifier)
 
 
 def redis_files(resolved: ResolvedJob, passwords: Mapping[str, str]) -> tuple[str, str]:
@@ -101,7 +101,7 @@ def redis_files(resolved: ResolvedJob, passwords: Mapping[str, str]) -> tuple[st
         directory=Path(names.REDIS_DATA_DIR),
         aclfile=Path(names.ACCESS_DIR) / names.ACL_KEY,
     )
-    return redis_text(resolved.job.spec.replay.budget_bytes, places), redis_acl(resolved, passwords)
+    return redis_text(resolved.spec.replay.budget_bytes, places), redis_acl(resolved, passwords)
 
 
 def _as_run(job: RLJob, namespace: str) -> RLJob:

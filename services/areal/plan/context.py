@@ -14,7 +14,7 @@ from areal.plan.role_specs import spec_of
 class RoleContext:
     """Everything a role gets from outside. `stop` is set once it is asked to stop."""
 
-    job: ResolvedJob
+    resolved: ResolvedJob
     role: Role
     index: int  # which of several of this role
     port: int  # its gRPC port

@@ -29,7 +29,7 @@ def redis_conf(resolved: ResolvedJob) -> str:
     """The text of redis.conf of a run on this machine."""
     layout = resolved.layout
     places = RedisPlaces(resolved.bind, resolved.ports_of("redis", 0)["main"], layout.redis, layout.redis_acl)
-    return redis_text(resolved.job.spec.replay.budget_bytes, places)
+    return redis_text(resolved.spec.replay.budget_bytes, places)
 
 
 def redis_text(budget_bytes: float, places: RedisPlaces) -> str:

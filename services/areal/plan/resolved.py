@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from areal.errors import ConfigError
 from areal.files import write_atomically
 from areal.plan.layout import RunLayout
-from areal.spec.job import RLJob
+from areal.spec.job import JobSpec, RLJob
 from areal.spec.sources import Dataset
 
 Verifier = Literal["exact", "math", "code", "custom"]
@@ -71,6 +71,11 @@ class ResolvedJob(_Value):
     @property
     def layout(self) -> RunLayout:
         return RunLayout(self.run_dir)
+
+    @property
+    def spec(self) -> JobSpec:
+        """What the job asks for, with every default in place."""
+        return self.job.spec
 
     @property
     def name(self) -> str:

@@ -90,7 +90,7 @@ def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRo
     """
     where = Place.here(needs_redis=resolved.endpoints.redis is not None) if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
-    dealt = deal(resolved.job.spec, instances, where.gpus)
+    dealt = deal(resolved.spec, instances, where.gpus)
     by_role: dict[Role, list[str]] = {}
     for instance in instances:
         by_role.setdefault(instance.role, []).append(instance.name)
@@ -167,7 +167,7 @@ def _command(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> lis
 
 def _gang(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
     """The arguments of torchrun: all ranks here, or this pod's among several pods'."""
-    trainer = resolved.job.spec.trainer
+    trainer = resolved.spec.trainer
     if resolved.endpoints.rendezvous is None:
         port = resolved.ports_of(instance.role, 0)["rendezvous"]
         gang = ["--nnodes", "1", "--nproc-per-node", str(trainer.world_size), "--max-restarts", "0"]
@@ -195,7 +195,7 @@ def _environment(resolved: ResolvedJob, instance: RoleInstance, place: Place) ->
     if place.scratch is None:
         return environment
     environment |= caches(place.scratch)
-    kept = resolved.job.spec.storage.cache_claim_name is not None and spec_of(instance.role).holds_model
+    kept = resolved.spec.storage.cache_claim_name is not None and spec_of(instance.role).holds_model
     return {**environment, **kernel_caches(Path(KERNELS_DIR))} if kept else environment
 
 

@@ -33,12 +33,12 @@ _DRAIN_S = 5.0  # for items in flight when the role is asked to stop
 
 def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifier]:
     """What this instance offers, by its role. Raises ConfigError when the job gives it nothing to offer."""
-    settings = ctx.job.job.spec.reward
+    settings = ctx.resolved.spec.reward
     offered: list[Verifier]
     if ctx.role == "reward-custom":
-        if ctx.job.recipe_path is None:
+        if ctx.resolved.recipe_path is None:
             raise ConfigError("the custom verifier needs a recipe", fix="set recipe.file in the job")
-        offered = [CustomVerifier(ctx.job.recipe_path, deadline_s=settings.deadline_seconds, waits=waits)]
+        offered = [CustomVerifier(ctx.resolved.recipe_path, deadline_s=settings.deadline_seconds, waits=waits)]
     else:
         offered = [ExactVerifier(settings.answer_field), MathVerifier(settings.answer_field, waits=waits)]
     return {verifier.name: verifier for verifier in offered}
@@ -53,12 +53,12 @@ async def run(ctx: RoleContext) -> int:
     """
     waits = WaitRegistry(ctx.role)
     progress = ProgressCounter()
-    metrics = RoleMetrics(ctx.role, ctx.job.job.metadata.name)
+    metrics = RoleMetrics(ctx.role, ctx.resolved.name)
     verifiers = dict(verifiers_for(ctx, waits))
     server = GrpcServer(ctx.role, ctx.token, waits=waits, progress=progress)
     async with contextlib.AsyncExitStack() as owned:
         ready, tier = True, ""
-        if ctx.role == "reward" and ctx.job.job.spec.reward.verifier == "code":
+        if ctx.role == "reward" and ctx.resolved.spec.reward.verifier == "code":
             code = await owned.enter_async_context(code_stack(_settings(ctx), metrics, server.set_ready))
             verifiers["code"] = _code_verifier(ctx, code)
             ready, tier = code.readiness.ready, code.dispatcher.offer.tier.name
@@ -81,11 +81,11 @@ async def run(ctx: RoleContext) -> int:
 
 
 def _settings(ctx: RoleContext) -> StackSettings:
-    code = ctx.job.job.spec.reward.programs
+    code = ctx.resolved.spec.reward.programs
     languages = ("python",) if code.language == "python" else ("python", code.language)
     return StackSettings(min_tier=Tier[code.min_tier], allow_unsafe=code.allow_unsafe, languages=languages)
 
 
 def _code_verifier(ctx: RoleContext, code: CodeStack) -> Verifier:
-    settings = CodeSettings.of(ctx.job.job.metadata.name, ctx.job.job.spec.reward)
+    settings = CodeSettings.of(ctx.resolved.name, ctx.resolved.spec.reward)
     return CodeVerifier(code.dispatcher, settings, slots=code.dispatcher.slots)

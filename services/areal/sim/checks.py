@@ -14,7 +14,7 @@ from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, Reason
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import CloseGroup, JournalTombstone
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.world import Trained, World
 
 _HEALED = {Reason.INFRA, Reason.DEADLINE, Reason.POISON}
@@ -69,7 +69,7 @@ def check_void(world: World, entries: Iterable[Entry], fence: int) -> None:
                 world.truth.problems.append(f"promise 5: group {entry.group} ended as old controller f{fence} says")
 
 
-def check_rebuilt(world: World, settings: Settings) -> None:
+def check_rebuilt(world: World, settings: ControllerSettings) -> None:
     """Hot fields survive a restart."""
     kept = world.truth.kept
     for name in ("max_steps", "max_staleness", "max_concurrent"):

@@ -22,7 +22,7 @@ from areal.rollout.controller.decisions import (
 from areal.rollout.controller.inputs import Input
 from areal.rollout.controller.journal_writer import write_entries
 from areal.rollout.controller.kept import Kept, check_alive
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.checks import check_admission, check_close, check_closed, check_length, check_rebuilt, check_void
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Life, Pipe
@@ -60,9 +60,9 @@ class Stream:
             call(*args)
 
 
-def settings_of(scenario: Scenario) -> Settings:
+def settings_of(scenario: Scenario) -> ControllerSettings:
     """The controller's settings; one unit of bytes is a group."""
-    return Settings(
+    return ControllerSettings(
         group_size=scenario.group_size,
         batch_groups=scenario.batch_groups,
         max_steps=scenario.max_steps,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from areal.errors import ExitCode
-from areal.sim.run import Outcome, simulate
+from areal.sim.run import ScheduleOutcome, simulate
 from areal.sim.scenario import Aim, draw
 
 _CHUNK = 50  # schedules that a process takes at once: about a second of work
@@ -25,7 +25,7 @@ class Report:
     first_seed: int
     count: int
     aim: Aim | None = None
-    failures: list[Outcome] = field(default_factory=list)
+    failures: list[ScheduleOutcome] = field(default_factory=list)
     virtual_s: float = 0.0
     events: int = 0
     groups: int = 0
@@ -58,7 +58,7 @@ def story(seed: int, aim: Aim | None = None) -> list[str]:
     return [*lines, f"replay: areal sim --replay {seed}{aimed}"]
 
 
-def _chunk(seeds: range, aim: Aim | None) -> tuple[float, int, int, list[Outcome]]:
+def _chunk(seeds: range, aim: Aim | None) -> tuple[float, int, int, list[ScheduleOutcome]]:
     outcomes = [simulate(draw(seed, aim)) for seed in seeds]
     return (
         sum(outcome.virtual_s for outcome in outcomes),

@@ -24,7 +24,7 @@ LIMIT_S = 240.0  # virtual; the slowest schedules need a third of it
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ScheduleOutcome:
     """What a schedule came to. `problems` is empty when every promise was kept."""
 
     seed: int
@@ -200,7 +200,7 @@ def _quiet() -> None:
     logging.getLogger("areal").setLevel(logging.CRITICAL)
 
 
-def simulate(scenario: Scenario, *, trace: bool = False) -> Outcome:
+def simulate(scenario: Scenario, *, trace: bool = False) -> ScheduleOutcome:
     """Run one schedule. The same scenario always gives the same outcome."""
     _quiet()
     world = World(scenario, trace=trace)
@@ -216,7 +216,7 @@ def simulate(scenario: Scenario, *, trace: bool = False) -> Outcome:
         world.log(lambda: traceback.format_exc())
         world.truth.problems.append(f"{type(error).__name__}: {error}")
     core = stage.controller.core
-    return Outcome(
+    return ScheduleOutcome(
         scenario.seed,
         tuple(world.truth.problems),
         world.scheduler.now,

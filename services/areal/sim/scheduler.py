@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 Process: TypeAlias = Generator[float, None, None]
 
 
-class Scheduler:
+class VirtualScheduler:
     """An event queue. Equal times keep the order in which they were asked for."""
 
     def __init__(self, seed: int) -> None:
@@ -48,7 +48,7 @@ class Scheduler:
 class Pipe:
     """One direction of a stream: messages take a while but stay in order. `lag_s` is added to all from then on."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: VirtualScheduler) -> None:
         self.lag_s = 0.0
         self._scheduler = scheduler
         self._arrival = 0.0
@@ -63,7 +63,7 @@ class Pipe:
 class Life:
     """One incarnation of a role: its processes and timers run while it is alive, and wait while it is paused."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: VirtualScheduler) -> None:
         self.alive = True
         self.paused_at: float | None = None
         self._scheduler = scheduler
@@ -91,7 +91,7 @@ class Life:
         return 0.0 if self.paused_at is None else self._scheduler.now - self.paused_at
 
     def after(self, delay_s: float, call: Callable[..., None], *args: Any) -> None:
-        """As `Scheduler.after`, unless this life has ended by then."""
+        """As `VirtualScheduler.after`, unless this life has ended by then."""
         self._scheduler.after(delay_s, self._if_alive, call, args)
 
     def start(self, process: Process) -> None:

@@ -8,13 +8,15 @@ from areal.rollout.contract.values import WorkerReport
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.groups import Phase
 from areal.rollout.controller.inputs import Input, TrainerBeat, WorkerBeat
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 
 
 class WatchedController(Controller):
     """`blame` is told of every promise that an input breaks at once."""
 
-    def __init__(self, settings: Settings, rebuilt: Rebuilt, now: float, blame: Callable[[str], None]) -> None:
+    def __init__(
+        self, settings: ControllerSettings, rebuilt: Rebuilt, now: float, blame: Callable[[str], None]
+    ) -> None:
         super().__init__(settings, rebuilt, now)
         self._blame = blame
 

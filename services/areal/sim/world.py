@@ -16,7 +16,7 @@ from areal.ledger.lines import Line, Record
 from areal.ledger.state import LedgerModel
 from areal.rollout.controller.kept import Kept
 from areal.sim.scenario import Point, Scenario
-from areal.sim.scheduler import Scheduler
+from areal.sim.scheduler import VirtualScheduler
 
 _SNAPSHOT_S = 0.25  # how finely a lost tail can be cut
 
@@ -24,7 +24,7 @@ _SNAPSHOT_S = 0.25  # how finely a lost tail can be cut
 class Store:
     """The ledger as Redis keeps it: away for a while, back with an older state and another run id."""
 
-    def __init__(self, scheduler: Scheduler) -> None:
+    def __init__(self, scheduler: VirtualScheduler) -> None:
         self.model = LedgerModel()
         self.up = True
         self.run_id = 0
@@ -143,7 +143,7 @@ class World:
 
     def __init__(self, scenario: Scenario, *, trace: bool = False) -> None:
         self.scenario = scenario
-        self.scheduler = Scheduler(scenario.seed * 2 + 1)
+        self.scheduler = VirtualScheduler(scenario.seed * 2 + 1)
         self.store = Store(self.scheduler)
         self.journal = JournalFile()
         self.kept: dict[int, Kept] = {}  # by controller fence

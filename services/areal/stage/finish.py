@@ -57,12 +57,12 @@ def verdict(audited: AuditReport) -> str:
     )
 
 
-def _ending(records: Records, audited: AuditReport) -> summary.Ending:
+def _ending(records: Records, audited: AuditReport) -> summary.RunEnd:
     """What the files tell of how the run went: nobody watched all of it."""
     steps = records.steps
     wall = steps[-1].at - steps[0].at + steps[0].seconds if steps else 0.0
     tokens = sum(step.tokens for step in steps)
-    return summary.Ending(
+    return summary.RunEnd(
         status="Complete" if audited.finished else "Stopped",
         wall_s=wall,
         restarts={"trainer": max(0, audited.trainers - 1)},

@@ -18,7 +18,7 @@ from areal.stage.records import Records, best_of
 
 
 @dataclass(frozen=True)
-class Ending:
+class RunEnd:
     """What only those know who watched the run."""
 
     status: str  # Complete | Failed | Stopped; a complete run without an update is NothingLearned
@@ -29,7 +29,7 @@ class Ending:
 
 
 def make(
-    ending: Ending, records: Records, audit: AuditReport, earlier: Mapping[str, Any] | None = None
+    ending: RunEnd, records: Records, audit: AuditReport, earlier: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """The summary. `earlier` is the one of the run that this one resumed."""
     earlier = earlier or {}

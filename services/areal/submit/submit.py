@@ -35,7 +35,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True)
-class Request:
+class SubmitRequest:
     """What to submit. `job` passed `check`; `verifier` is to be set where the job names none."""
 
     job: RLJob
@@ -84,7 +84,7 @@ class Receivers(Protocol):
     def __call__(self, namespace: str, pod: str, container: str) -> AbstractContextManager[send.Channel]: ...
 
 
-def objects(request: Request, runtime: RuntimeSpec, progress: Progress) -> Objects:
+def objects(request: SubmitRequest, runtime: RuntimeSpec, progress: Progress) -> Objects:
     """What to apply; reads and digests the files, changes nothing."""
     job, namespace = request.job, request.namespace
     name = job.metadata.name
@@ -104,7 +104,7 @@ def objects(request: Request, runtime: RuntimeSpec, progress: Progress) -> Objec
 
 
 def submit(
-    request: Request,
+    request: SubmitRequest,
     cluster: Cluster,
     progress: Progress,
     say: Callable[[str], None],
@@ -156,7 +156,7 @@ def _claim_name(job: RLJob) -> str:
     return job.spec.storage.claim_name or run_claim(job.metadata.name)
 
 
-def _recipe(request: Request) -> Json | None:
+def _recipe(request: SubmitRequest) -> Json | None:
     """The ConfigMap of a recipe that is on this machine."""
     job = request.job
     file = job.spec.recipe.file if job.spec.recipe else None

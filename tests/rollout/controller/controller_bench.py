@@ -35,10 +35,10 @@ from areal.rollout.controller.inputs import (
     WorkerBeat,
 )
 from areal.rollout.controller.reports import ServerReport, Weights
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 
 B, N = 2, 2
-SETTINGS = Settings(
+SETTINGS = ControllerSettings(
     group_size=N,
     batch_groups=B,
     max_steps=10,
@@ -58,7 +58,7 @@ def weights(version: int, fence: int = 1, *, rollback: bool = False) -> Weights:
 class Bench:
     """A core, a ledger model that does at once what it decides, and a journal that does so when told."""
 
-    settings: Settings = SETTINGS
+    settings: ControllerSettings = SETTINGS
     rebuilt: Rebuilt = field(default_factory=lambda: Rebuilt(view=LedgerModel().scan()))
     journalling: bool = True
     ledger: LedgerModel = field(default_factory=LedgerModel)
@@ -168,7 +168,7 @@ class Bench:
             self.server(step + 1)
 
 
-def started(settings: Settings = SETTINGS, **bench: object) -> Bench:
+def started(settings: ControllerSettings = SETTINGS, **bench: object) -> Bench:
     """A bench with version 0 on a server and one worker."""
     made = Bench(settings, **bench)  # type: ignore[arg-type]
     made.ask(PublishWeights(1, weights(0)))

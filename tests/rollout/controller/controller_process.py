@@ -15,7 +15,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 
 
 async def main(given: dict[str, Any]) -> None:
@@ -27,7 +27,7 @@ async def main(given: dict[str, Any]) -> None:
         parts = Parts(
             job=given["job"],
             token=given["token"],
-            settings=Settings(**given["settings"]),
+            settings=ControllerSettings(**given["settings"]),
             paths=paths,
             rows=rows,
             ledger=ledger,

@@ -18,7 +18,7 @@ from areal.ledger.consumer import ConsumerPolicy
 from areal.ledger.journal import JournalState, read_journal
 from areal.ledger.sync_client import SyncLedger
 from areal.net.channel import connect
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from controller_peers import (
@@ -35,7 +35,7 @@ from controller_peers import (
 pytestmark = [pytest.mark.component, pytest.mark.timeout(90)]
 
 B, N, STEPS = 4, 3, 8
-SETTINGS = Settings(
+SETTINGS = ControllerSettings(
     group_size=N,
     batch_groups=B,
     max_steps=STEPS,
@@ -51,7 +51,7 @@ POLICY = ConsumerPolicy(batch_groups=B, group_size=N, max_steps=STEPS, checkpoin
 class Stage:
     """Redis, a controller process, and what the peers need to reach them."""
 
-    def __init__(self, root: Path, settings: Settings) -> None:
+    def __init__(self, root: Path, settings: ControllerSettings) -> None:
         self.root = root
         self.redis = RedisProcess(root / "redis")
         self.port = free_port()
@@ -110,10 +110,10 @@ class Stage:
 
 
 @pytest.fixture
-def stage_of(tmp_path: Path) -> Iterator[Callable[[Settings], Stage]]:
+def stage_of(tmp_path: Path) -> Iterator[Callable[[ControllerSettings], Stage]]:
     stages: list[Stage] = []
 
-    def make(settings: Settings) -> Stage:
+    def make(settings: ControllerSettings) -> Stage:
         stages.append(Stage(tmp_path, settings))
         return stages[-1]
 
@@ -160,8 +160,8 @@ def assert_each_group_ended_once(trainer: ScriptedTrainer, stage: Stage, *, step
     assert not {t.reason for t in tombstones.values()} & {"infra", "deadline", "poison"}
 
 
-async def test_a_small_run_ends_with_every_group_trained(stage_of: Callable[[Settings], Stage]) -> None:
-    settings = Settings(**{**asdict(SETTINGS), "evaluation_interval": 4, "evaluation_rows": 5})
+async def test_a_small_run_ends_with_every_group_trained(stage_of: Callable[[ControllerSettings], Stage]) -> None:
+    settings = ControllerSettings(**{**asdict(SETTINGS), "evaluation_interval": 4, "evaluation_rows": 5})
     stage = stage_of(settings)
     worker, trainer = stage.worker(), stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), worker):
@@ -177,8 +177,8 @@ async def test_a_small_run_ends_with_every_group_trained(stage_of: Callable[[Set
     assert len(set(worker.rows.values())) == len(worker.rows)
 
 
-async def test_filtered_and_rejected_groups_are_replaced(stage_of: Callable[[Settings], Stage]) -> None:
-    stage = stage_of(Settings(**{**asdict(SETTINGS), "filter_zero_variance": True}))
+async def test_filtered_and_rejected_groups_are_replaced(stage_of: Callable[[ControllerSettings], Stage]) -> None:
+    stage = stage_of(ControllerSettings(**{**asdict(SETTINGS), "filter_zero_variance": True}))
 
     def reward(group: int, index: int) -> float:
         return 1.0 if group % 3 == 0 else float(index % 2)
@@ -197,7 +197,9 @@ async def test_filtered_and_rejected_groups_are_replaced(stage_of: Callable[[Set
     assert "exception: scripted" in next(t.detail for t in stage.journal.tombstones.values() if t.reason == "rejected")
 
 
-async def test_infrastructure_faults_are_retried_and_leave_no_trace(stage_of: Callable[[Settings], Stage]) -> None:
+async def test_infrastructure_faults_are_retried_and_leave_no_trace(
+    stage_of: Callable[[ControllerSettings], Stage],
+) -> None:
     stage = stage_of(SETTINGS)
 
     def fail(group: int, index: int, attempt: int) -> int:
@@ -211,7 +213,9 @@ async def test_infrastructure_faults_are_retried_and_leave_no_trace(stage_of: Ca
     assert max(lease.attempt for lease in worker.leases) == 3
 
 
-async def test_a_killed_controller_is_rebuilt_and_loses_nothing(stage_of: Callable[[Settings], Stage]) -> None:
+async def test_a_killed_controller_is_rebuilt_and_loses_nothing(
+    stage_of: Callable[[ControllerSettings], Stage],
+) -> None:
     stage = stage_of(SETTINGS)
     trainer = stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), stage.worker(delay_s=0.02)):
@@ -226,7 +230,7 @@ async def test_a_killed_controller_is_rebuilt_and_loses_nothing(stage_of: Callab
     assert sorted(os.listdir(stage.root / "fences"))[:3] == [f"controller-{i:08d}" for i in (1, 2, 3)]
 
 
-async def test_redis_that_comes_back_empty_is_filled_again(stage_of: Callable[[Settings], Stage]) -> None:
+async def test_redis_that_comes_back_empty_is_filled_again(stage_of: Callable[[ControllerSettings], Stage]) -> None:
     stage = stage_of(SETTINGS)
     worker, trainer = stage.worker(delay_s=0.02), stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), worker):
@@ -242,7 +246,7 @@ async def test_redis_that_comes_back_empty_is_filled_again(stage_of: Callable[[S
     assert not stage.journal.tombstones
 
 
-async def test_a_trainer_that_dies_goes_on_from_its_checkpoint(stage_of: Callable[[Settings], Stage]) -> None:
+async def test_a_trainer_that_dies_goes_on_from_its_checkpoint(stage_of: Callable[[ControllerSettings], Stage]) -> None:
     stage = stage_of(SETTINGS)
     trainer = stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), stage.worker()):
@@ -255,7 +259,7 @@ async def test_a_trainer_that_dies_goes_on_from_its_checkpoint(stage_of: Callabl
     assert again[0] == again[1]
 
 
-async def test_a_dead_workers_groups_go_to_another(stage_of: Callable[[Settings], Stage]) -> None:
+async def test_a_dead_workers_groups_go_to_another(stage_of: Callable[[ControllerSettings], Stage]) -> None:
     stage = stage_of(SETTINGS)
     slow, quick, trainer = stage.worker("worker-0", delay_s=30.0), stage.worker("worker-1"), stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), quick):
@@ -269,7 +273,7 @@ async def test_a_dead_workers_groups_go_to_another(stage_of: Callable[[Settings]
     assert {lease.group for lease in slow.leases} <= {lease.group for lease in quick.leases}
 
 
-async def test_status_says_why_nothing_is_admitted(stage_of: Callable[[Settings], Stage]) -> None:
+async def test_status_says_why_nothing_is_admitted(stage_of: Callable[[ControllerSettings], Stage]) -> None:
     stage = stage_of(SETTINGS)
     assert "no weights are published" in (await stage.status()).idle_reason
     trainer = stage.trainer()

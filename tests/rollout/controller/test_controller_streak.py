@@ -8,7 +8,7 @@ import pytest
 from areal.ledger.values import Reason
 from areal.rollout.contract.values import Failure, FailureKind
 from areal.rollout.controller.bad_rows import WINDOW, BadRows
-from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.status import idle_reason
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
 from controller_bench import SETTINGS, Bench, leased, started
@@ -85,13 +85,13 @@ def test_groups_that_the_job_turns_down_stall_at_its_limit_and_are_not_slowed_do
 def test_every_failure_counts_but_the_end_of_the_run(reason: Reason) -> None:
     streak = Streak()
     for _ in range(FAILED_TO_STALL):
-        streak.ended(0.0, Verdict(Reason.ENDED))
+        streak.ended(0.0, GroupVerdict(Reason.ENDED))
     assert not streak.stall(1)
     for _ in range(FAILED_TO_STALL):
-        streak.ended(0.0, Verdict(reason, "why"))
+        streak.ended(0.0, GroupVerdict(reason, "why"))
     assert streak.stall(0).startswith("64 groups in a row ")
     assert streak.stall(0).endswith(": why")
-    streak.ended(0.0, Verdict(Reason.FILTERED, "same", chosen=True))
+    streak.ended(0.0, GroupVerdict(Reason.FILTERED, "same", chosen=True))
     each = ", ".join(sorted(["1 filtered", f"64 {reason}"], key=lambda count: count.split()[1]))
     assert streak.stall(0) == f"65 groups in a row ended without training ({each}): same"
 
@@ -99,7 +99,7 @@ def test_every_failure_counts_but_the_end_of_the_run(reason: Reason) -> None:
 def test_pauses_double() -> None:
     streak, now, pauses = Streak(), 0.0, []
     for _ in range(FAILED_TO_PAUSE):
-        streak.ended(now, Verdict(Reason.REJECTED))
+        streak.ended(now, GroupVerdict(Reason.REJECTED))
     for _ in range(4):
         began = now
         while not (count := streak.admissible(now, 0, 1000)):
@@ -107,7 +107,7 @@ def test_pauses_double() -> None:
         pauses.append(now - began)
         streak.admitted(count)
         for _ in range(count):
-            streak.ended(now, Verdict(Reason.REJECTED))
+            streak.ended(now, GroupVerdict(Reason.REJECTED))
     assert pauses == [0.25, 0.5, 1.0, 2.0]
 
 
@@ -146,9 +146,9 @@ def test_too_large_a_share_of_bad_rows_stops_the_run_and_says_so() -> None:
 def test_what_the_job_turns_down_and_faults_of_others_are_no_bad_rows() -> None:
     rows = BadRows()
     for _ in range(300):
-        rows.ended(Verdict(Reason.FILTERED, "same", chosen=True))
-        rows.ended(Verdict(Reason.REJECTED, "None", chosen=True))
-        rows.ended(Verdict(Reason.INFRA, "connection refused"))
+        rows.ended(GroupVerdict(Reason.FILTERED, "same", chosen=True))
+        rows.ended(GroupVerdict(Reason.REJECTED, "None", chosen=True))
+        rows.ended(GroupVerdict(Reason.INFRA, "connection refused"))
         rows.completed()
     assert not rows.excess(0.001)
 
@@ -156,7 +156,7 @@ def test_what_the_job_turns_down_and_faults_of_others_are_no_bad_rows() -> None:
 def test_rows_that_were_bad_long_ago_are_forgotten() -> None:
     rows = BadRows()
     for _ in range(WINDOW):
-        rows.ended(Verdict(Reason.REJECTED, "why"))
+        rows.ended(GroupVerdict(Reason.REJECTED, "why"))
     for _ in range(WINDOW // 2):
         rows.completed()
     assert rows.excess(0.49).startswith(f"256 of the newest {WINDOW} groups (50%)")

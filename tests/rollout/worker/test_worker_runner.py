@@ -13,8 +13,8 @@ from areal.clients.generation.client import Generation
 from areal.observe.waits import WaitRegistry
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine
-from areal.rollout.worker.episode_run import EpisodeRun, Settings
-from areal.rollout.worker.runner import Ending, Key, Runner, _Slot
+from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
+from areal.rollout.worker.runner import EpisodeEnd, Key, Runner, _Slot
 from areal.rollout.worker.user_loop import OwnedTask
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode
@@ -41,8 +41,8 @@ def _alive() -> dict[str, int]:
 
 
 async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokenizer) -> None:
-    ended: asyncio.Queue[Ending] = asyncio.Queue()
-    settings = Settings(
+    ended: asyncio.Queue[EpisodeEnd] = asyncio.Queue()
+    settings = EpisodeSettings(
         seed=0, sampling=Sampling(max_new_tokens=0), max_sample_tokens=8, chat_template=None, verifier=""
     )
     client = GenerationClient("", owner="w", vocab_size=64, eos_ids=frozenset(), waits=WaitRegistry("w"))

@@ -61,7 +61,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Settings:
+class ManagerSettings:
     """What a process is told. No namespaces means all of them; port 0 picks a free one."""
 
     identity: str
@@ -84,7 +84,7 @@ class Manager:
         self,
         transport: Transport,
         watched: Sequence[Watched],
-        settings: Settings,
+        settings: ManagerSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.settings = settings

@@ -32,7 +32,7 @@ from areal.rollout.controller.ledger_link import ControllerLedger, LedgerLink
 from areal.rollout.controller.loop import CoreLoop, Outlets
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.service import RolloutService
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 from areal.rollout.controller.streams import Streams
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
@@ -58,7 +58,7 @@ class Parts:
 
     job: str
     token: str
-    settings: Settings
+    settings: ControllerSettings
     paths: Paths
     rows: Rows
     ledger: ControllerLedger

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from areal.ledger.values import Reason
-from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.streak import headline
 
 WINDOW = 512  # newest groups: some steps of a small job, a part of one of a large job
@@ -29,7 +29,7 @@ class BadRows:
         """A group will be trained."""
         self._count(failed=False)
 
-    def ended(self, verdict: Verdict) -> None:
+    def ended(self, verdict: GroupVerdict) -> None:
         """A group ended untrained."""
         if verdict.reason == Reason.REJECTED and not verdict.chosen:
             self._newest = headline(verdict.detail)

@@ -25,11 +25,11 @@ from areal.rollout.controller.decisions import (
     Revoke,
     ScanLedger,
 )
-from areal.rollout.controller.groups import HELD, Group, Phase, Verdict
+from areal.rollout.controller.groups import HELD, Group, GroupVerdict, Phase
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.ranks import Ranks
 from areal.rollout.controller.reports import LedgerView
-from areal.rollout.controller.settings import MOST_CONCURRENT, Settings, retry_pause_s
+from areal.rollout.controller.settings import MOST_CONCURRENT, ControllerSettings, retry_pause_s
 from areal.rollout.controller.streak import Streak
 from areal.rollout.controller.tally import Tally
 
@@ -58,7 +58,7 @@ class Book:
     # ---- what follows from the state
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ControllerSettings:
         """As they hold now."""
         return self._position.settings
 
@@ -142,7 +142,7 @@ class Book:
 
     def _close_whole(self, group: Group) -> None:
         if self.settings.filter_zero_variance and group.same_rewards():
-            self.end(group, Verdict(Reason.FILTERED, "all samples earned the same reward", chosen=True))
+            self.end(group, GroupVerdict(Reason.FILTERED, "all samples earned the same reward", chosen=True))
             return
         self._drop_lease(group)
         group.phase = Phase.CLOSING
@@ -159,7 +159,7 @@ class Book:
             return
         if report.kind is not FailureKind.INFRA:
             chosen = report.kind is FailureKind.REJECTED
-            self.end(group, Verdict(Reason.REJECTED, f"{report.kind}: {report.detail}", chosen))
+            self.end(group, GroupVerdict(Reason.REJECTED, f"{report.kind}: {report.detail}", chosen))
             return
         group.working.discard(report.index)
         if not group.working:
@@ -171,7 +171,7 @@ class Book:
         log.warning("group %d sample %d: try %d failed: %s", group.index, report.index, report.attempt, report.detail)
         patience_over = now - group.infra_since >= self.settings.infra_patience_s
         if group.infra_tries >= self.settings.infra_tries and patience_over:
-            self.end(group, Verdict(Reason.INFRA, report.detail))
+            self.end(group, GroupVerdict(Reason.INFRA, report.detail))
 
     def spend(self, group: Group, seconds: float) -> None:
         """An eligible server made progress for this long. At its deadline a group closes with what is whole."""
@@ -182,11 +182,11 @@ class Book:
             group.short = True
             self._close_whole(group)
         else:
-            self.end(group, Verdict(Reason.DEADLINE, f"{len(group.done)} samples in {group.spent_s:.0f} s"))
+            self.end(group, GroupVerdict(Reason.DEADLINE, f"{len(group.done)} samples in {group.spent_s:.0f} s"))
 
     # ---- endings
 
-    def end(self, group: Group, verdict: Verdict) -> None:
+    def end(self, group: Group, verdict: GroupVerdict) -> None:
         """Tombstone a group; held back when the trainer's cursor is beyond it."""
         group.verdict = verdict
         if group.index < self.cursor:
@@ -202,7 +202,7 @@ class Book:
         if self.ranks.add(index, reason):
             self.ranks_changed = True
             self.tally.tombstoned(reason)
-            verdict = (group and group.verdict) or Verdict(reason)
+            verdict = (group and group.verdict) or GroupVerdict(reason)
             self.streak.ended(now, verdict)
             self.bad_rows.ended(verdict)
         if group is not None:
@@ -228,7 +228,7 @@ class Book:
                 group.done.pop(i, None)
             return
         if outcome != COMPLETE:
-            self.end(group, Verdict(outcome, "found in the ledger"))
+            self.end(group, GroupVerdict(outcome, "found in the ledger"))
             return
         group.phase = Phase.CLOSED
         group.closed_at = now
@@ -243,7 +243,7 @@ class Book:
         group.release()
         self.open.add(group.index)
 
-    def end_beyond(self, rank: int, verdict: Verdict, *, complete: bool) -> None:
+    def end_beyond(self, rank: int, verdict: GroupVerdict, *, complete: bool) -> None:
         """End every group whose rank is at or beyond `rank`; complete ones only when asked."""
         for index in sorted(self.groups):
             group = self.groups[index]
@@ -358,7 +358,7 @@ class Book:
             return
         if outcome is not None:
             log.error("group %d is tombstoned (%s) in the ledger but not in the journal", index, outcome)
-            self.end(group or self._create(index), Verdict(outcome, "found in the ledger"))
+            self.end(group or self._create(index), GroupVerdict(outcome, "found in the ledger"))
             return
         if group is None:
             group = self._create(index, now + grace_s)

@@ -49,7 +49,7 @@ from areal.rollout.controller.inputs import (
     LedgerScanned,
 )
 from areal.rollout.controller.kept import Kept
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 
 Entry: TypeAlias = JournalTombstone | JournalCursor | CloseGroup
 Operation: TypeAlias = CloseGroup | ReopenGroup | ScanLedger | AdvanceLedger
@@ -239,8 +239,8 @@ class Carrier:
 
 
 def rebuild(
-    settings: Settings, journal: JournalState, kept: Kept, view: LedgerSnapshot, evaluated: Iterable[str]
-) -> tuple[Settings, Rebuilt]:
+    settings: ControllerSettings, journal: JournalState, kept: Kept, view: LedgerSnapshot, evaluated: Iterable[str]
+) -> tuple[ControllerSettings, Rebuilt]:
     """What a controller starts from: its settings with hot fields as they were last set, and what it finds."""
     settings = replace(
         settings,

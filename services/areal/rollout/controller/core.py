@@ -27,7 +27,7 @@ from areal.rollout.controller.decisions import (
 )
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.fleet import Fleet
-from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
     AttachTrainer,
@@ -47,7 +47,7 @@ from areal.rollout.controller.inputs import (
 from areal.rollout.controller.leasing import AdmissionRound, lease, loosen
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import LedgerView, Weights
-from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS, Settings
+from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS, ControllerSettings
 from areal.rollout.controller.trainer_desk import TrainerDesk
 
 _SCAN_AGAIN_S = 0.3  # while the ledger waits for a trainer to repeat its position
@@ -71,7 +71,7 @@ class Rebuilt:
 class Controller:
     """One job's rollout controller. `now` is a monotonic clock in seconds."""
 
-    def __init__(self, settings: Settings, rebuilt: Rebuilt, now: float) -> None:
+    def __init__(self, settings: ControllerSettings, rebuilt: Rebuilt, now: float) -> None:
         self._out: list[Decision] = []
         self._position = Position(settings, rebuilt.trainer_fence, rebuilt.next_group, rebuilt.trainer_step)
         self.book = Book(self._position, rebuilt.tombstones, self._out.append)
@@ -95,7 +95,7 @@ class Controller:
     # ---- what follows from the state
 
     @property
-    def settings(self) -> Settings:
+    def settings(self) -> ControllerSettings:
         """As they hold now."""
         return self._position.settings
 
@@ -201,7 +201,7 @@ class Controller:
             self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent))
         self._out.append(Answer(call.ticket))
 
-    def _wrong_with(self, new: Settings) -> ConfigError | None:
+    def _wrong_with(self, new: ControllerSettings) -> ConfigError | None:
         if new.publish_interval > new.max_staleness + 1:
             return ConfigError(
                 f"maxStaleness {new.max_staleness} with weights every {new.publish_interval} steps never ends: "
@@ -272,7 +272,7 @@ class Controller:
         """Everything to be carried out, in this order, since the last call."""
         limit = self.max_steps * self.settings.batch_groups
         if self.book.open and self.book.ranks.rank(max(self.book.open)) >= limit:
-            self.book.end_beyond(limit, Verdict(Reason.ENDED, "beyond maxSteps"), complete=False)
+            self.book.end_beyond(limit, GroupVerdict(Reason.ENDED, "beyond maxSteps"), complete=False)
         if self.book.ranks_changed:
             self.book.ranks_changed = False
             loosen(self.book, self._out.append)
@@ -296,7 +296,7 @@ class Controller:
         served = self.fleet.served
         if self.done or not self.desk.finished or served is None or served.version < self.desk.step:
             return
-        self.book.end_beyond(0, Verdict(Reason.ENDED, "the run is over"), complete=True)
+        self.book.end_beyond(0, GroupVerdict(Reason.ENDED, "the run is over"), complete=True)
         measured = self.evaluations.final(served)
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True

@@ -25,7 +25,7 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GroupVerdict:
     """How a group is to end."""
 
     reason: str
@@ -39,7 +39,7 @@ class Group:
 
     index: int
     phase: Phase = Phase.OPEN
-    verdict: Verdict | None = None  # decided, or held back while the trainer's cursor is beyond the group
+    verdict: GroupVerdict | None = None  # decided, or held back while the trainer's cursor is beyond the group
     done: dict[int, Figures] = field(default_factory=dict)
     worker: str = ""  # holder of the lease
     working: set[int] = field(default_factory=set)  # samples in work there

@@ -11,18 +11,18 @@ from areal.plan import ResolvedJob, RoleContext
 from areal.plan.store import login_of
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 from areal.spec.resolved_algorithm import resolve
 
 _BYTES_PER_TOKEN = 8  # ids, log-probabilities and mask, after run-length coding of what repeats
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
-def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
+def settings_of(job: ResolvedJob, evaluation_rows: int) -> ControllerSettings:
     """The controller's settings from the job's fields."""
-    spec = job.job.spec
+    spec = job.spec
     algorithm, rollout, evaluation = spec.algorithm, spec.rollout, spec.evaluation
-    return Settings(
+    return ControllerSettings(
         group_size=algorithm.group_size,
         batch_groups=algorithm.batch_size,
         max_steps=algorithm.max_steps,
@@ -44,8 +44,8 @@ def settings_of(job: ResolvedJob, evaluation_rows: int) -> Settings:
 
 async def run(ctx: RoleContext) -> int:
     """Run the controller until it is asked to stop."""
-    job = ctx.job
-    layout, spec = job.layout, job.job.spec
+    job = ctx.resolved
+    layout, spec = job.layout, job.spec
     train, held_out = layout.dataset / "train", layout.dataset / "evaluation"
     rows = Rows(train, held_out if held_out.exists() else None, spec.seed)
     settings = settings_of(job, rows.evaluation_rows(spec.evaluation.rows))

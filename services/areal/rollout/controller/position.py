@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.rollout.controller.settings import Settings
+from areal.rollout.controller.settings import ControllerSettings
 
 
 @dataclass(slots=True)
 class Position:
     """`cursor` is the first group that the trainer did not take; `step` the version that its taken batches make."""
 
-    settings: Settings
+    settings: ControllerSettings
     fence: int = 0  # of the trainer that told the cursor; 0 is none
     cursor: int = 0
     step: int = 0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ControllerSettings:
     """Counts are prompt groups unless the name says otherwise; times are seconds."""
 
     group_size: int  # samples a group

@@ -11,7 +11,7 @@ import re
 from collections import Counter
 
 from areal.ledger.values import Reason
-from areal.rollout.controller.groups import Verdict
+from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
 
 FAILED_TO_PAUSE = 16  # a few bad rows beside each other are no pattern
@@ -44,7 +44,7 @@ class Streak:
         self._ended.clear()
         self._failed = self._pauses = 0
 
-    def ended(self, now: float, verdict: Verdict) -> None:
+    def ended(self, now: float, verdict: GroupVerdict) -> None:
         """A group ended untrained. One beyond the end of the run says nothing."""
         if verdict.reason == Reason.ENDED:
             return

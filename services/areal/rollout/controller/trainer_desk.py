@@ -17,7 +17,7 @@ from areal.net.heartbeat import Detector, Health
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.decisions import Answer, Decision, JournalCursor, KeepServed, WantWeights
 from areal.rollout.controller.fleet import Fleet
-from areal.rollout.controller.groups import Phase, Verdict
+from areal.rollout.controller.groups import GroupVerdict, Phase
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, ProposeTombstone, PublishWeights
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import TrainerReport
@@ -146,7 +146,7 @@ class TrainerDesk:
             return
         self._proposals.setdefault(index, []).append(call.ticket)
         if group.phase is not Phase.DECIDED:
-            book.end(group, Verdict(call.reason, call.detail))
+            book.end(group, GroupVerdict(call.reason, call.detail))
 
     def beat(self, now: float, report: TrainerReport) -> None:
         """A beat; a checkpoint may have been committed, or the run finished."""

@@ -29,7 +29,7 @@ DEADLINE = "deadline"  # finish reason of a sequence whose group ran out of time
 
 
 @dataclass(frozen=True)
-class Settings:
+class EpisodeSettings:
     """What all episodes of a job share."""
 
     seed: int
@@ -46,7 +46,7 @@ class EpisodeRun:
         self,
         client: GenerationClient,
         reward: RewardClient | None,
-        settings: Settings,
+        settings: EpisodeSettings,
         *,
         group: int,
         index: int,

@@ -20,7 +20,7 @@ from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 from areal.record.writer import RecordWriter
-from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
@@ -40,7 +40,7 @@ BLOCKED_LOOP_S = 30.0  # no workflow may hold the event loop longer: all its nei
 
 async def run(ctx: RoleContext) -> int:
     """Run episodes until the controller ends the run, or until asked to stop."""
-    job, spec = ctx.job, ctx.job.job.spec
+    job, spec = ctx.resolved, ctx.resolved.spec
     tokenizer = Tokenizer.from_dir(job.tokenizer_path, model_dir=job.model_path)
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
@@ -104,11 +104,11 @@ async def run(ctx: RoleContext) -> int:
         await server.stop(0.5)
 
 
-def _settings(job: ResolvedJob) -> Settings:
-    rollout = job.job.spec.rollout
+def _settings(job: ResolvedJob) -> EpisodeSettings:
+    rollout = job.spec.rollout
     sampling = rollout.sampling
-    return Settings(
-        seed=job.job.spec.seed,
+    return EpisodeSettings(
+        seed=job.spec.seed,
         sampling=Sampling(
             temperature=sampling.temperature,
             max_new_tokens=sampling.max_new_tokens,
@@ -122,11 +122,11 @@ def _settings(job: ResolvedJob) -> Settings:
 
 
 def _recording(ctx: RoleContext, tokenizer: Tokenizer, metrics: RoleMetrics) -> Recording:
-    spec = ctx.job.job.spec
+    spec = ctx.resolved.spec
     wanted, workers = spec.recording, spec.rollout.workers
     limits = RecordLimits(wanted.share, wanted.budget_per_step // (2 * workers), spec.algorithm.batch_size)
     keep = wanted.keep // (2 * workers)  # the trainer has the other half
-    directory = ctx.job.layout.trajectories
+    directory = ctx.resolved.layout.trajectories
     writer = RecordWriter(directory, ctx.name, metrics, keep_bytes=keep) if wanted.share > 0 else None
     return Recording(writer, tokenizer, limits, ctx.name)
 
@@ -135,13 +135,13 @@ def _reward(job: ResolvedJob, token: str, waits: WaitRegistry) -> RewardClient |
     address = job.endpoints.reward_custom if job.verifier == "custom" else job.endpoints.reward
     if job.verifier is None or address is None:
         return None
-    reward = job.job.spec.reward
+    reward = job.spec.reward
     connections = min(reward.replicas, _CONNECTIONS) if job.in_pods else 1  # here one process serves, whatever is asked
     return RewardClient([address] * connections, token, waits=waits, deadline_s=reward.longest_score_s)
 
 
 def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> common.Digests:
-    sampling = job.job.spec.rollout.sampling.model_dump_json()
+    sampling = job.spec.rollout.sampling.model_dump_json()
     return common.Digests(
         recipe=recipe.digest if recipe else "",
         tokenizer=tokenizer.digest,
@@ -151,7 +151,7 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
 
 def _sessions(job: ResolvedJob, tokenizer: Tokenizer) -> Sessions:
     """The gateway of this worker's agents."""
-    rollout = job.job.spec.rollout
+    rollout = job.spec.rollout
     calls = rollout.agent.max_calls if rollout.agent is not None else 1
     limits = Limits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
     return Sessions(tokenizer, limits, chat_template=rollout.chat_template)
@@ -159,7 +159,7 @@ def _sessions(job: ResolvedJob, tokenizer: Tokenizer) -> Sessions:
 
 def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe | None) -> Callable[[], RolloutWorkflow]:
     """Makes the workflow, once for each event loop of user code."""
-    rollout = job.job.spec.rollout
+    rollout = job.spec.rollout
     if workflow is not AgentWorkflow:
         return lambda: _make(workflow, rollout.max_turns)
     name = rollout.agent.run if rollout.agent is not None else ""

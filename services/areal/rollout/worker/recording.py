@@ -20,7 +20,7 @@ from areal.record.writer import RecordWriter
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker import samples
 from areal.rollout.worker.episode_run import DEADLINE
-from areal.rollout.worker.runner import Ending, Key
+from areal.rollout.worker.runner import EpisodeEnd, Key
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.workflow.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class Recording:
         self._budget = StepBudget(limits.budget_bytes)
         self._evaluated = StepBudget(limits.budget_bytes // 10)
 
-    def sampled(self, key: Key, ending: Ending, stored: bytes) -> None:
+    def sampled(self, key: Key, ending: EpisodeEnd, stored: bytes) -> None:
         """A sample that goes to the ledger as `stored`."""
         episode = ending.episode
         if self._writer is None or episode is None or not in_share(key.group, self._limits.share):
@@ -67,7 +67,7 @@ class Recording:
 
         self._writer.offer(size, make)
 
-    def evaluated(self, key: Key, ending: Ending) -> None:
+    def evaluated(self, key: Key, ending: EpisodeEnd) -> None:
         """A row of an evaluation; `key.group` is the row."""
         episode = ending.episode
         if self._writer is None or episode is None:
@@ -86,7 +86,7 @@ class Recording:
 
         self._writer.offer(size, make)
 
-    def failed(self, key: Key, ending: Ending) -> None:
+    def failed(self, key: Key, ending: EpisodeEnd) -> None:
         """An episode that ended without a sample: always kept, whatever the share."""
         if self._writer is None:
             return
@@ -102,7 +102,7 @@ class Recording:
     # ---- on the writer's thread
 
     def _record(
-        self, key: Key, ending: Ending, sample: bytes, xxh3: int, reward: float, at: float
+        self, key: Key, ending: EpisodeEnd, sample: bytes, xxh3: int, reward: float, at: float
     ) -> tuple[Header, bytes]:
         """The header and the message; `sample` is the serialised Sample, put in as it is."""
         outcome = _outcome(ending)
@@ -143,7 +143,7 @@ class Recording:
         return record.SequenceText(text=b"".join(pieces), token_ends=ends.tobytes())
 
 
-def _outcome(ending: Ending) -> str:
+def _outcome(ending: EpisodeEnd) -> str:
     episode = ending.episode
     if episode is None:
         return ending.kind.value

@@ -20,7 +20,7 @@ from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
-from areal.rollout.worker.episode_run import EpisodeRun, Settings
+from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
 from areal.v1 import common_pb2 as common
@@ -51,7 +51,7 @@ class Key:
 
 
 @dataclass(frozen=True)
-class Ending:
+class EpisodeEnd:
     """How an episode ended: with an episode, or a failure of `kind`."""
 
     episode: Episode | None = None
@@ -83,9 +83,9 @@ class Runner:
         client: GenerationClient,
         reward: RewardClient | None,
         tokenizer: Tokenizer,
-        settings: Settings,
+        settings: EpisodeSettings,
         make_workflow: Callable[[], RolloutWorkflow],
-        on_end: Callable[[Key, Ending], None],
+        on_end: Callable[[Key, EpisodeEnd], None],
         *,
         stall_s: float,
         sessions: Sessions | None = None,
@@ -179,9 +179,9 @@ class Runner:
         if slot.run.waiting:
             partial = slot.run.partial() if keep_partial else None
             message = "its time was over while it waited for generation or scoring"
-            ending = Ending(episode=partial) if partial else Ending(kind=FailureKind.INFRA, message=message)
+            ending = EpisodeEnd(episode=partial) if partial else EpisodeEnd(kind=FailureKind.INFRA, message=message)
         elif blocked and slot.user.current_owner() is not slot:
-            ending = Ending(kind=FailureKind.INFRA, message="another episode blocked the event loop")
+            ending = EpisodeEnd(kind=FailureKind.INFRA, message="another episode blocked the event loop")
         else:
             task = slot.task  # the user's loop clears it at the episode's end
             where = slot.user.stack() if blocked else stack_of(task) if task else ""
@@ -218,16 +218,16 @@ class Runner:
         except Exception as error:
             ending = _failure(error)
         else:
-            ending = Ending(kind=FailureKind.REJECTED, message="the workflow returned None")
+            ending = EpisodeEnd(kind=FailureKind.REJECTED, message="the workflow returned None")
             if result is not None:
-                ending = Ending(episode=result)
+                ending = EpisodeEnd(episode=result)
         finally:
             slot.task = None  # a task whose context names its slot must not be held by it
         self._mailbox.post(self._finished, slot, ending)
 
     # ---- on the worker's loop
 
-    def _finished(self, slot: _Slot, ending: Ending) -> None:
+    def _finished(self, slot: _Slot, ending: EpisodeEnd) -> None:
         if self._slots.get(slot.key) is not slot:
             return
         self._remove(slot.key)
@@ -236,7 +236,7 @@ class Runner:
             try:
                 check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size)
                 check_streamed(ending.episode, slot.run.answers)
-                ending = Ending(episode=ending.episode, verdict=slot.run.verdict)
+                ending = EpisodeEnd(episode=ending.episode, verdict=slot.run.verdict)
             except DataError as error:
                 ending = _failure(error)
         self._on_end(slot.key, replace(ending, moments=slot.run.moments))
@@ -291,16 +291,16 @@ class Runner:
                 slot.again()  # nobody's fault: it counts as no try
 
 
-def _hang(message: str, where: str) -> Ending:
+def _hang(message: str, where: str) -> EpisodeEnd:
     fix = "await what takes long, with a timeout; run blocking calls by asyncio.to_thread"
-    return Ending(kind=FailureKind.HANG, message=message, fix=fix, traceback=where[-TRACEBACK_CHARS:])
+    return EpisodeEnd(kind=FailureKind.HANG, message=message, fix=fix, traceback=where[-TRACEBACK_CHARS:])
 
 
-def _failure(error: BaseException) -> Ending:
+def _failure(error: BaseException) -> EpisodeEnd:
     if isinstance(error, RejectedError):
-        return Ending(kind=FailureKind.REJECTED, message=error.message, fix=error.fix)
+        return EpisodeEnd(kind=FailureKind.REJECTED, message=error.message, fix=error.fix)
     trace = "".join(traceback.format_exception(error))[-TRACEBACK_CHARS:]
     if isinstance(error, ArealError):
         kind = FailureKind.INFRA if isinstance(error, InfraError | BugError) else FailureKind.EXCEPTION
-        return Ending(kind=kind, message=error.message, fix=error.fix, traceback=trace)
-    return Ending(kind=FailureKind.EXCEPTION, message=f"{type(error).__name__}: {error}", traceback=trace)
+        return EpisodeEnd(kind=kind, message=error.message, fix=error.fix, traceback=trace)
+    return EpisodeEnd(kind=FailureKind.EXCEPTION, message=f"{type(error).__name__}: {error}", traceback=trace)

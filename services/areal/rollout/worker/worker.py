@@ -26,9 +26,9 @@ from areal.rollout.contract import wire
 from areal.rollout.contract.values import Evaluated, EvaluationGrant, Failure, FailureKind, Report, WorkerReport
 from areal.rollout.worker import samples
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
-from areal.rollout.worker.episode_run import Settings
+from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording
-from areal.rollout.worker.runner import Ending, Key, Runner
+from areal.rollout.worker.runner import EpisodeEnd, Key, Runner
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.storing import Storer
 from areal.v1 import common_pb2 as common
@@ -74,7 +74,7 @@ class Worker:
         self,
         identity: Identity,
         tools: Tools,
-        settings: Settings,
+        settings: EpisodeSettings,
         make_workflow: Callable[[], RolloutWorkflow],
         controller: str,
         token: str,
@@ -228,7 +228,7 @@ class Worker:
 
     # ---- endings
 
-    def _ended(self, key: Key, ending: Ending) -> None:
+    def _ended(self, key: Key, ending: EpisodeEnd) -> None:
         outcome = ending.kind.value or ("truncated" if ending.episode and ending.episode.truncated else "ok")
         self._tools.metrics.counter("areal_worker_episodes_total", outcome=outcome).inc()
         self._tools.progress.advance()
@@ -242,7 +242,7 @@ class Worker:
             self._sampled(key, ending)
         self._news()
 
-    def _sampled(self, key: Key, ending: Ending) -> None:
+    def _sampled(self, key: Key, ending: EpisodeEnd) -> None:
         held = self.core.groups.get(key.group)
         if held is None or not self.core.wants(key.group, key.index):
             return
@@ -265,7 +265,7 @@ class Worker:
         self.core.made(made)
         self._tools.recording.sampled(key, ending, made.payload)
 
-    def _evaluated(self, key: Key, ending: Ending) -> None:
+    def _evaluated(self, key: Key, ending: EpisodeEnd) -> None:
         grant = self._evaluations.pop(key, None)
         self._evaluation_time.pop(key, None)
         if grant is None:
