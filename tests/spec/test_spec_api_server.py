@@ -39,8 +39,7 @@ BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     "prompt-too-long": "the longest prompt",
     "recipe-without-reward": "what the recipe defines",
     "two-rewards": "what the recipe defines",
-    "unknown-workflow": "the recipe's workflows",
-    "agent-not-in-recipe": "what the recipe defines",
+    **dict.fromkeys(("unknown-workflow", "agent-not-in-recipe"), "what the recipe defines"),
     "supervised-context": "the model's context",
     "training-without-roles": "which blocks were given: the server fills in the defaults of all",
     **dict.fromkeys(

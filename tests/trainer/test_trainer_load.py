@@ -46,7 +46,7 @@ def saved(path: Path, family: str, *, tied: bool, dtype=torch.float32, **changes
 def test_every_tensor_and_buffer_is_what_hugging_face_loads(tmp_path, ranks, family, tied):
     path = saved(tmp_path, family, tied=tied, dtype=torch.bfloat16)
     assert len(list(path.glob("*.safetensors"))) > 1
-    ours, whole = Engine(path, EngineOptions(), ranks)._policy.lm, whole_model(path)
+    ours, whole = Engine(path, EngineOptions(), ranks)._model.lm, whole_model(path)
     plain = dict(whole.named_parameters())
     assert {name: p.dtype for name, p in ours.named_parameters()} == dict.fromkeys(plain, torch.float32)
     for name, parameter in ours.named_parameters():
@@ -62,7 +62,7 @@ def test_rotary_frequencies_of_long_contexts_are_the_configurations(tmp_path, ra
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"original_max_position_embeddings": 64, "rope_theta": 10000.0}
     path = saved(tmp_path, "llama", tied=True, rope_parameters=scaling)
-    ours = Engine(path, EngineOptions(), ranks)._policy.lm.model.rotary_emb
+    ours = Engine(path, EngineOptions(), ranks)._model.lm.model.rotary_emb
     assert torch.equal(ours.inv_freq, whole_model(path).model.rotary_emb.inv_freq)
 
 

@@ -32,7 +32,7 @@ class Recurrent(nn.Module):
 def test_attention_passes_and_a_layer_with_a_state_does_not(model_path, ranks, precision):
     engine = Engine(model_path, EngineOptions(precision=precision), ranks)
     check_packing(engine, IDS, 0.002)
-    for block in engine._policy.blocks:
+    for block in engine._model.blocks:
         block.mlp.act_fn = Recurrent()
         block.mlp.down_proj.weight.data.mul_(20)  # random weights of 0.02 hide nearly everything
     with pytest.raises(DataError, match=r"packed with others otherwise than alone: .* is allowed"):
