@@ -109,7 +109,8 @@ class GatewayServer:
         enforced = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
         question, fields = chat.parse(await _body(request), enforced)
         session = opened.session
-        call, begin = session.ask(question, retry=_retries(request) > 0)
+        retry = request.headers.get("x-stainless-retry-count", "0") != "0"  # of the OpenAI and Anthropic clients
+        call, begin = session.ask(question, retry=retry)
         if begin:
             self._begin(opened, call)
         try:
@@ -222,11 +223,6 @@ async def _body(request: Request) -> bytes:
         if len(chunks) > MAX_BODY:
             raise Refused(f"the body has more than {MAX_BODY} bytes", status=413, code="too_large")
     return bytes(chunks)
-
-
-def _retries(request: Request) -> int:
-    count = request.headers.get("x-stainless-retry-count", "0")
-    return int(count) if count.isdigit() else 0
 
 
 def _json(content: Any) -> Response:
