@@ -68,5 +68,5 @@ class _MutantScheduler(scheduler.DecodeScheduler):
 
 
 if __name__ == "__main__":
-    embedded.Scheduler = _MutantScheduler  # type: ignore[misc]
+    embedded.DecodeScheduler = _MutantScheduler  # type: ignore[misc]
     raise SystemExit(main.main())
