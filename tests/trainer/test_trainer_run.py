@@ -59,7 +59,9 @@ def test_a_run_trains_every_group_once_in_order_and_ends(make_world):
     assert [row["staleness_max"] for row in log] == [0, 1, 2, 3]
     assert log[0]["logprob_mismatch"] is not None  # its tokens are of the very version that trains
     assert log[1]["logprob_mismatch"] is None
-    assert all(row["behaviour_gap"] >= 0 for row in log), "told in every step that trains, whatever the age of its tokens"
+    assert all(row["behaviour_gap"] >= 0 for row in log), (
+        "told in every step that trains, whatever the age of its tokens"
+    )
 
 
 def test_the_final_model_is_what_was_published_and_what_the_canary_says(make_world):

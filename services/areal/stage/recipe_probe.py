@@ -1,6 +1,6 @@
 """Imports a recipe in a process of its own and says what it defines: user code never runs in the supervisor.
 
-`python -m areal.stage.recipe_probe RECIPE` prints one JSON line last, whatever the recipe itself prints.
+`python -m areal.stage.recipe_probe RECIPE SECONDS` prints one JSON line last, whatever the recipe itself prints.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class RecipeParts:
     seconds: float = 0.0  # of processor time to import it
 
 
-def probe(recipe: Path) -> RecipeParts:
-    """Import `recipe` elsewhere; raises what is wrong with it."""
-    command = [sys.executable, "-m", "areal.stage.recipe_probe", str(recipe)]
+def probe(recipe: Path, cpu_limit_s: int = _CPU_LIMIT_S) -> RecipeParts:
+    """Import `recipe` elsewhere, in at most `cpu_limit_s` of processor time; raises what is wrong with it."""
+    command = [sys.executable, "-m", "areal.stage.recipe_probe", str(recipe), str(cpu_limit_s)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, stdin=subprocess.DEVNULL)
     except subprocess.TimeoutExpired:
@@ -43,7 +43,7 @@ def probe(recipe: Path) -> RecipeParts:
         ) from None
     if done.returncode == -signal.SIGXCPU:
         raise DataError(
-            f"{recipe} takes more than {_CPU_LIMIT_S} s of processor time to import",
+            f"{recipe} takes more than {cpu_limit_s} s of processor time to import",
             fix="do slow work inside functions, not at import",
         )
     try:
@@ -71,7 +71,8 @@ def main() -> None:
     from areal.workflow.agent import agents_of
     from areal.workflow.recipe import load_recipe, needed_columns
 
-    resource.setrlimit(resource.RLIMIT_CPU, (_CPU_LIMIT_S, _CPU_LIMIT_S + 5))
+    limit = int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     began = time.process_time()
     try:
         recipe = load_recipe(Path(sys.argv[1]))
