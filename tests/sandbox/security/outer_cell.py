@@ -69,10 +69,10 @@ def _groups() -> Iterator[tuple[str, list[str]]]:
         return
     made = make_parent(delegation, f"arena{os.urandom(3).hex()}")
     try:
-        memory, tasks = (Path(path) for path in made)
-        (memory / "memory.limit_in_bytes").write_text(str(_MEMORY_BYTES))
-        (tasks / "pids.max").write_text(str(_TASKS))
-        yield str(memory), [f"{memory}/cgroup.procs", f"{tasks}/cgroup.procs"]
+        groups = dict(zip(delegation.directories, map(Path, made), strict=True))
+        (groups["memory"] / "memory.limit_in_bytes").write_text(str(_MEMORY_BYTES))
+        (groups["pids"] / "pids.max").write_text(str(_TASKS))
+        yield str(groups["memory"]), [f"{group}/cgroup.procs" for group in groups.values()]
     finally:
         until = time.monotonic() + 5
         while any(os.path.isdir(path) for path in made) and time.monotonic() < until:
