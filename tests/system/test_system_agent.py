@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
+from areal.record.segment import Kind, frames, read
+from areal.v1.record_pb2 import SampleRecord
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
@@ -24,7 +26,9 @@ def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
         (0, 50, 0),
         (6, 50, 0),
     ]
-    said = [json.loads(line) for path in (run.run_dir / "trajectories").iterdir() for line in path.open()]
-    second_tries = [line for line in said if line["completion"].count("=") == 1]
+    files = sorted((run.run_dir / "trajectories").glob("worker-*.rec"))
+    rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is Kind.SAMPLE]
+    said = [SampleRecord.FromString(read(path, frame.offset)) for path, frame in rows]
+    second_tries = [one for one in said if one.texts[0].text.count(b"=") == 2]
     assert second_tries, "a wrong answer is followed by the question and another try, in one sequence"
-    assert {line["reward"] for line in said} <= {0.0, 0.5, 1.0}
+    assert {one.reward for one in said} <= {0.0, 0.5, 1.0}

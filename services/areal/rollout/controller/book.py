@@ -29,11 +29,15 @@ from areal.rollout.controller.groups import HELD, Group, GroupVerdict, Phase
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.ranks import Ranks
 from areal.rollout.controller.reports import LedgerView
-from areal.rollout.controller.settings import MOST_CONCURRENT, ControllerSettings, retry_pause_s
+from areal.rollout.controller.settings import ControllerSettings, retry_pause_s
 from areal.rollout.controller.streak import Streak
 from areal.rollout.controller.tally import Tally
 
 log = logging.getLogger(__name__)
+
+_CLAIMED = 1024
+"""So many unknown groups a controller believes workers to hold, or `maxConcurrentRollouts` when it is more: a claim
+creates every group up to the one it names, and no pass may take long."""
 
 
 class Book:
@@ -54,6 +58,7 @@ class Book:
         self.ranks_changed = False
         self._emit = emit
         self._scans = 0
+        self._claimed = 0  # groups that were created because a worker says that it, or another, must hold them
 
     # ---- what follows from the state
 
@@ -289,9 +294,15 @@ class Book:
 
     def adopt(self, now: float, worker: str, held: Held) -> bool:
         """A worker says that it works on a group. False when it should stop."""
-        ahead = held.group - self.next_admission
-        if held.group < self.cursor or held.group in self.ranks or ahead > MOST_CONCURRENT:
+        unknown = max(0, held.group + 1 - self.next_admission)
+        claimed = self._claimed + unknown
+        if (
+            held.group < self.cursor
+            or held.group in self.ranks
+            or claimed > max(self.settings.max_concurrent, _CLAIMED)
+        ):
             return False
+        self._claimed = claimed
         while self.next_admission <= held.group:
             self._create(self.next_admission, now + self.settings.adopt_grace_s)
             self.next_admission += 1
