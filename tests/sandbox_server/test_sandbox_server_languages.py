@@ -41,7 +41,8 @@ class Served:
     async def over_grpc(self, method: str, request: Message) -> Any:
         call = getattr(self.stub, method)
         if method in ("ExecuteStream", "JudgeBatch"):
-            return next(each async for each in call(iter([request]), timeout=PATIENCE_S))
+            (answer,) = [each async for each in call(iter([request]), timeout=PATIENCE_S)]
+            return answer
         return await call(request, timeout=PATIENCE_S)
 
     async def over_http(self, method: str, request: Message) -> Any:
