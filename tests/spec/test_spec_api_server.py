@@ -33,14 +33,13 @@ API = "areal.dev/v1alpha1"
 WITH_CEL = {rule.id for rule in RULES if rule.cel is not None}
 BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     "foreign-tokenizer": "the tokenizer's and the model's vocabulary",
-    "context-too-short": "the model's context",
-    "heads-that-do-not-split": "the model's attention heads",
-    "math-without-answers": "the dataset's columns",
-    "prompt-too-long": "the longest prompt",
-    "recipe-without-reward": "what the recipe defines",
-    "two-rewards": "what the recipe defines",
-    **dict.fromkeys(("unknown-workflow", "agent-not-in-recipe"), "what the recipe defines"),
-    "supervised-context": "the model's context",
+    **dict.fromkeys(("context-too-short", "supervised-context"), "the model's context"),
+    **dict.fromkeys(("heads-that-do-not-split", "tensor-of-few-heads"), "the model's heads"),
+    **dict.fromkeys(("lora-of-missing-layers", "lora-of-query-alone", "lora-without-room"), "layers, the engine"),
+    **dict.fromkeys(("math-without-answers", "prompt-too-long"), "the dataset's rows"),
+    "agent-command-not-here": "the programs of a machine",
+    **dict.fromkeys(("recipe-without-reward", "two-rewards", "unknown-workflow", "agent-not-in-recipe"), "the recipe"),
+    "export-by-nothing": "names of figures: building them costs an API server too much",
     "training-without-roles": "which blocks were given: the server fills in the defaults of all",
     **dict.fromkeys(
         (
@@ -197,26 +196,27 @@ BY_HAND = {  # other values of blocks, whose fields depend on each other
     "algorithm.kl": {"coefficient": 0.1},
     "algorithm.critic": {"loss": "huber"},
     "rollout.agent": {"run": "Other"},
+    **{model: {"path": "other"} for model in ("reward.model", "distillation.teacher")},
     "algorithm.overlong": {"window": 4},
     "algorithm.truncate": {"upper": 3.0},
     "evaluation": {"rows": 3},
-    "trainer.mesh": {"dp": 1},
+    "trainer.mesh": {"replicate": 2, "tensor": 1},
+    "trainer.lora": {"rank": 4},
     "storage": {"size": "300Gi"},
     "podTemplate": {"worker": {"labels": {"a": "b"}}},
-    "generation.engine.tensorParallel": 2,
-    "generation.engine.gpus": 2,
-    **{path: [0.8, 0.9] for path in ("algorithm.betas", "sft.betas", "dpo.betas")},
-    "dpo.labelSmoothing": 0.1,
+    **dict.fromkeys(("generation.engine.tensorParallel", "generation.engine.gpus"), 2),
+    **{f"{block}.betas": [0.8, 0.9] for block in ("algorithm", "sft", "dpo", "rewardModel", "distillation")},
+    **dict.fromkeys(("dpo.labelSmoothing", "distillation.teacherShare"), 0.1),
     "generation.engine.contextLength": 4096,
     "generation.engine.memFraction": 0.5,
     "generation.engine.python": "/opt/engine/bin/python",
     "storage.cacheClaimName": "kernels",
-    "weightSync": {"intervalSteps": 2},
+    **{path: {"intervalSteps": 2} for path in ("weightSync", "export")},
     "scheduling": {"exclusiveNodes": False},
     "runtimeRef": {"name": "other"},
     "replay.external": {"secretName": "other"},
 }
-SUPERVISED = {"sft": "supervised-batch.yaml", "dpo": "dpo.yaml"}  # jobs that have these blocks
+SUPERVISED = {"sft": "supervised-batch", "dpo": "dpo", "rewardModel": "reward-model", "distillation": "distillation"}
 ONE_VALUE = {"algorithm.name", "algorithm.lossAggregation", "trainer.optimizer"}  # nothing else is allowed yet
 FIXED = {
     rule["fieldPath"].removeprefix("."): Change.NEVER if "never changes" in rule["message"] else Change.RESUME
@@ -228,7 +228,7 @@ FIXED = {
 def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it_rests(path, admin, post, job):
     block = path.partition(".")[0]
     if block in SUPERVISED:
-        job = post((CORPUS / "accepted" / SUPERVISED[block]).read_text(), keep=True)
+        job = post((CORPUS / "accepted" / f"{SUPERVISED[block]}.yaml").read_text(), keep=True)
     value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
     with pytest.raises(Refused) as caught:
         admin.patch(job, nested(path, value))
@@ -246,7 +246,7 @@ def test_a_job_at_rest_takes_what_its_pods_are_made_of(admin, job):
         merge(change, nested(path, value)["spec"])
     trainer = change["trainer"]
     trainer["procPerNode"] = trainer["gpus"]
-    trainer["mesh"] = {"dp": trainer["replicas"] * trainer["procPerNode"]}
+    trainer["mesh"] = {"replicate": trainer["replicas"]}
     rested = admin.patch(job, {"spec": change})
     assert rested["spec"]["podTemplate"]["worker"]["labels"] == {"a": "b"}
     resumed = admin.patch(job, {"spec": {"suspend": False}})

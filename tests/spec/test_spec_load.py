@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from areal.errors import ConfigError, ExitCode
+from areal.local.claim import claimed
 from areal.spec import load_job
 from areal.spec.problems import SpecError
 from spec_corpus import CORPUS
@@ -73,7 +75,8 @@ def test_a_later_override_wins():
         ("maxSteps=20", "did you mean algorithm.maxSteps?"),
         (
             "intervalSteps=20",
-            "did you mean evaluation.intervalSteps or weightSync.intervalSteps or checkpoint.intervalSteps?",
+            "did you mean evaluation.intervalSteps or weightSync.intervalSteps or checkpoint.intervalSteps or "
+            "export.intervalSteps?",
         ),
         ("metadata.nam=x", "metadata.nam: unknown field; did you mean name?"),
         ("seed.value=1", "spec.seed has no fields of its own"),
@@ -193,3 +196,13 @@ def test_importing_the_spec_is_cheap():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_directory_whose_name_is_no_text_is_refused(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9") / "job.yaml"
+    path.parent.mkdir()
+    path.write_bytes(QUICKSTART.read_bytes())
+    with pytest.raises(ConfigError, match=r"caf\\udce9/job.yaml' is no UTF-8 text"):
+        load_job(path)
+    with pytest.raises(ConfigError, match=r"caf\\udce9' is no UTF-8 text"), claimed(path.parent):
+        pass

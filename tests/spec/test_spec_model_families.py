@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 from areal.errors import DataError
-from areal.spec.model_families import COMPARED, EMBEDDED, refuse_untrainable
+from areal.spec.model_families import (
+    COMPARED,
+    EMBEDDED,
+    WITHOUT_SCORES,
+    refuse_unclassifying,
+    refuse_unscorable,
+    refuse_untrainable,
+)
 
 DENSE: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
 
@@ -46,3 +53,30 @@ def test_dense_models_with_attention_are_taken(change):
 
 def test_what_the_embedded_engine_computes_was_compared_in_the_trainer():
     assert {name.removesuffix("ForCausalLM").lower() for name in EMBEDDED} <= set(COMPARED)
+
+
+def test_a_reward_model_starts_from_a_family_that_transformers_can_classify_with():
+    auto = pytest.importorskip("transformers.models.auto.modeling_auto")
+    known = auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    assert {name for name in COMPARED if name not in known} == set(WITHOUT_SCORES)
+    with pytest.raises(DataError, match="granite, of which there is no sequence-classification model"):
+        refuse_unscorable({"model_type": "granite"}, "models/mine")
+
+
+SCORER: dict[str, Any] = {"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "score"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "is a LlamaForCausalLM, no sequence-classification model"),
+        ({"architectures": None}, "model without architecture"),
+        ({"id2label": {"0": "bad", "1": "good"}}, "has 2 labels"),
+        ({"id2label": None}, "has 2 labels"),
+        ({"id2label": None, "num_labels": 3}, "has 3 labels"),
+    ],
+)
+def test_what_gives_no_single_score_is_refused_as_a_reward_model(change, words):
+    assert refuse_unclassifying(SCORER, "models/mine") is None
+    with pytest.raises(DataError, match=words):
+        refuse_unclassifying({**SCORER, **change}, "models/mine")

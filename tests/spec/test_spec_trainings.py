@@ -12,6 +12,7 @@ from areal.spec import RLJob, check, load_job
 from areal.spec.explain import explain
 from support import tiny_job
 
+TEACHER = {"teacher": {"path": "teacher"}}
 SFT = {"training": "SFT", "sft": {"batchSize": 4}, "algorithm": None, "rollout": None, "recipe": None}
 
 
@@ -34,6 +35,9 @@ def test_a_supervised_job_has_a_trainer_only(tmp_path: Path) -> None:
         ({"algorithm": None}, "training-block"),
         ({**SFT, "sft": None}, "training-block"),
         ({**SFT, "dpo": {"batchSize": 4}}, "training-block"),
+        ({**SFT, "training": "RewardModel"}, "training-block"),
+        ({**SFT, "rewardModel": {"batchSize": 4}}, "training-block"),
+        ({**SFT, "distillation": {"batchSize": 4, **TEACHER}}, "training-block"),
         ({**SFT, "rollout": {"workers": 2}}, "training-without-roles"),
         ({**SFT, "sft": {"batchSize": 4, "epochs": 2, "maxSteps": 9}}, "epochs-or-steps"),
         ({**SFT, "trainer": {"microBatchTokens": 64}}, "supervised-micro-batch"),
@@ -41,6 +45,15 @@ def test_a_supervised_job_has_a_trainer_only(tmp_path: Path) -> None:
         (
             {**SFT, "training": "DPO", "sft": None, "dpo": {"batchSize": 4, "loss": "ipo", "labelSmoothing": 0.1}},
             "smoothing-of-sigmoid",
+        ),
+        (
+            {
+                **SFT,
+                "training": "Distillation",
+                "sft": None,
+                "distillation": {"batchSize": 4, "teacherShare": 0.1, **TEACHER},
+            },
+            "share-of-jsd",
         ),
     ],
 )

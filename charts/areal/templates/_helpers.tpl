@@ -60,10 +60,16 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- if not $image.repository -}}
 {{- fail (printf "images.%s has no repository" .image) -}}
 {{- end -}}
+{{- if and (not $registry) .context.Values.global.imagesLoaded -}}
+{{- $registry = "localhost" -}}
+{{- end -}}
+{{- if not $registry -}}
+{{- fail (printf "images.%s has no registry, and nobody publishes these images for you. Build and push them: `make images REGISTRY=registry.example.com PUSH=1`, then add `--set global.imageRegistry=registry.example.com`. For a local cluster (kind, k3d, containerd): `make images-load`, then add `--set global.imagesLoaded=true`." .image) -}}
+{{- end -}}
 {{- if and (not $image.digest) (has $tag (list "latest" "main" "master" "nightly")) -}}
 {{- fail (printf "images.%s.tag is %q, which moves: name a version, or a digest in images.%s.digest" .image $tag .image) -}}
 {{- end -}}
-{{- with $registry }}{{ trimSuffix "/" . }}/{{ end }}{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end -}}
+{{ trimSuffix "/" $registry }}/{{ $image.repository }}{{ if $image.digest }}@{{ $image.digest }}{{ else }}:{{ $tag }}{{ end -}}
 {{- else if regexMatch "[/:@]" .image -}}
 {{- .image -}}
 {{- else -}}

@@ -49,7 +49,8 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     job = _as_run(job, namespace)
     _refuse_unsafe(job)
     layout = RunLayout(Path(names.RUN_DIR))
-    model = _model(job)
+    model, student = _model(job), job.spec.distillation
+    _refuse_reward_model(job)
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
     external = job.spec.replay.backend == "External"
@@ -69,6 +70,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         recipe_source=source,
         recipe_path=layout.recipe / source.name if source else None,
         hooks_path=_file(job.spec.trainer.hooks, "trainer.hooks"),
+        teacher_path=_file(student.teacher.path, "distillation.teacher.path") if student is not None else None,
         dataset=_dataset(job.spec.dataset),
         verifier=verifier,
         endpoints=Endpoints(
@@ -155,14 +157,24 @@ def _refuse_unsafe(job: RLJob) -> None:
         )
 
 
+def _refuse_reward_model(job: RLJob) -> None:
+    """The image of reward pods has no torch."""
+    if job.spec.is_rl and job.spec.reward.verifier == "model":
+        raise ClusterRefusal(
+            "NotAvailable",
+            "spec.reward.verifier is model, and reward pods of a cluster can't run one",
+            fix="Run the job with `areal run`, or score in the recipe's `reward` by a model that is served elsewhere.",
+        )
+
+
 def _model(job: RLJob) -> Path:
     model = job.spec.model
     if model.uri is not None and not on_volume(model.uri):
         raise ClusterRefusal(
             "NotAvailable",
-            f"spec.model.uri is {model.uri!r}, and this version downloads no models",
-            fix="Put the model on a volume and name it pvc://<claim>/<path>, or in the images and name it in "
-            "model.path.",
+            f"spec.model.uri is {model.uri!r}, and a run on a cluster downloads no model",
+            fix="Download it and submit the job with `areal submit`, which takes it along; or put it on a volume and "
+            "name it pvc://<claim>/<path>, or in the images and name it in model.path.",
         )
     found = _file(model.uri, "model.uri") or _file(model.path, "model.path")
     if found is None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from areal.observe.progress import ProgressCounter
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
@@ -24,6 +25,7 @@ class RoleContext:
     incarnation: str  # unique to this start of the process
     bind: str = "127.0.0.1"  # the address that its servers listen on
     advertise: str = "127.0.0.1"  # the address under which others reach them
+    progress: ProgressCounter = field(default_factory=ProgressCounter)  # of this process: the stall watch looks at it
 
     @property
     def name(self) -> str:

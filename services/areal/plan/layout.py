@@ -87,13 +87,28 @@ class RunLayout:
         return self.root / "recording"
 
     @property
+    def tokens(self) -> Path:
+        """What servers sampled and what the trainer trained, token by token, where `recording.tokenAudit` asks."""
+        return self.root / "tokens"
+
+    @property
     def tensorboard(self) -> Path:
         return self.root / "tensorboard"
+
+    @property
+    def tracking(self) -> Path:
+        """How far `areal export --to` has come with each tracker, and files of W&B's offline mode."""
+        return self.root / "tracking"
 
     @property
     def model(self) -> Path:
         """The final Hugging Face model."""
         return self.root / "model"
+
+    @property
+    def exports(self) -> Path:
+        """Hugging Face models of some steps, where `export` asks for them."""
+        return self.root / "exports"
 
     @property
     def summary(self) -> Path:

@@ -10,10 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from areal.errors import DataError
+from areal.plan.regular_files import refuse_pipes
 
 
 def defines(recipe: Path, name: str) -> bool:
     """Whether the file binds `name` at its top level. Raises DataError when it is no Python."""
+    refuse_pipes(recipe)
     try:
         source = recipe.read_bytes()
     except OSError as error:

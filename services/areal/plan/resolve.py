@@ -5,10 +5,12 @@ Reads the disk to find files; writes nothing (`write_run` does) and starts nothi
 
 from __future__ import annotations
 
+import json
 import secrets
 from pathlib import Path
 
 from areal.errors import ConfigError
+from areal.plan import hub
 from areal.plan.layout import RunLayout
 from areal.plan.ports import free_ports
 from areal.plan.recipe_names import defines
@@ -19,6 +21,7 @@ from areal.plan.roles import PortAllocator, assign_ports, role_instances
 from areal.spec.job import RLJob
 from areal.spec.locality import where_models_come_from
 from areal.spec.locate import locate, must_locate
+from areal.spec.model_families import refuse_unclassifying
 from areal.spec.sources import Dataset, DatasetSource
 
 _HOST = "127.0.0.1"
@@ -53,7 +56,7 @@ def resolve(
         check_same_run(earlier.job, job)
     else:
         refuse_occupied(run_dir)
-    model = _model(job, base_dir)
+    model = earlier.model_path if earlier and hub.is_hub(job.spec.model.uri) else _model(job, base_dir)
     recipe = recipe_file(job, base_dir)
     verifier = verifier_of(job, recipe)
     instances = role_instances(job, verifier)
@@ -73,6 +76,8 @@ def resolve(
         recipe_source=recipe,
         recipe_path=layout.recipe / recipe.name if recipe else None,
         hooks_path=_hooks(job, base_dir),
+        reward_model_path=reward_model_of(job, base_dir),
+        teacher_path=teacher_of(job, base_dir),
         dataset=_dataset(job, base_dir),
         verifier=verifier,
         endpoints=Endpoints(
@@ -110,9 +115,11 @@ def verifier_of(job: RLJob, recipe: Path | None) -> Verifier | None:
 
 def _model(job: RLJob, base_dir: Path) -> Path:
     model = job.spec.model
+    if hub.is_hub(model.uri) and (copy := hub.cached(model.uri)) is not None:
+        return check_model(copy, job.where("spec.model.uri"))
     if model.path is None:
         raise ConfigError(
-            f"{job.where('spec.model')}: model.uri {model.uri!r} is for clusters; a local run reads a directory",
+            f"{job.where('spec.model')}: model.uri {model.uri!r} is no directory of this machine",
             fix="Download the model and name its directory in model.path.",
         )
     found = must_locate(
@@ -153,6 +160,29 @@ def check_tokenizer(found: Path, where: str) -> Path:
             fix="Save a fast tokenizer there, or name its directory in model.tokenizer.",
         )
     return found
+
+
+def reward_model_of(job: RLJob, base_dir: Path) -> Path | None:
+    """The model of the verifier `model`; None when that isn't who scores. Raises ArealError when it is none."""
+    reward = job.spec.reward
+    if not job.spec.is_rl or reward.verifier != "model" or reward.model is None:
+        return None
+    where = job.where("spec.reward.model.path")
+    fix = "Train one (training: RewardModel) and name its run's model directory."
+    found = must_locate(reward.model.path, base_dir, what="the reward model", where=where, fix=fix)
+    check_model(found, where)
+    refuse_unclassifying(json.loads((found / "config.json").read_bytes()), str(found))
+    return check_tokenizer(found, where)
+
+
+def teacher_of(job: RLJob, base_dir: Path) -> Path | None:
+    """The teacher of training Distillation; None for others. Raises ConfigError when it is no model."""
+    if job.spec.training != "Distillation" or job.spec.distillation is None:
+        return None
+    where = job.where("spec.distillation.teacher.path")
+    fix = "Correct distillation.teacher.path."
+    found = must_locate(job.spec.distillation.teacher.path, base_dir, what="the teacher", where=where, fix=fix)
+    return check_tokenizer(check_model(found, where), where)
 
 
 def _hooks(job: RLJob, base_dir: Path) -> Path | None:

@@ -21,13 +21,14 @@ from areal.plan.layout import RunLayout
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.sources import Dataset
 
-Verifier = Literal["exact", "math", "code", "custom"]
+Verifier = Literal["exact", "math", "code", "model", "custom"]
 
 
-VERSION = "1.2"
+VERSION = "1.4"
 """Of `resolved.json`: the minor grows with each field that is added, the major when older readers would misread it."""
 
 _UNVERSIONED = "1.0"  # files without a version are of this one
+_GONE = (("job", "spec", "trainer", "mesh", "dp"),)  # fields of earlier minors that never meant anything else than now
 
 
 class _Value(BaseModel):
@@ -57,6 +58,8 @@ class ResolvedJob(_Value):
     recipe_source: Path | None = None  # the user's file
     recipe_path: Path | None = None  # its copy in the run directory, which roles import
     hooks_path: Path | None = None
+    reward_model_path: Path | None = None  # the model of the verifier `model`
+    teacher_path: Path | None = None  # of training Distillation
     dataset: Dataset  # as in the job, with absolute paths
     verifier: Verifier | None = None  # None: the workflow scores by itself
     endpoints: Endpoints
@@ -113,7 +116,7 @@ class ResolvedJob(_Value):
         fix = "Start the run again in a new directory."
         try:
             return _read(json.loads(text))
-        except ValueError as error:  # a ValidationError is one
+        except (ValueError, RecursionError) as error:  # a ValidationError is a ValueError
             raise ConfigError(f"{where} is no resolved job of this version: {error}", fix=fix) from error
 
     def save(self) -> Path:
@@ -123,7 +126,7 @@ class ResolvedJob(_Value):
 
 
 def _read(values: Any) -> ResolvedJob:
-    """The job, without the fields that only a newer minor version knows. Raises ValueError."""
+    """The job, without the fields that only a newer or an older minor version knows. Raises ValueError."""
     if not isinstance(values, dict):
         raise ValueError("it is no mapping")
     written = _numbers(values.get("version", _UNVERSIONED))
@@ -131,7 +134,7 @@ def _read(values: Any) -> ResolvedJob:
     if written[0] != ours[0]:
         raise ValueError(f"it has version {values.get('version')}, and this reads {ours[0]}.x")
     try:
-        return ResolvedJob.model_validate_json(json.dumps(values))
+        return ResolvedJob.model_validate_json(json.dumps(functools.reduce(_without, _GONE, values)))
     except ValidationError as error:
         unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
         if written <= ours or not unknown:

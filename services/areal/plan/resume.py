@@ -36,7 +36,7 @@ def _before_the_first_start(layout: RunLayout) -> set[str]:
     paths = (
         layout.token, layout.redis, layout.recipe, layout.dataset, layout.logs, layout.weights, layout.checkpoints,
         layout.fences, layout.journal.parent, layout.evidence, layout.trajectories, layout.recording,
-        layout.tensorboard,
+        layout.tokens, layout.tensorboard,
     )  # fmt: skip
     names = {path.name for path in paths}
     return names | {f"{layout.token.name}.part", f"{layout.resolved.name}.part"}

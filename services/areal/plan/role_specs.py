@@ -74,6 +74,7 @@ class RunPart:
     path: Path
     writable: bool = False
     with_recipe: bool = False  # exists only when the job has a recipe
+    with_token_audit: bool = False  # is mounted only when `recording.tokenAudit` asks for it
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         start_s=600,  # large models load for minutes; it dials the controller when that is there
         drain_s=15,
         called_by=(Caller(Role.WORKER, "grpc", "makes tokens"),),
-        run_parts=(RunPart(_LAYOUT.weights),),
+        run_parts=(RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
         reads=(Source.MODEL,),
         needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
         headless=True,

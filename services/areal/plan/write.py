@@ -53,7 +53,7 @@ def make_directories(layout: RunLayout) -> None:
     """Everything that roles expect to be there when they start. Raises OSError."""
     for directory in (
         layout.logs, layout.weights, layout.checkpoints, layout.fences, layout.journal.parent, layout.evidence,
-        layout.trajectories, layout.recording, layout.tensorboard,
+        layout.trajectories, layout.recording, layout.tokens, layout.tensorboard,
     ):  # fmt: skip
         directory.mkdir(parents=True, exist_ok=True)
 

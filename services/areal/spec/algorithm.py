@@ -114,15 +114,12 @@ class PolicyGradient(Block):
         le=1 << 12,
     )
     batch_size: int = knob(what="Groups a step.", unit="groups", ge=1, le=1 << 16)
-    max_steps: int = knob(
-        what="Steps of the run.", unit="steps", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=10**9
-    )
+    max_steps: int = knob(what="Steps of the run.", unit="steps", change=Change.LIVE, ge=1, le=10**9)
     max_staleness: int = knob(
         2,
         what="η: no trained token is older than this many versions; 0 is the synchronous loop.",
         unit="versions",
-        change=Change.RESUME,
-        cluster=Change.LIVE,
+        change=Change.LIVE,
         ge=0,
         le=1000,
     )

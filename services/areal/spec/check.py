@@ -14,6 +14,8 @@ from areal.spec import (
     rules_code,
     rules_gpus,
     rules_learning,
+    rules_lora,
+    rules_mesh,
     rules_sources,
     rules_trainings,
 )
@@ -31,6 +33,8 @@ RULES: tuple[Rule, ...] = (
     *rules_algorithm.RULES,
     *rules_learning.RULES,
     *rules_gpus.RULES,
+    *rules_mesh.RULES,
+    *rules_lora.RULES,
     *rules_cluster.RULES,
 )
 

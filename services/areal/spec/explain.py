@@ -12,8 +12,8 @@ from areal.spec.supervised import Supervised
 _FEW_VERSIONS = 6
 
 
-def explain(job: RLJob) -> list[tuple[str, str]]:
-    """Lines for people: a subject and a sentence each."""
+def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]:
+    """Lines for people: a subject and a sentence each. `scores_itself`: the workflow does, or its agent."""
     spec = job.spec
     if spec.supervised is not None:
         return _supervised(job, spec.supervised)
@@ -53,20 +53,24 @@ def explain(job: RLJob) -> list[tuple[str, str]]:
         ("algorithm", f"{algorithm.name}: {resolve(spec).shown}"),
         ("learning rate", _learning_rate(job)),
         ("weights", f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last"),
+        *_exports(job),
         ("evaluation", _evaluation(job)),
         *_programs(job),
-        ("processes", _processes(job)),
+        ("processes", _processes(job, scores_itself)),
     ]
 
 
 def _supervised(job: RLJob, block: Supervised) -> list[tuple[str, str]]:
     spec = job.spec
-    unit = "pairs" if spec.dpo is not None else "rows"
+    unit = "pairs" if spec.has_pairs else "rows"
     length = _every(block.max_steps, "step") if block.max_steps else f"each of the {unit} {block.epochs or 1}×"
     held_out = spec.dataset.evaluation is not None
+    figure = "the pair accuracy" if spec.reward_model is not None else "the loss"
     rows = spec.evaluation.rows
+    student = spec.distillation
     return [
         ("training", f"{spec.training}: on fixed {unit}; nothing is generated or scored"),
+        *([("teacher", f"{student.teacher.path}, loss {student.loss}")] if student is not None else []),
         ("a step", f"{block.batch_size} {unit} of at most {block.max_tokens} tokens, in an order drawn from the seed"),
         ("the run", length),
         ("learning rate", _rate(block)),
@@ -74,9 +78,10 @@ def _supervised(job: RLJob, block: Supervised) -> list[tuple[str, str]]:
             "checkpoints",
             f"every {_every(spec.checkpoint.interval_steps, 'step')}, the last {spec.checkpoint.keep} kept",
         ),
+        *_exports(job),
         (
             "evaluation",
-            f"the loss on {rows if rows is not None else 'all'} held-out {unit} every "
+            f"{figure} on {rows if rows is not None else 'all'} held-out {unit} every "
             f"{_every(spec.evaluation.interval_steps, 'step')}, and of the last version"
             if held_out
             else "none: the job has no held-out rows",
@@ -130,7 +135,18 @@ def _evaluation(job: RLJob) -> str:
     if len(shown) > _FEW_VERSIONS:
         shown = [*shown[:3], "…", *shown[-2:]]
     rows = job.spec.evaluation.rows
-    return f"greedy on {rows if rows is not None else 'all'} rows at versions {', '.join(shown)}"
+    wanted = job.spec.evaluation
+    sampled = f" and {wanted.samples} samples of each" if wanted.samples else ""
+    kept = "; servers keep the version until it has ended" if wanted.one_version else ""
+    return f"greedy on {rows if rows is not None else 'all'} rows{sampled} at versions {', '.join(shown)}{kept}"
+
+
+def _exports(job: RLJob) -> list[tuple[str, str]]:
+    export = job.spec.export
+    if export is None:
+        return []
+    best = ", and the best on held-out rows" if job.spec.dataset.evaluation is not None else ""
+    return [("exports", f"a model every {_every(export.interval_steps, 'step')}, the last {export.keep} kept{best}")]
 
 
 def _programs(job: RLJob) -> list[tuple[str, str]]:
@@ -145,10 +161,10 @@ def _programs(job: RLJob) -> list[tuple[str, str]]:
     return [("programs", f"{code.language}, run {where}{needs}; {worth}; at most {code.total_seconds:g} s an answer")]
 
 
-def _processes(job: RLJob) -> str:
+def _processes(job: RLJob, scores_itself: bool) -> str:
     spec = job.spec
     return (
         f"{spec.generation.replicas} generation ({spec.generation.engine.type}), {spec.rollout.workers} worker, "
         f"{spec.trainer.world_size} trainer; one controller, one Redis"
-        + ("" if spec.reward.verifier is None and spec.recipe is None else ", one reward service")
+        + ("" if scores_itself else ", one reward service")
     )

@@ -18,9 +18,9 @@ from areal.spec.gpu_defaults import on_gpus
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
-from areal.spec.supervised import Dpo, Sft, Supervised
+from areal.spec.supervised import Distillation, Dpo, RewardModel, Sft, Supervised
 from areal.spec.supervised import Training as TrainingName
-from areal.spec.training import Checkpoint, Recording, Replay, Trainer, WeightSync
+from areal.spec.training import Checkpoint, Export, Recording, Replay, Trainer, WeightSync
 
 
 class Metadata(Block):
@@ -39,7 +39,9 @@ class JobSpec(Block):
 
     seed: int = knob(0, what="Of the data order and of sampling.", ge=0, lt=2**63)
     training: TrainingName = knob(
-        "RL", what="What kind of run: RL has the block algorithm, SFT the block sft, DPO the block dpo."
+        "RL",
+        what="What kind of run: RL has the block algorithm, SFT the block sft, DPO the block dpo, RewardModel the "
+        "block rewardModel, Distillation the block distillation.",
     )
     model: Model = knob(what="The start model.")
     recipe: Recipe | None = knob(None, what="The user's Python file.")
@@ -48,6 +50,8 @@ class JobSpec(Block):
     algorithm_block: Algorithm | None = knob(None, what="RL only: what is optimised.", alias="algorithm")
     sft: Sft | None = knob(None, what="SFT only: supervised fine-tuning.")
     dpo: Dpo | None = knob(None, what="DPO only: learning from pairs of answers.")
+    reward_model: RewardModel | None = knob(None, what="RewardModel only: learning to score from pairs of answers.")
+    distillation: Distillation | None = knob(None, what="Distillation only: learning from another model.")
     reward: Reward = knob(Reward, what="Who scores.")
     generation: Generation = knob(Generation, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
@@ -55,6 +59,7 @@ class JobSpec(Block):
     replay: Replay = knob(Replay, what="The ledger's store.")
     weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
     checkpoint: Checkpoint = knob(Checkpoint, what="What a restart continues from.")
+    export: Export | None = knob(None, what="Models for other programs while the run goes on.", change=Change.RESUME)
     recording: Recording = knob(Recording, what="What is kept of samples and tokens, for people.")
 
     runtime_ref: RuntimeRef | None = knob(
@@ -92,9 +97,22 @@ class JobSpec(Block):
         return self.algorithm_block
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has the block of its training; nothing can be planned without."""
+        return (self.algorithm_block if self.is_rl else self.supervised) is not None
+
+    @property
     def supervised(self) -> Supervised | None:
         """The block of a training on fixed rows; None for RL."""
-        return {"SFT": self.sft, "DPO": self.dpo}.get(self.training)
+        blocks = {
+            "SFT": self.sft, "DPO": self.dpo, "RewardModel": self.reward_model, "Distillation": self.distillation,
+        }  # fmt: skip
+        return blocks.get(self.training)
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether a row of its dataset is a pair of answers, the chosen and the rejected one."""
+        return self.training in ("DPO", "RewardModel")
 
     @property
     def is_rl(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def load_job(path: Path, overrides: Sequence[str] = ()) -> RLJob:
 
 def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
     """The same for a document that was read before. One that a cluster gave is read like its author's."""
-    values = _without_servers(document.values)
+    values = deepcopy(_without_servers(document.values))  # overrides are written into it
     origins, problems = apply_overrides(values, overrides)
     problems += [
         Problem(field, f"written twice, first on line {first}", f"{document.path}:{second}")

@@ -23,7 +23,7 @@ class Locality(StrEnum):
     RELATIVE = "relative"  # on the machine where the job file is
     ABSOLUTE = "absolute"  # on the machine that runs the role: in its image, on a cluster
     VOLUME = "volume"  # pvc://claim/path
-    HUB = "hub"  # hf://owner/name
+    HUB = "hub"  # hf://owner/name@revision
 
 
 def locality_of(source: str) -> Locality:
@@ -37,7 +37,7 @@ def locality_of(source: str) -> Locality:
 
 def named_files(spec: JobSpec) -> dict[str, str]:
     """The sources that a job names, by dotted field. A Hugging Face dataset may be a name on the hub: it isn't here."""
-    evaluation = spec.dataset.evaluation
+    evaluation, distillation = spec.dataset.evaluation, spec.distillation
     fields = {
         "spec.model.path": spec.model.path,
         "spec.model.uri": spec.model.uri,
@@ -46,6 +46,7 @@ def named_files(spec: JobSpec) -> dict[str, str]:
         "spec.dataset.train.jsonl": spec.dataset.train.jsonl,
         "spec.dataset.evaluation.jsonl": evaluation.jsonl if evaluation else None,
         "spec.trainer.hooks": spec.trainer.hooks,
+        "spec.distillation.teacher.path": distillation.teacher.path if distillation else None,
     }
     return {field: source for field, source in fields.items() if source is not None}
 
@@ -60,14 +61,14 @@ def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
     }
 
 
-def for_nowhere(job: RLJob) -> list[Finding]:
-    """What neither a run on one machine nor one on a cluster can do."""
+def for_this_machine_only(job: RLJob) -> list[Finding]:
+    """What a cluster can't do: no pod downloads a model."""
     uri = job.spec.model.uri
     if uri is None or locality_of(uri) is not Locality.HUB:
         return []
-    name = uri.removeprefix("hf://")
-    fix = f"Download it, {download(name)}: a cluster gets it by `areal submit`."
-    message = f"{uri!r}: no model is downloaded by a run"
+    name = uri.removeprefix("hf://").partition("@")[0]
+    fix = f"Download it here, {download(name)}: `areal submit` takes it along."
+    message = f"{uri!r}: a run on a cluster downloads no model"
     return [Finding("model-hub", Severity.ERROR, "spec.model.uri", message, fix, job.where("spec.model.uri"))]
 
 
@@ -86,7 +87,7 @@ def download(name: str) -> str:
 def where_models_come_from(path: str) -> str:
     """The fix for a model directory that isn't there."""
     if is_hub_name(path):
-        return f"Models aren't downloaded by a run: {download(path)}."
+        return f"Write `model: {{uri: hf://{path}}}` for a model of the Hugging Face hub, or get it: {download(path)}."
     return f"Correct model.path, or make a small model there: `areal init-model --out {path}`."
 
 
@@ -102,7 +103,7 @@ def for_clusters_only(job: RLJob) -> list[Finding]:
         for field, source in {**named_files(job.spec), **hugging_face_paths(job.spec)}.items()
         if on_volume(source) and field != "spec.model.uri"
     ]
-    if job.spec.model.uri is not None:
+    if job.spec.model.uri is not None and locality_of(job.spec.model.uri) is not Locality.HUB:
         message = f"{job.spec.model.uri!r} is for clusters; a run on this machine reads a directory"
         found.append(
             _finding(job, "spec.model.uri", message, "Download the model and name its directory in model.path.")

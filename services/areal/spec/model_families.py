@@ -20,6 +20,9 @@ COMPARED = (
 EMBEDDED = ("Qwen2ForCausalLM", "Qwen3ForCausalLM", "LlamaForCausalLM")
 """Architectures that the embedded engine computes."""
 
+WITHOUT_SCORES = ("granite",)
+"""Of the compared families, those that Hugging Face's library has no sequence-classification model of."""
+
 _LOGIT_SCALES = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _ATTENTION = ("full_attention", "sliding_attention")
@@ -55,6 +58,27 @@ def refuse_untrainable(config: Mapping[str, Any], where: str) -> None:
             f"{where} has layers of {', '.join(strange)}, which carry one sequence's state into the next of a row",
             fix="use a model whose layers are all full or sliding attention",
         )
+
+
+def refuse_unscorable(config: Mapping[str, Any], where: str) -> None:
+    """Raise DataError when a model of this configuration can be no reward model."""
+    if config.get("model_type") in WITHOUT_SCORES:
+        raise DataError(
+            f"{where} is a {config['model_type']}, of which there is no sequence-classification model to export",
+            fix="start a reward model from another family",
+        )
+
+
+def refuse_unclassifying(config: Mapping[str, Any], where: str) -> None:
+    """Raise DataError when a configuration is no reward model's: sequence classification with one label."""
+    named = str((config.get("architectures") or ["model without architecture"])[0])
+    fix = "name a model …ForSequenceClassification with one label, such as the one of a job of training RewardModel"
+    if not named.endswith("ForSequenceClassification"):
+        raise DataError(f"{where} is a {named}, no sequence-classification model", fix=fix)
+    names = config.get("id2label")
+    labels = len(names) if isinstance(names, Mapping) else config.get("num_labels", 2)  # the library's default
+    if labels != 1:
+        raise DataError(f"{where} has {labels} labels, and a score is one", fix=fix)
 
 
 def _count(value: object) -> int:

@@ -45,3 +45,12 @@ def evaluated_versions(job: RLJob) -> list[int]:
     evaluation, last = job.spec.evaluation, job.spec.algorithm.max_steps
     versions = set(range(evaluation.interval_steps, last + 1, evaluation.interval_steps)) | {last}
     return sorted(versions | {0} if evaluation.at_start else versions)
+
+
+def exports_kept(job: RLJob) -> int:
+    """How many exported models are on disk at most: the one being written, the newest, and where there are scores the
+    best and as many again that wait for theirs."""
+    export = job.spec.export
+    if export is None:
+        return 0
+    return export.keep + 1 + (export.keep + 1 if job.spec.dataset.evaluation is not None else 0)

@@ -14,9 +14,8 @@ from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.problems import Problem, shortened, unknown_field
+from areal.spec.supervised import BLOCKS
 from areal.yaml_file.document import parse_value
-
-TRAINING_BLOCKS = ("algorithm", "sft", "dpo")  # a job has the block of its training alone
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[dict[str, str], list[Problem]]:
@@ -73,7 +72,7 @@ def _unknown(keys: Sequence[str], block: type[BaseModel], spec: Any) -> str:
             for name, field in fields_of(JobSpec).items()
             if (inner := block_for(field.annotation, None)) is not None
             and keys[-1] in fields_of(inner)
-            and (name in given or name not in TRAINING_BLOCKS)
+            and (name in given or name not in BLOCKS.values())
         ]
         if holders:
             return f"unknown field; did you mean {' or '.join(holders)}?"

@@ -30,7 +30,7 @@ apiVersion: areal.dev/v1alpha1
 kind: RLJob
 metadata: {name: digits}
 spec:
-  model: {path: models/digits-1m}
+  model: {path: runs/digits-sft/model}
   recipe: {file: examples/digits.py}
   dataset:
     train: {jsonl: data/train.jsonl}

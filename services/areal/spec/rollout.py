@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from areal.spec.block import Block, Change, knob
-from areal.spec.text import LONGEST_WORD
+from areal.spec.text import LONGEST_WORD, Argument
 
-AGENT = "agent"  # the built-in workflow that runs an agent of the recipe
+AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
 
 
 class Sampling(Block):
@@ -18,13 +18,22 @@ class Sampling(Block):
 
 
 class Agent(Block):
-    """An agent of the recipe, which calls the policy over OpenAI's chat API."""
+    """What runs each episode and calls the policy over OpenAI's or Anthropic's API: `run` or `command`."""
 
-    run: str = knob(
+    run: str | None = knob(
+        None,
         what="A class of the recipe with `async def run(self, data, *, base_url, api_key, **extra) -> float`, or such "
         "a function.",
         min_length=1,
         max_length=LONGEST_WORD,
+    )
+    command: list[Argument] | None = knob(
+        None,
+        what="A program and its arguments, started once for each episode where workers run. It finds the policy by "
+        "OPENAI_BASE_URL and OPENAI_API_KEY, or ANTHROPIC_…, reads its row from standard input, and prints its reward "
+        "as its last word.",
+        min_length=1,
+        max_length=64,
     )
     max_calls: int = knob(
         256,
@@ -50,8 +59,7 @@ class Rollout(Block):
         256,
         what="Groups being generated at once; complete ones don't count.",
         unit="groups",
-        change=Change.RESUME,
-        cluster=Change.LIVE,
+        change=Change.LIVE,
         ge=1,
         le=1 << 20,
     )
@@ -70,7 +78,9 @@ class Rollout(Block):
         ge=2,
         le=1 << 24,
     )
-    max_turns: int = knob(4, what="Turns of the multi-turn workflow.", unit="turns", ge=1, le=10**6)
+    max_turns: int = knob(
+        4, what="Most answers of an episode: workflow multi-turn and environments.", unit="turns", ge=1, le=10**6
+    )
     max_filtered_per_step: int = knob(
         4096,
         what="So many groups in a row end without training, and the run counts as stalled. 64 that fail are enough.",

@@ -25,6 +25,7 @@ class Facts:
     recipe_defines_reward: bool | None = None
     recipe_workflows: frozenset[str] | None = None  # names of workflows in the recipe
     recipe_agents: frozenset[str] | None = None  # names of what can be an agent in the recipe
+    agent_program: bool | None = None  # whether the agent's command can be started on this machine, which runs it
     train_rows: int | None = None
     train_columns: frozenset[str] | None = None
     evaluation_rows: int | None = None
@@ -35,7 +36,9 @@ class Facts:
     model_vocabulary: int | None = None
     model_context_tokens: int | None = None
     model_attention_heads: int | None = None
+    model_key_value_heads: int | None = None
     model_parameters: int | None = None
+    model_matrices: frozenset[str] | None = None  # last part of the names of modules with a matrix: q_proj, …
 
 
 Predicate = Callable[[RLJob, Facts], str | None]

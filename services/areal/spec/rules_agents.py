@@ -12,16 +12,25 @@ _IS_AGENT = f"self.spec.rollout.workflow == '{AGENT}'"
 @rule(
     "agent-without-run",
     "spec.rollout.agent",
-    "The workflow agent is told which agent of which recipe it runs.",
-    fix="Name a class or function of the recipe in rollout.agent.run.",
-    cel=f"!({_IS_AGENT}) || (has(self.spec.rollout.agent) && has(self.spec.recipe))",
+    "The workflow agent is told what it runs: an agent of the recipe, or a command.",
+    fix="Name a class or function of the recipe in rollout.agent.run, or a program in rollout.agent.command.",
+    cel=(
+        f"!({_IS_AGENT}) || (has(self.spec.rollout.agent) && "
+        "has(self.spec.rollout.agent.run) != has(self.spec.rollout.agent.command) && "
+        "(has(self.spec.recipe) || has(self.spec.rollout.agent.command)))"
+    ),
 )
 def agent_without_run(job: RLJob, facts: Facts) -> str | None:
+    agent = job.spec.rollout.agent
     if job.spec.rollout.workflow != AGENT:
         return None
-    if job.spec.recipe is None:
-        return "the workflow agent runs an agent of the recipe, and the job has no recipe"
-    return "the workflow agent has no rollout.agent.run" if job.spec.rollout.agent is None else None
+    if agent is None or (agent.run is None and agent.command is None):
+        return "the workflow agent has no rollout.agent.run and no rollout.agent.command"
+    if agent.run is not None and agent.command is not None:
+        return "rollout.agent has a run and a command"
+    if agent.run is not None and job.spec.recipe is None:
+        return "rollout.agent.run is an agent of the recipe, and the job has no recipe"
+    return None
 
 
 @rule(
@@ -33,9 +42,24 @@ def agent_without_run(job: RLJob, facts: Facts) -> str | None:
 )
 def agent_not_in_recipe(job: RLJob, facts: Facts) -> str | None:
     rollout, known = job.spec.rollout, facts.recipe_agents
-    if rollout.workflow != AGENT or rollout.agent is None or known is None or rollout.agent.run in known:
+    run = rollout.agent.run if rollout.agent is not None else None
+    if rollout.workflow != AGENT or run is None or known is None or run in known:
         return None
-    return f"the recipe has no agent {rollout.agent.run!r}; it has {', '.join(sorted(known)) or 'none'}"
+    return f"the recipe has no agent {run!r}; it has {', '.join(sorted(known)) or 'none'}"
+
+
+@rule(
+    "agent-command-not-here",
+    "spec.rollout.agent.command",
+    "The agent's program is where workers run.",
+    fix="Install it, or name its path from the directory that the run is started in.",
+    cel=None,
+)
+def agent_command_not_here(job: RLJob, facts: Facts) -> str | None:
+    agent = job.spec.rollout.agent
+    if job.spec.rollout.workflow != AGENT or facts.agent_program is not False or agent is None or not agent.command:
+        return None
+    return f"there is no program {agent.command[0]!r} on this machine"
 
 
 @rule(
@@ -70,4 +94,4 @@ def agent_unused(job: RLJob, facts: Facts) -> str | None:
     return f"the workflow {rollout.workflow!r} runs no agent"
 
 
-RULES = (agent_without_run, agent_not_in_recipe, agent_truncated_sampling, agent_unused)
+RULES = (agent_without_run, agent_not_in_recipe, agent_command_not_here, agent_truncated_sampling, agent_unused)

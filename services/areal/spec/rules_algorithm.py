@@ -386,7 +386,7 @@ def overlong_turns(job: RLJob, facts: Facts) -> str | None:
 )
 def reward_clip(job: RLJob, facts: Facts) -> str | None:
     algorithm, limit = job.spec.algorithm, job.spec.algorithm.reward_clip
-    if limit is None or job.spec.reward.verifier in (None, "custom"):
+    if limit is None or job.spec.reward.verifier in (None, "custom", "model"):
         return None
     largest = max(abs(reward + algorithm.reward_bias) * abs(algorithm.reward_scale) for reward in (0.0, 1.0))
     if largest <= limit:

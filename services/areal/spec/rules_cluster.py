@@ -13,7 +13,7 @@ from areal.spec.rules import Facts, Rule, rule
 from areal.spec.sources import on_volume
 
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
-_HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+$"
+_HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+(@[-A-Za-z0-9_./]+)?$"
 _ROLES = tuple(field.alias or name for name, field in PodTemplate.model_fields.items())
 
 
@@ -49,7 +49,7 @@ def _every_pod(field: str, holds: str) -> str:
 @rule(
     "model-uri",
     "spec.model.uri",
-    "model.uri is pvc://claim/path or hf://owner/name.",
+    "model.uri is pvc://claim/path or hf://owner/name@revision.",
     fix="Write model.uri as pvc://claim/path, or name a directory in model.path.",
     cel=(
         f"!has(self.spec.model.uri) || self.spec.model.uri.matches('{_VOLUME}') || "
@@ -267,6 +267,7 @@ RULES = (
     _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path"),
     _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
     _volume_rule("volume-hooks", "spec.trainer.hooks"),
+    _volume_rule("volume-teacher", "spec.distillation.teacher.path"),
     external_redis,
     storage_claim,
     failure_rule_names,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.spec.gpu_defaults import DTYPE_CEL, PRECISION_CEL, PROCESSES_CEL
+from areal.spec.gpu_defaults import DTYPE_CEL, PRECISION_CEL
 from areal.spec.job import RLJob
 from areal.spec.rules import Facts, Severity, rule
 
@@ -20,47 +20,6 @@ _USUAL_RATE = 1e-3
 def mini_batches(job: RLJob, facts: Facts) -> str | None:
     updates, groups = job.spec.algorithm.mini_batches, job.spec.algorithm.batch_size
     return None if updates <= groups else f"{groups} groups can't be cut into {updates} mini-batches"
-
-
-@rule(
-    "ranks-without-samples",
-    "spec.trainer.procPerNode",
-    "Every trainer process has a sample of every update.",
-    fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
-    cel=(
-        f"self.spec.trainer.replicas * {PROCESSES_CEL} * self.spec.algorithm.miniBatches "
-        "<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize"
-    ),
-)
-def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
-    algorithm, trainer = job.spec.algorithm, job.spec.trainer
-    samples = algorithm.batch_size * algorithm.group_size
-    if trainer.world_size * algorithm.mini_batches <= samples:
-        return None
-    return (
-        f"{trainer.replicas}·{trainer.proc_per_node} = {trainer.world_size} processes in {algorithm.mini_batches} "
-        f"mini-batches need {trainer.world_size * algorithm.mini_batches} samples a step; "
-        f"batchSize·groupSize is {algorithm.batch_size}·{algorithm.group_size} = {samples}"
-    )
-
-
-@rule(
-    "mesh",
-    "spec.trainer.mesh.dp",
-    "The mesh has as many places as there are processes: dp = replicas·procPerNode.",
-    fix="Correct trainer.mesh.dp, or leave it out.",
-    cel=(
-        "!has(self.spec.trainer.mesh) || !has(self.spec.trainer.mesh.dp) || "
-        f"self.spec.trainer.mesh.dp == self.spec.trainer.replicas * {PROCESSES_CEL}"
-    ),
-    every_training=True,
-)
-def mesh(job: RLJob, facts: Facts) -> str | None:
-    trainer = job.spec.trainer
-    if trainer.mesh.dp in (None, trainer.world_size):
-        return None
-    processes = f"{trainer.replicas}·{trainer.proc_per_node} = {trainer.world_size} processes"
-    return f"dp = {trainer.mesh.dp}, but there are {processes}"
 
 
 @rule(
@@ -162,6 +121,35 @@ def checkpoint_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "export-between-versions",
+    "spec.export.intervalSteps",
+    "What is exported is published: export.intervalSteps is a multiple of weightSync.intervalSteps.",
+    fix="Set export.intervalSteps to a multiple of weightSync.intervalSteps.",
+    cel="!has(self.spec.export) || self.spec.export.intervalSteps % self.spec.weightSync.intervalSteps == 0",
+)
+def export_between_versions(job: RLJob, facts: Facts) -> str | None:
+    export, published = job.spec.export, job.spec.weight_sync.interval_steps
+    if export is None or export.interval_steps % published == 0:
+        return None
+    return f"an export every {export.interval_steps} steps was asked, weights are published every {published}"
+
+
+@rule(
+    "export-interval",
+    "spec.export.intervalSteps",
+    "There is an export before the end: export.intervalSteps ≤ maxSteps.",
+    fix="Lower export.intervalSteps.",
+    cel="!has(self.spec.export) || self.spec.export.intervalSteps <= self.spec.algorithm.maxSteps",
+    severity=Severity.WARNING,
+)
+def export_interval(job: RLJob, facts: Facts) -> str | None:
+    export, last = job.spec.export, job.spec.algorithm.max_steps
+    if export is None or export.interval_steps <= last:
+        return None
+    return f"nothing is exported before the end (every {export.interval_steps} of {last} steps)"
+
+
+@rule(
     "dtype-mismatch",
     "spec.generation.engine.dtype",
     "The engine computes in the trainer's precision.",
@@ -178,8 +166,6 @@ def dtype_mismatch(job: RLJob, facts: Facts) -> str | None:
 
 RULES = (
     mini_batches,
-    ranks_without_samples,
-    mesh,
     micro_batch_too_small,
     pack_length,
     learning_rate_range,
@@ -187,5 +173,7 @@ RULES = (
     betas,
     warmup,
     checkpoint_interval,
+    export_between_versions,
+    export_interval,
     dtype_mismatch,
 )

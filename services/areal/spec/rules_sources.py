@@ -40,7 +40,7 @@ def name(job: RLJob, facts: Facts) -> str | None:
     "model-source",
     "spec.model",
     "Exactly one of model.path and model.uri is given.",
-    fix="Keep model.path for a directory on this machine, or model.uri for a cluster.",
+    fix="Keep model.path for a directory on this machine, or model.uri for a cluster's volume or the Hugging Face hub.",
     cel="has(self.spec.model.path) != has(self.spec.model.uri)",
     every_training=True,
 )
@@ -122,6 +122,57 @@ def evaluation_without_dataset(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "pass-at",
+    "spec.evaluation.passAt",
+    "pass@k needs k samples: every k of evaluation.passAt is between 1 and evaluation.samples.",
+    fix="Raise evaluation.samples, or lower the k.",
+    cel=(
+        "!has(self.spec.evaluation) || !has(self.spec.evaluation.passAt) || "
+        "self.spec.evaluation.passAt.all(k, k >= 1 && k <= self.spec.evaluation.samples)"
+    ),
+)
+def pass_at(job: RLJob, facts: Facts) -> str | None:
+    evaluation = job.spec.evaluation
+    wrong = [k for k in evaluation.pass_at if not 1 <= k <= evaluation.samples]
+    return f"pass@{wrong[0]} of {evaluation.samples} samples means nothing" if wrong else None
+
+
+@rule(
+    "export-metric",
+    "spec.export.metric",
+    "The best export is the best by a figure that evaluations have: mean, avg@n or pass@k, of all rows or of SET/.",
+    fix="Set export.metric to one of them, and evaluation.samples and passAt so that there is such a figure.",
+    cel=None,
+)
+def export_metric(job: RLJob, facts: Facts) -> str | None:
+    export, evaluation = job.spec.export, job.spec.evaluation
+    if export is None or export.metric.rpartition("/")[2] in evaluation.figures:
+        return None
+    return f"there is no {export.metric!r}; an evaluation of this job has {', '.join(evaluation.figures)}"
+
+
+@rule(
+    "export-not-evaluated",
+    "spec.export.intervalSteps",
+    "Each export is evaluated: export.intervalSteps is a multiple of evaluation.intervalSteps.",
+    fix="Set export.intervalSteps to a multiple of evaluation.intervalSteps; the job runs either way.",
+    cel=(
+        "!has(self.spec.export) || !has(self.spec.dataset.evaluation) || self.spec.export.intervalSteps % "
+        "(has(self.spec.evaluation) ? self.spec.evaluation.intervalSteps : 10) == 0"
+    ),
+    severity=Severity.WARNING,
+)
+def export_not_evaluated(job: RLJob, facts: Facts) -> str | None:
+    export, every = job.spec.export, job.spec.evaluation.interval_steps
+    if export is None or job.spec.dataset.evaluation is None or export.interval_steps % every == 0:
+        return None
+    return (
+        f"exports come every {export.interval_steps} steps, evaluations every {every}: an export without a score is "
+        "never the best"
+    )
+
+
+@rule(
     "evaluation-interval",
     "spec.evaluation.intervalSteps",
     "The model is evaluated before the end: evaluation.intervalSteps ≤ maxSteps.",
@@ -189,15 +240,34 @@ def truncated_sampling(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "reward-model-path",
+    "spec.reward.model",
+    "reward.model is given with verifier model, and with no other.",
+    fix="Set reward.verifier: model and name its directory in reward.model.path, or remove reward.model.",
+    cel=("has(self.spec.reward.model) == (has(self.spec.reward.verifier) && self.spec.reward.verifier == 'model')"),
+)
+def reward_model_path(job: RLJob, facts: Facts) -> str | None:
+    reward = job.spec.reward
+    if reward.verifier == "model" and reward.model is None:
+        return "verifier model scores, and reward.model names none"
+    return "reward.model is given, but another verifier scores" if reward.verifier != "model" and reward.model else None
+
+
+@rule(
     "no-reward",
     "spec.reward.verifier",
-    "Somebody scores: a built-in verifier, or a recipe.",
-    fix="Set reward.verifier: exact, math or code, or name a recipe with a `reward` function.",
-    cel="has(self.spec.recipe) || has(self.spec.reward.verifier)",
+    "Somebody scores: a built-in verifier, a recipe, or the agent's command.",
+    fix="Set reward.verifier: exact, math, code or model, or name a recipe with a `reward` function.",
+    cel=(
+        "has(self.spec.recipe) || has(self.spec.reward.verifier) || "
+        f"(self.spec.rollout.workflow == '{AGENT}' && has(self.spec.rollout.agent) && "
+        "has(self.spec.rollout.agent.command))"
+    ),
 )
 def no_reward(job: RLJob, facts: Facts) -> str | None:
     spec = job.spec
-    if spec.reward.verifier is not None:
+    agent = spec.rollout.agent
+    if spec.reward.verifier is not None or (spec.rollout.workflow == AGENT and agent is not None and agent.command):
         return None
     if spec.recipe is None:
         return "there is neither a reward.verifier nor a recipe, so no sample would have a reward"
@@ -372,9 +442,13 @@ RULES = (
     recipe_dataset_without_recipe,
     evaluation_without_dataset,
     evaluation_interval,
+    pass_at,
+    export_metric,
+    export_not_evaluated,
     answer_over_sample,
     temperature_zero,
     truncated_sampling,
+    reward_model_path,
     no_reward,
     custom_without_reward,
     two_rewards,

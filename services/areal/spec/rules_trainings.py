@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Facts, Severity, rule
+from areal.spec.supervised import BLOCKS
 
-_BLOCK_OF = {"RL": "algorithm", "SFT": "sft", "DPO": "dpo"}
 _ONLY_RL = ("rollout", "reward", "generation", "replay", "weight_sync")  # blocks of roles that others don't have
-_SUPERVISED = ("sft", "dpo")
+_SUPERVISED = tuple(block for name, block in BLOCKS.items() if name != "RL")
 
 
 def _each(condition: str) -> str:
@@ -19,15 +19,19 @@ def _each(condition: str) -> str:
 @rule(
     "training-block",
     "spec.training",
-    "A job has the block of its training and no other's: algorithm for RL, sft for SFT, dpo for DPO.",
+    "A job has the block of its training and no other's: algorithm for RL, sft for SFT, dpo for DPO, rewardModel for "
+    "RewardModel, distillation for Distillation.",
     fix="Give the block that the training needs, and remove the others.",
-    cel=" && ".join(f"(self.spec.training == '{name}') == has(self.spec.{block})" for name, block in _BLOCK_OF.items()),
+    cel=" && ".join(f"(self.spec.training == '{name}') == has(self.spec.{block})" for name, block in BLOCKS.items()),
     every_training=True,
 )
 def training_block(job: RLJob, facts: Facts) -> str | None:
     spec = job.spec
-    given = {"algorithm": spec.algorithm_block, "sft": spec.sft, "dpo": spec.dpo}
-    needed = _BLOCK_OF[spec.training]
+    given = {
+        "algorithm": spec.algorithm_block, "sft": spec.sft, "dpo": spec.dpo, "rewardModel": spec.reward_model,
+        "distillation": spec.distillation,
+    }  # fmt: skip
+    needed = BLOCKS[spec.training]
     if given[needed] is None:
         return f"training {spec.training} needs the block {needed}, which isn't given"
     strange = [name for name, block in given.items() if block is not None and name != needed]
@@ -118,6 +122,22 @@ def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "share-of-jsd",
+    "spec.distillation.teacherShare",
+    "The teacher's share belongs to the loss jsd.",
+    fix="Remove distillation.teacherShare, or set distillation.loss: jsd.",
+    cel="!has(self.spec.distillation) || self.spec.distillation.loss == 'jsd' || "
+    "self.spec.distillation.teacherShare == 0.5",
+    every_training=True,
+)
+def share_of_jsd(job: RLJob, facts: Facts) -> str | None:
+    block = job.spec.distillation
+    if block is None or block.loss == "jsd" or block.teacher_share == 0.5:
+        return None
+    return f"the loss {block.loss} has no mixture, and teacherShare is {block.teacher_share:g}"
+
+
+@rule(
     "supervised-batch",
     "spec.dataset.train",
     "A batch has different rows: the dataset has at least batchSize of them.",
@@ -155,6 +175,7 @@ RULES = (
     supervised_micro_batch,
     supervised_betas,
     smoothing_of_sigmoid,
+    share_of_jsd,
     supervised_batch,
     supervised_context,
 )

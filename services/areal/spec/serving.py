@@ -9,7 +9,7 @@ from pydantic import Discriminator, Tag, field_validator
 from areal.spec.block import Block, Change, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
 from areal.spec.quantity import Bytes
-from areal.spec.text import LONGEST_WORD, AbsolutePath, Argument
+from areal.spec.text import LONGEST_PATH, LONGEST_WORD, AbsolutePath, Argument
 
 DEFAULT_CACHE_BYTES = 2 << 30
 COMPILE_S = 20.0
@@ -88,7 +88,9 @@ class Generation(Block):
     engine: Engine = knob(EmbeddedEngine, what="Which engine serves.")
     replicas: int = knob(1, what="Generation servers.", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=1024)
     stream_interval: int = knob(
-        16, what="Tokens between two messages of a stream; what a dying server can lose.", unit="tokens",
+        16, what="Tokens between two messages of a stream; what a dying server can lose, and beside SGLang all that a "
+        "running answer got since a swap.",
+        unit="tokens",
         change=Change.RESUME, ge=1, le=1 << 20,
     )  # fmt: skip
 
@@ -128,14 +130,32 @@ class CodeReward(Block):
         return value
 
 
+class ModelReward(Block):
+    """The reward model that scores: for the verifier model only."""
+
+    path: str = knob(
+        what="A Hugging Face directory on this machine: a sequence-classification model with one label.", min_length=1,
+        max_length=LONGEST_PATH,
+    )  # fmt: skip
+    max_tokens: int | None = knob(
+        None, what="Longest prompt and answer together, the model's context unless given; of a longer one the first "
+        "tokens are scored.",
+        unit="tokens", ge=2, le=1 << 24,
+    )  # fmt: skip
+    chat_template: bool | None = knob(
+        None, what="Apply its tokenizer's chat template to prompts that are plain text; unless given, if there is one."
+    )
+
+
 class Reward(Block):
     """Who scores an answer."""
 
     replicas: int = knob(
         1, what="Reward pods on a cluster; one process here.", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=1024
     )
-    verifier: Literal["exact", "math", "code", "custom"] | None = knob(
-        None, what="Built in: exact, math, code; custom is the recipe's `reward`, and the default when it has one."
+    verifier: Literal["exact", "math", "code", "model", "custom"] | None = knob(
+        None,
+        what="Built in: exact, math, code, model; custom is the recipe's `reward`, and the default when it has one.",
     )
     deadline_seconds: float = knob(
         10.0, what="Longest time for one score.", unit="seconds", change=Change.RESUME, gt=0, le=10**8
@@ -144,6 +164,7 @@ class Reward(Block):
         "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD
     )
     code: CodeReward | None = knob(None, what="How programs are judged, for verifier code; its defaults unless given.")
+    model: ModelReward | None = knob(None, what="Which reward model scores, for verifier model.")
 
     @property
     def programs(self) -> CodeReward:

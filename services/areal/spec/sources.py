@@ -6,7 +6,7 @@ Files are named by a path on the machine that runs the job, or by `pvc://claim/p
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import field_validator
 
@@ -28,8 +28,8 @@ class Model(Block):
         None, what="A Hugging Face model directory on this machine.", min_length=1, max_length=LONGEST_PATH
     )
     uri: str | None = knob(
-        None, what="Where a cluster gets the model: pvc://claim/path or hf://owner/name.", min_length=1,
-        max_length=LONGEST_PATH,
+        None, what="pvc://claim/path on a cluster, or hf://owner/name@revision, which `areal run` downloads.",
+        min_length=1, max_length=LONGEST_PATH,
     )  # fmt: skip
     tokenizer: str | None = knob(
         None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given.", min_length=1,
@@ -120,7 +120,8 @@ class Dataset(Block):
 
 
 class Evaluation(Block):
-    """Greedy answers on held-out rows while training goes on. Needs dataset.evaluation."""
+    """Answers to held-out rows while training goes on: greedy ones, and sampled ones where asked for. Needs
+    dataset.evaluation."""
 
     interval_steps: int = knob(
         10, what="Evaluate every this many versions.", unit="steps", change=Change.RESUME, ge=1, le=10**9
@@ -137,3 +138,38 @@ class Evaluation(Block):
         le=1 << 16,
     )
     at_start: bool = knob(True, what="Also evaluate the start model.", change=Change.RESUME)
+    failed_rows: Literal["wrong", "leaveOut"] = knob(
+        "wrong",
+        what="A row without a score counts as 0, or in no mean; either way results say how many there were.",
+        change=Change.RESUME,
+    )
+    samples: int = knob(
+        0, what="Sampled answers to each row beside the greedy one, for avg@n and pass@k.", unit="answers",
+        change=Change.RESUME, ge=0, le=1024,
+    )  # fmt: skip
+    temperature: float = knob(
+        1.0, what="Of the sampled answers; the rest is as in rollout.sampling.", change=Change.RESUME, gt=0, le=10
+    )
+    pass_at: list[int] = knob(
+        list, what="Report pass@k for each k; for k = samples unless given.", change=Change.RESUME, max_length=16
+    )
+    set_column: str | None = knob(
+        None, what="A column that names the set a row belongs to; results come for each set, too.",
+        change=Change.RESUME, min_length=1, max_length=LONGEST_WORD,
+    )  # fmt: skip
+    one_version: bool = knob(
+        False,
+        what="Servers keep the evaluated version until its evaluation has ended, so every answer is of it; training "
+        "waits where maxStaleness runs out. Otherwise a later version may answer, and results say which did.",
+        change=Change.RESUME,
+    )
+
+    @property
+    def passes(self) -> list[int]:
+        """Each k of pass@k; none without samples."""
+        return (self.pass_at or [self.samples]) if self.samples else []
+
+    @property
+    def figures(self) -> list[str]:
+        """Names of what an evaluation comes to, of all rows and of each set."""
+        return ["mean", *([f"avg@{self.samples}"] if self.samples else []), *(f"pass@{k}" for k in self.passes)]

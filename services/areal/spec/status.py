@@ -18,6 +18,7 @@ from areal.spec.block import Block, Change, knob
 from areal.spec.text import Argument, LabelKey
 
 CONDITION_MESSAGE = 4096  # characters; an API server's answer fits
+IDLE_TEXT = 1024  # characters
 FAILURES_KEPT = 5
 
 
@@ -137,6 +138,7 @@ class TrainerReason(Reason):
 
 class GenerationReason(Reason):
     ALL_REPLICAS_READY = "AllReplicasReady", "True", "Every server answers with weights that are young enough."
+    NOT_NEEDED = "NotNeeded", "True", "The training generates nothing."
     SOME_REPLICAS_READY = "SomeReplicasReady", "True", "At least one server answers; others start or were lost."
     NOT_STARTED = "NotStarted", "False", "No servers are wanted yet."
     NO_REPLICA_READY = "NoReplicaReady", "False", "No server answers with weights that are young enough."
@@ -146,7 +148,7 @@ class GenerationReason(Reason):
 
 class RewardReason(Reason):
     READY = "Ready", "True", "A reward service answers."
-    NOT_NEEDED = "NotNeeded", "True", "The recipe's workflow scores by itself."
+    NOT_NEEDED = "NotNeeded", "True", "The recipe's workflow scores by itself, or the training scores nothing."
     NOT_STARTED = "NotStarted", "False", "No reward services are wanted yet."
     NO_REPLICA_READY = "NoReplicaReady", "False", "No reward service answers."
     SUSPENDED = "Suspended", "False", "The job rests."
@@ -356,6 +358,18 @@ class Waiting(StatusBlock):
     since: Time | None = seen(None, what="The wait that goes on.")
 
 
+class IdleStatus(StatusBlock):
+    """Why nothing is trained now."""
+
+    cause: str = seen(
+        what="In one word: a condition's reason, Kubernetes' word, or that of `areal why`.", max_length=63
+    )
+    role: str = seen("", what="The role that holds it up.", max_length=63)
+    pod: str = seen("", what="Its pod.", max_length=253)
+    since: Time = seen(what="When it was first seen.")
+    text: str = seen(what="In a sentence.", max_length=IDLE_TEXT)
+
+
 class AuditStatus(StatusBlock):
     """What the audit at the end of the run found."""
 
@@ -380,6 +394,7 @@ class JobStatus(StatusBlock):
     progress: Progress | None = seen(None, what="How far it is.")
     checkpoint: CheckpointStatus | None = seen(None, what="The last checkpoint.")
     attempts: Attempts | None = seen(None, what="How often the trainers were started.")
+    idle: IdleStatus | None = seen(None, what="Why nothing is trained now; absent while steps are.")
     waiting: Waiting | None = seen(None, what="How long pods waited for nodes.")
     failures: list[Failure] = seen(list, what="The last failures, newest last.", max_length=FAILURES_KEPT)
     audit: AuditStatus | None = seen(None, what="The audit at the end.")

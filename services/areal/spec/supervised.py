@@ -1,4 +1,4 @@
-"""The `sft` and `dpo` blocks: supervised fine-tuning and preference learning on fixed rows.
+"""The `sft`, `dpo`, `rewardModel` and `distillation` blocks: trainings on fixed rows.
 
 A training that generates nothing has one block with all its settings. `spec.training` says which one a job has.
 """
@@ -8,9 +8,14 @@ from __future__ import annotations
 from typing import Literal
 
 from areal.spec.block import Block, Change, knob
-from areal.spec.text import LONGEST_WORD
+from areal.spec.text import LONGEST_PATH, LONGEST_WORD
 
-Training = Literal["RL", "SFT", "DPO"]
+Training = Literal["RL", "SFT", "DPO", "RewardModel", "Distillation"]
+
+BLOCKS: dict[Training, str] = {
+    "RL": "algorithm", "SFT": "sft", "DPO": "dpo", "RewardModel": "rewardModel", "Distillation": "distillation",
+}  # fmt: skip
+"""The block of each training; a job has its own alone."""
 
 
 class Supervised(Block):
@@ -50,13 +55,18 @@ class Supervised(Block):
         return -(-self.positions(rows) // self.batch_size)
 
 
-class Sft(Supervised):
-    """Supervised fine-tuning: the answers' tokens become likelier."""
+class Answers(Supervised):
+    """What every training on whole answers has: where they are."""
 
     answer_field: str = knob(
         "answer", what="The column with the answer, for rows whose messages don't end with one.", min_length=1,
         max_length=LONGEST_WORD,
     )  # fmt: skip
+
+
+class Sft(Answers):
+    """Supervised fine-tuning: the answers' tokens become likelier."""
+
     loss_aggregation: Literal["token", "sequence"] = knob(
         "token", what="Mean over all trained tokens of the step, or over its rows of each row's mean."
     )
@@ -76,3 +86,38 @@ class Dpo(Supervised):
     nll_weight: float = knob(
         0.0, what="Weight of the chosen answer's own negative log-likelihood, which keeps it likely.", ge=0
     )
+
+
+class RewardModel(Supervised):
+    """A model that scores answers, from pairs of them (Bradley–Terry; arXiv 2203.02155)."""
+
+    learning_rate: float = knob(1e-5, what="Peak learning rate.", gt=0, le=0.1)
+    margin_field: str | None = knob(
+        None,
+        what="The column with how much better the chosen answer is, a number; it must score so much higher "
+        "(arXiv 2307.09288). No margin unless given.",
+        min_length=1, max_length=LONGEST_WORD,
+    )  # fmt: skip
+    centering_weight: float = knob(
+        0.0, what="Weight of the squared sum of a pair's scores, which keeps them around 0 (arXiv 2312.09244).", ge=0
+    )
+
+
+class Teacher(Block):
+    """The model that a student learns from. It has the student's tokenizer."""
+
+    path: str = knob(
+        what="A Hugging Face model directory, or pvc://claim/path on a cluster.", min_length=1, max_length=LONGEST_PATH
+    )
+
+
+class Distillation(Answers):
+    """Learning a teacher's distributions over the tokens of answers that are there (arXiv 2306.13649)."""
+
+    teacher: Teacher = knob(what="The model that is learned from; it stays as it is.")
+    loss: Literal["forwardKL", "reverseKL", "jsd"] = knob(
+        "forwardKL",
+        what="KL(teacher‖student), KL(student‖teacher), or the Jensen–Shannon divergence: of both from their mixture.",
+    )
+    teacher_share: float = knob(0.5, what="The teacher's weight in the mixture; with loss jsd only.", gt=0, lt=1)
+    temperature: float = knob(1.0, what="Divides the logits of both models.", gt=0, le=100)

@@ -2,23 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from pydantic import model_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.quantity import Bytes
-from areal.spec.text import LONGEST_PATH, Name
+from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name
 
 Attention = Literal["dense", "varlen"]
+Adapted = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+_ALL_ADAPTED: tuple[Adapted, ...] = get_args(Adapted)
 Recompute = Literal["none", "selective", "full", "offload"]
 
 
 class Mesh(Block):
     """How the trainer's processes divide the work."""
 
-    dp: int | None = knob(
-        None, what="Data-parallel (sharded) degree; all processes unless given.", change=Change.RESUME, ge=1, le=1 << 16
+    replicate: int = knob(
+        1, what="Copies of the weights and of the optimizer, each sharded over processes / replicate (HSDP).",
+        change=Change.RESUME, ge=1, le=1 << 16,
+    )  # fmt: skip
+    tensor: int = knob(
+        1, what="Processes of a node that split each layer (tensor parallelism, by the model's own plan) and share "
+        "their micro-batches.",
+        change=Change.RESUME, ge=1, le=64,
+    )  # fmt: skip
+
+
+class Lora(Block):
+    """Low-rank adapters, trained instead of the model's own weights, in peft's layout."""
+
+    rank: int = knob(32, what="Rank of the two matrices of an adapter (peft's r).", ge=1, le=1024)
+    alpha: float = knob(64.0, what="An adapter's output is scaled by alpha / rank (peft's lora_alpha).", gt=0, le=10**6)
+    targets: list[Adapted] = knob(
+        lambda: list(_ALL_ADAPTED),
+        what="Which linear layers of each block have an adapter (peft's target_modules).",
+        min_length=1,
+        max_length=len(_ALL_ADAPTED),
     )
 
 
@@ -59,6 +80,9 @@ class Trainer(Block):
         change=Change.RESUME,
     )
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
+    lora: Lora | None = knob(
+        None, what="Train adapters and leave the model's weights as they are; all weights unless given."
+    )
     mesh: Mesh = knob(Mesh, what="How processes divide the work.")
     hooks: str | None = knob(
         None, what="A Python file, imported by the trainer only, that may import torch; or pvc://claim/path.",
@@ -81,6 +105,16 @@ class Trainer(Block):
     @property
     def world_size(self) -> int:
         return self.replicas * self.proc_per_node
+
+    @property
+    def data_ranks(self) -> int:
+        """Groups of processes with micro-batches of their own."""
+        return max(1, self.world_size // self.mesh.tensor)
+
+    @property
+    def shards(self) -> int:
+        """Processes that one copy of the model is sharded over."""
+        return max(1, self.world_size // self.mesh.replicate)
 
     @property
     def attention_backend(self) -> Attention:
@@ -136,6 +170,12 @@ class Recording(Block):
         10 << 30, what="All that is kept on disk; the oldest goes first.", unit="bytes", change=Change.RESUME,
         ge=1 << 20, le=1 << 50,
     )  # fmt: skip
+    token_audit: bool = knob(
+        False,
+        what="Servers journal what they sample and the trainer what it trains, for `areal audit --tokens`; as many "
+        "bytes again as `keep` at most.",
+        change=Change.RESUME,
+    )
 
 
 class Checkpoint(Block):
@@ -145,3 +185,24 @@ class Checkpoint(Block):
         20, what="Save every this many steps.", unit="steps", change=Change.RESUME, ge=1, le=10**9
     )
     keep: int = knob(2, what="How many checkpoints stay on disk.", change=Change.RESUME, ge=1, le=10**6)
+
+
+class Export(Block):
+    """Models for other programs while the run goes on: `exports/step-N` in the run directory, each a Hugging Face
+    directory. Where rows are held out the best so far stays too, and `exports/best` links to it."""
+
+    interval_steps: int = knob(
+        what="Export every this many steps. The last model is in `model/` in any case.", unit="steps",
+        change=Change.RESUME, ge=1, le=10**9,
+    )  # fmt: skip
+    keep: int = knob(
+        2, what="How many of the newest exports stay on disk, beside the best.", change=Change.RESUME, ge=1, le=10**6
+    )
+    metric: str = knob(
+        "mean",
+        what="By which figure of the evaluations the best is the best: mean, avg@n or pass@k; of one set as SET/mean. "
+        "Of SFT and DPO mean is the loss, and the lowest is the best.",
+        change=Change.RESUME,
+        min_length=1,
+        max_length=LONGEST_WORD,
+    )

@@ -99,6 +99,7 @@ class GenerateStart(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     ADAPTER_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """unique for each attempt at each server"""
     token_ids: _builtins.bytes
@@ -110,6 +111,10 @@ class GenerateStart(_message.Message):
     def sampling(self) -> _common_pb2.Sampling: ...
     @_builtins.property
     def attachments(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Attachment]: ...
+    @_builtins.property
+    def key(self) -> _common_pb2.SampleKey:
+        """whose answer this is; unset in an evaluation. Journaled, never routed on"""
+
     def __init__(
         self,
         *,
@@ -119,10 +124,11 @@ class GenerateStart(_message.Message):
         floor: _builtins.int = ...,
         adapter: _builtins.str = ...,
         attachments: _abc.Iterable[_common_pb2.Attachment] | None = ...,
+        key: _common_pb2.SampleKey | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "sampling", b"sampling"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attachments", b"attachments", "floor", b"floor", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["adapter", b"adapter", "attachments", b"attachments", "floor", b"floor", "key", b"key", "request_id", b"request_id", "sampling", b"sampling", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,6 +6,7 @@ Nothing reads these to train: losing them costs the page, never the run.
 """
 
 from areal.v1 import common_pb2 as _common_pb2
+from areal.v1 import generation_pb2 as _generation_pb2
 from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -37,6 +38,7 @@ class SampleRecord(_message.Message):
     TEXTS_FIELD_NUMBER: _builtins.int
     MOMENTS_FIELD_NUMBER: _builtins.int
     MADE_AT_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     xxh3: _builtins.int
     """of the stored sample: equal to the trainer's evidence when this very sample was trained"""
     evaluation_id: _builtins.str
@@ -48,6 +50,8 @@ class SampleRecord(_message.Message):
     """of any sampled token"""
     made_at: _builtins.float
     """unix seconds"""
+    note: _builtins.str
+    """what its workflow says of it: of an agent's command, the end of its output"""
     @_builtins.property
     def sample(self) -> _common_pb2.Sample:
         """as the ledger holds it; of a failure only the key and the worker"""
@@ -73,10 +77,11 @@ class SampleRecord(_message.Message):
         texts: _abc.Iterable[Global___SequenceText] | None = ...,
         moments: _abc.Iterable[Global___Moment] | None = ...,
         made_at: _builtins.float = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault", "sample", b"sample"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "made_at", b"made_at", "moments", b"moments", "newest_version", b"newest_version", "outcome", b"outcome", "reward", b"reward", "sample", b"sample", "texts", b"texts", "xxh3", b"xxh3"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "made_at", b"made_at", "moments", b"moments", "newest_version", b"newest_version", "note", b"note", "outcome", b"outcome", "reward", b"reward", "sample", b"sample", "texts", b"texts", "xxh3", b"xxh3"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -292,3 +297,115 @@ class TokenRecord(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TokenRecord: _TypeAlias = TokenRecord  # noqa: Y015
+
+@_typing.final
+class GenerationRecord(_message.Message):
+    """One request at one generation server, from what the engine was fed to what was told to the client. For the audit of
+    tokens.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    SERVER_ID_FIELD_NUMBER: _builtins.int
+    FED_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    SPANS_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    server_id: _builtins.str
+    fed: _builtins.bytes
+    """int32, little-endian: prompt and what was sampled before, as the engine got it"""
+    token_ids: _builtins.bytes
+    """int32, little-endian, as sampled"""
+    logprobs: _builtins.bytes
+    """float32, little-endian"""
+    temperature: _builtins.float
+    end: _generation_pb2.EndReason.ValueType
+    @_builtins.property
+    def key(self) -> _common_pb2.SampleKey:
+        """unset in an evaluation"""
+
+    @_builtins.property
+    def spans(self) -> _containers.RepeatedCompositeFieldContainer[_common_pb2.Span]:
+        """which policy made which of token_ids"""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        key: _common_pb2.SampleKey | None = ...,
+        server_id: _builtins.str = ...,
+        fed: _builtins.bytes = ...,
+        token_ids: _builtins.bytes = ...,
+        logprobs: _builtins.bytes = ...,
+        spans: _abc.Iterable[_common_pb2.Span] | None = ...,
+        temperature: _builtins.float = ...,
+        end: _generation_pb2.EndReason.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "fed", b"fed", "key", b"key", "logprobs", b"logprobs", "request_id", b"request_id", "server_id", b"server_id", "spans", b"spans", "temperature", b"temperature", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GenerationRecord: _TypeAlias = GenerationRecord  # noqa: Y015
+
+@_typing.final
+class TrainedBatch(_message.Message):
+    """What one step trained on: the very columns of its batch, for the audit of tokens. Little-endian."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    GROUPS_FIELD_NUMBER: _builtins.int
+    INDICES_FIELD_NUMBER: _builtins.int
+    LENGTHS_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    LOGPROBS_FIELD_NUMBER: _builtins.int
+    VERSIONS_FIELD_NUMBER: _builtins.int
+    TRAINED_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_FIELD_NUMBER: _builtins.int
+    step: _builtins.int
+    fence: _builtins.int
+    groups: _builtins.bytes
+    """uint64, one a sequence"""
+    indices: _builtins.bytes
+    """uint32, one a sequence"""
+    lengths: _builtins.bytes
+    """uint32, one a sequence: its tokens"""
+    token_ids: _builtins.bytes
+    """int32, one a token"""
+    logprobs: _builtins.bytes
+    """float32, one a token: of the policy that sampled it"""
+    versions: _builtins.bytes
+    """int32, one a token: of the policy that sampled it; -1 where not sampled"""
+    trained: _builtins.bytes
+    """uint8, one a token: 1 where a gradient could reach it"""
+    temperature: _builtins.float
+    """at which the trainer computes log-probabilities"""
+    def __init__(
+        self,
+        *,
+        step: _builtins.int = ...,
+        fence: _builtins.int = ...,
+        groups: _builtins.bytes = ...,
+        indices: _builtins.bytes = ...,
+        lengths: _builtins.bytes = ...,
+        token_ids: _builtins.bytes = ...,
+        logprobs: _builtins.bytes = ...,
+        versions: _builtins.bytes = ...,
+        trained: _builtins.bytes = ...,
+        temperature: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "groups", b"groups", "indices", b"indices", "lengths", b"lengths", "logprobs", b"logprobs", "step", b"step", "temperature", b"temperature", "token_ids", b"token_ids", "trained", b"trained", "versions", b"versions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrainedBatch: _TypeAlias = TrainedBatch  # noqa: Y015

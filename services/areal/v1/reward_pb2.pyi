@@ -53,7 +53,7 @@ class ScoreItem(_message.Message):
     DEADLINE_S_FIELD_NUMBER: _builtins.int
     ATTACHMENTS_FIELD_NUMBER: _builtins.int
     verifier: _builtins.str
-    """exact | math | code | custom"""
+    """exact | math | code | model | custom"""
     prompt: _builtins.str
     completion: _builtins.str
     prompt_ids: _builtins.bytes

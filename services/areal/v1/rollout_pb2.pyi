@@ -233,6 +233,7 @@ class EvalDone(_message.Message):
     NEWEST_VERSION_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     """version and digest of the weights"""
     row: _builtins.int
@@ -241,6 +242,8 @@ class EvalDone(_message.Message):
     newest_version: _builtins.int
     kind: Global___FailureKind.ValueType
     """unspecified: there is a score"""
+    sample: _builtins.int
+    """0: the greedy answer"""
     @_builtins.property
     def fault(self) -> _common_pb2.Fault: ...
     def __init__(
@@ -253,10 +256,11 @@ class EvalDone(_message.Message):
         newest_version: _builtins.int = ...,
         fault: _common_pb2.Fault | None = ...,
         kind: Global___FailureKind.ValueType = ...,
+        sample: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["fault", b"fault"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "kind", b"kind", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "row", b"row", "score", b"score"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "fault", b"fault", "kind", b"kind", "newest_version", b"newest_version", "oldest_version", b"oldest_version", "row", b"row", "sample", b"sample", "score", b"score"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -394,10 +398,13 @@ class EvalLease(_message.Message):
     FLOOR_FIELD_NUMBER: _builtins.int
     ROW_FIELD_NUMBER: _builtins.int
     ROW_JSON_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
     evaluation_id: _builtins.str
     floor: _builtins.int
     row: _builtins.int
     row_json: _builtins.bytes
+    sample: _builtins.int
+    """0: the greedy answer"""
     def __init__(
         self,
         *,
@@ -405,10 +412,11 @@ class EvalLease(_message.Message):
         floor: _builtins.int = ...,
         row: _builtins.int = ...,
         row_json: _builtins.bytes = ...,
+        sample: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "floor", b"floor", "row", b"row", "row_json", b"row_json"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evaluation_id", b"evaluation_id", "floor", b"floor", "row", b"row", "row_json", b"row_json", "sample", b"sample"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -816,6 +824,7 @@ class GetRolloutStatusResponse(_message.Message):
     STALENESS_MEAN_FIELD_NUMBER: _builtins.int
     STALENESS_MAX_FIELD_NUMBER: _builtins.int
     MAX_CONCURRENT_ROLLOUTS_FIELD_NUMBER: _builtins.int
+    STALLED_BY_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -842,6 +851,8 @@ class GetRolloutStatusResponse(_message.Message):
     staleness_max: _builtins.int
     max_concurrent_rollouts: _builtins.int
     """in force, as max_steps and max_staleness are"""
+    stalled_by: _common_pb2.FaultKind.ValueType
+    """whose fault it is, when it is stalled"""
     @_builtins.property
     def tombstones(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -878,10 +889,11 @@ class GetRolloutStatusResponse(_message.Message):
         staleness_mean: _builtins.float = ...,
         staleness_max: _builtins.int = ...,
         max_concurrent_rollouts: _builtins.int = ...,
+        stalled_by: _common_pb2.FaultKind.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,7 +1,7 @@
 """Memory budget of a trainer's rank, of a generation server's GPU and of the run's volume: lines that sum up.
 
-Owns the formulas of what stands beside the activations. States are sharded over all ranks (FSDP2), embedding and head
-with their gradients are not while a backward pass runs. What is an estimate says so in its line. Pure.
+Owns the formulas of what stands beside the activations. States are sharded over the ranks of a replica (FSDP2),
+embedding and head with their gradients are not while a backward pass runs. An estimate says so in its line. Pure.
 """
 
 from __future__ import annotations
@@ -66,20 +66,34 @@ def plan_trainer(
     attention: Attention,
     recompute: Recompute,
     critic: bool = False,
+    trained: int | None = None,
+    tensor: int = 1,
+    teacher: ModelShape | None = None,
 ) -> TrainerPlan:
-    """The budget of one rank among `ranks`, for a micro-batch of one row of `tokens`.
+    """The budget of one rank of the `ranks` that one copy of the model is sharded over, for a micro-batch of one row of
+    `tokens`; `tensor` of them split each layer.
 
-    A `critic` is as large as the policy and stays beside it; the two compute one after the other.
+    A `critic` is as large as the policy and stays beside it; the two compute one after the other. `trained` is how many
+    parameters an adapter has: the policy's own are frozen then, in the precision of the forward pass. A `teacher` is
+    frozen, too, and held as float32; its layers pass one by one, before the student's.
     """
-    element = _ELEMENT[precision]
+    element, part = _ELEMENT[precision], shape.part(tensor)
+    gradient = 4 if trained is None or critic else 0  # bytes of a number's
     chunk = min(tokens, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
     parts = (
-        ("weights, optimizer and gradients of the rank's share", shape.parameters * _STATE_BYTES // ranks),
+        (
+            "weights, optimizer and gradients of the rank's share",
+            shape.parameters * _STATE_BYTES // ranks if trained is None else 0,
+        ),
+        ("frozen weights of the rank's share", shape.parameters * element // ranks if trained is not None else 0),
+        ("adapter, its optimizer and gradients", (trained or 0) * _STATE_BYTES // ranks),
         ("the same of the critic", shape.parameters * _STATE_BYTES // ranks if critic else 0),
-        ("activations", tokens * bytes_a_token(shape, element, attention, recompute)),
+        ("the teacher's share", teacher.parameters * 4 // ranks if teacher else 0),
+        ("the teacher's embedding and head, whole", teacher.root_parameters * element if teacher else 0),
+        ("activations", tokens * bytes_a_token(part, element, attention, recompute)),
         ("attention masks", mask_bytes(shape, element, tokens, attention, recompute)),
-        ("embedding and head with their gradients, whole", shape.root_parameters * (element + 4)),
-        ("two layers gathered, one's gradient", shape.block_parameters * (2 * element + 4)),
+        ("embedding and head with their gradients, whole", shape.root_parameters * (element + gradient)),
+        ("two layers gathered, one's gradient", part.block_parameters * (2 * element + gradient)),
         ("a chunk of logits", chunk * shape.vocabulary * _CHUNK_BYTES),
         ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     )
@@ -95,10 +109,22 @@ def longest_that_fits(
     attention: Attention,
     recompute: Recompute,
     critic: bool = False,
+    trained: int | None = None,
+    tensor: int = 1,
+    teacher: ModelShape | None = None,
 ) -> int:
     """Most tokens of a row that one rank has memory for; 0 when not even the states fit."""
     made = partial(
-        plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute, critic=critic
+        plan_trainer,
+        shape,
+        ranks=ranks,
+        precision=precision,
+        attention=attention,
+        recompute=recompute,
+        critic=critic,
+        trained=trained,
+        tensor=tensor,
+        teacher=teacher,
     )
     low, high = 0, 1 << 20
     while low < high:
@@ -116,12 +142,26 @@ def fewest_ranks(
     attention: Attention,
     recompute: Recompute,
     critic: bool = False,
+    trained: int | None = None,
+    tensor: int = 1,
+    teacher: ModelShape | None = None,
 ) -> int | None:
     """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
     made = partial(
-        plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, critic=critic
+        plan_trainer,
+        shape,
+        tokens=tokens,
+        precision=precision,
+        attention=attention,
+        recompute=recompute,
+        critic=critic,
+        trained=trained,
+        tensor=tensor,
+        teacher=teacher,
     )
-    return next((1 << power for power in range(13) if made(ranks=1 << power).total <= memory), None)
+    return next(
+        (1 << power for power in range(13) if tensor <= 1 << power and made(ranks=1 << power).total <= memory), None
+    )
 
 
 def plan_server(shape: ModelShape, memory: int, *, parts: int, dtype: str, share: float | None) -> ServerPlan:
@@ -137,11 +177,18 @@ def tokens_in(shape: ModelShape, cache_bytes: int, dtype: str) -> int:
     return cache_bytes // (2 * shape.layers * shape.keys * _ELEMENT[dtype])
 
 
-def disk_bytes(parameters: int, *, checkpoints: int, dtype: str, models: int = 1) -> int:
-    """What a run's checkpoints and published weights take at most.
+def disk_bytes(
+    parameters: int, *, checkpoints: int, dtype: str, models: int = 1, trained: int | None = None, exports: int = 0
+) -> int:
+    """What a run's checkpoints, published weights and exported models take at most.
 
     Args:
+        exports: models in exports/, each whole also where an adapter is trained.
         checkpoints: how many are kept; one more is there while it is written.
         models: how many of them are in a checkpoint: two with a critic.
+        trained: parameters of an adapter, saved and published instead of the policy's.
     """
-    return parameters * ((checkpoints + 1) * CHECKPOINT_BYTES * models + VERSIONS_KEPT * _ELEMENT[dtype])
+    policy = parameters if trained is None else trained
+    saved = policy + parameters * (models - 1)
+    published = policy * VERSIONS_KEPT + parameters * exports
+    return saved * (checkpoints + 1) * CHECKPOINT_BYTES + published * _ELEMENT[dtype]

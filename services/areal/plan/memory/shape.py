@@ -5,8 +5,8 @@ Owns which families the closed forms hold for. Others have no shape, and so no p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 _BIASED = frozenset({"qwen2"})  # query, key and value have biases whatever the config says
@@ -39,6 +39,12 @@ class ModelShape:
     def keys(self) -> int:
         return self.kv_heads * self.head_width
 
+    def part(self, parts: int) -> ModelShape:
+        """What one of `parts` ranks computes of each layer that they split: some heads, a part of the inner width."""
+        return replace(
+            self, heads=self.heads // parts, kv_heads=self.kv_heads // parts, intermediate=self.intermediate // parts
+        )
+
     @property
     def block_parameters(self) -> int:
         """Of one layer."""
@@ -57,6 +63,16 @@ class ModelShape:
     @property
     def parameters(self) -> int:
         return self.layers * self.block_parameters + self.root_parameters
+
+    def adapter_parameters(self, rank: int, targets: Sequence[str]) -> int:
+        """Of LoRA matrices of a rank on these linear layers of every block."""
+        hidden, inner = self.hidden, self.intermediate
+        ends = {
+            "q_proj": hidden + self.queries, "k_proj": hidden + self.keys, "v_proj": hidden + self.keys,
+            "o_proj": self.queries + hidden, "gate_proj": hidden + inner, "up_proj": hidden + inner,
+            "down_proj": inner + hidden,
+        }  # fmt: skip
+        return self.layers * rank * sum(ends[target] for target in targets)
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape | None:

@@ -20,6 +20,7 @@ _COLUMNS = (
     ("Reward", "number", ".status.progress.reward", "Mean reward of the last step."),
     ("Gen", "integer", ".status.generation.readyReplicas", "Generation servers that answer."),
     ("Restarts", "integer", ".status.attempts.restarts", "Restarts of the trainers."),
+    ("Why", "string", ".status.idle.text", "Why nothing is trained now.", 1),
     ("Age", "date", ".metadata.creationTimestamp", "Since it was made."),
 )
 
@@ -127,6 +128,8 @@ def _definition(
     }
 
 
-def _column(name: str, kind: str, path: str, says: str) -> dict[str, Any]:
-    column = {"name": name, "type": kind, "jsonPath": path, "description": says}
+def _column(name: str, kind: str, path: str, says: str, priority: int = 0) -> dict[str, Any]:
+    """A column of `kubectl get`; with a priority above 0 of `kubectl get -o wide`."""
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path, "description": says}
+    column |= {"priority": priority} if priority else {}
     return {**column, "format": "double"} if kind == "number" else column

@@ -1,0 +1,84 @@
+"""Rules of LoRA: what adapters are trained on, and what the engine must have room for."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from areal.spec.job import JobSpec, RLJob
+from areal.spec.rules import Facts, rule
+from areal.spec.serving import SglangEngine
+
+_NONE = "!has(self.spec.trainer.lora)"
+_TOGETHER = ("q_proj", "k_proj", "v_proj")  # one matrix in the engine
+
+
+@rule(
+    "lora-training",
+    "spec.trainer.lora",
+    "Adapters are trained by reinforcement learning only.",
+    fix="Remove trainer.lora, or set training: RL.",
+    cel=f"{_NONE} || self.spec.training == 'RL'",
+    every_training=True,
+)
+def lora_training(job: RLJob, facts: Facts) -> str | None:
+    if job.spec.trainer.lora is None or job.spec.is_rl:
+        return None
+    return f"training {job.spec.training} trains all weights"
+
+
+@rule(
+    "lora-attention",
+    "spec.trainer.lora.targets",
+    "SGLang adapts query, key and value together: all of q_proj, k_proj, v_proj, or none.",
+    fix="Name all of q_proj, k_proj and v_proj in trainer.lora.targets, or none of them.",
+    cel=None,
+)
+def lora_attention(job: RLJob, facts: Facts) -> str | None:
+    lora = job.spec.trainer.lora
+    if lora is None or job.spec.generation.engine.type != "sglang":
+        return None
+    missing = [name for name in _TOGETHER if name not in lora.targets]
+    return f"{', '.join(missing)} is missing" if 0 < len(missing) < len(_TOGETHER) else None
+
+
+@rule(
+    "lora-room",
+    "spec.generation.engine.extraArgs",
+    "SGLang has room for the adapters: a rank of at least trainer.lora.rank, and maxStaleness + 2 of them.",
+    fix="Remove these arguments: the job sets them.",
+    cel=None,
+)
+def lora_room(job: RLJob, facts: Facts) -> str | None:
+    lora, engine = job.spec.trainer.lora, job.spec.generation.engine
+    if lora is None or not isinstance(engine, SglangEngine):
+        return None
+    slots = lora_slots(job.spec)
+    needed = {"--max-lora-rank": lora.rank, "--max-loras-per-batch": slots, "--max-loaded-loras": slots}
+    given = [word for argument in engine.extra_args for word in argument.split("=", 1)]
+    for name, value in pairwise(given):
+        if name in needed and (not value.isdecimal() or int(value) < needed[name]):
+            eta = job.spec.algorithm.max_staleness
+            return f"{name} is {value}, and adapters of rank {lora.rank} at η = {eta} need {needed[name]}"
+    return None
+
+
+def lora_slots(spec: JobSpec) -> int:
+    """Adapters that a server holds: of all versions that may still make a token, η + 1, and the one that comes."""
+    return spec.algorithm.max_staleness + 2
+
+
+@rule(
+    "lora-targets",
+    "spec.trainer.lora.targets",
+    "The model has every linear layer that trainer.lora.targets names.",
+    fix="Name layers of the model in trainer.lora.targets.",
+    cel=None,
+)
+def lora_targets(job: RLJob, facts: Facts) -> str | None:
+    lora, there = job.spec.trainer.lora, facts.model_matrices
+    if lora is None or there is None or not (missing := [name for name in lora.targets if name not in there]):
+        return None
+    return f"the model has no {', '.join(missing)}, only {', '.join(sorted(there))}"
+
+
+RULES = (lora_training, lora_attention, lora_room, lora_targets)

@@ -1,0 +1,101 @@
+"""Rules of the trainer's mesh: how its processes divide the work, and that each has some."""
+
+from __future__ import annotations
+
+from areal.spec.gpu_defaults import PROCESSES_CEL
+from areal.spec.job import RLJob
+from areal.spec.rules import Facts, rule
+from areal.spec.training import Trainer
+
+_MESH = "self.spec.trainer.mesh"
+_WORLD_CEL = f"self.spec.trainer.replicas * {PROCESSES_CEL}"
+
+
+def _processes(trainer: Trainer) -> str:
+    return f"{trainer.replicas}·{trainer.proc_per_node} = {trainer.world_size} processes"
+
+
+@rule(
+    "ranks-without-samples",
+    "spec.trainer.procPerNode",
+    "Every trainer process has a sample of every update; processes that split layers share theirs.",
+    fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
+    cel=(
+        f"{_WORLD_CEL} * self.spec.algorithm.miniBatches "
+        f"<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * {_MESH}.tensor"
+    ),
+)
+def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
+    algorithm, trainer = job.spec.algorithm, job.spec.trainer
+    samples, needed = algorithm.batch_size * algorithm.group_size, trainer.data_ranks * algorithm.mini_batches
+    if needed <= samples:
+        return None
+    split = f" in groups of {trainer.mesh.tensor}" if trainer.mesh.tensor > 1 else ""
+    return (
+        f"{_processes(trainer)}{split} in {algorithm.mini_batches} mini-batches need {needed} samples a step; "
+        f"batchSize·groupSize is {algorithm.batch_size}·{algorithm.group_size} = {samples}"
+    )
+
+
+@rule(
+    "mesh",
+    "spec.trainer.mesh",
+    "Copies of the model have as many processes each: replicate·tensor divides replicas·procPerNode.",
+    fix="Make trainer.mesh.replicate·trainer.mesh.tensor a divisor of the number of processes.",
+    cel=f"({_WORLD_CEL}) % ({_MESH}.replicate * {_MESH}.tensor) == 0",
+    every_training=True,
+)
+def mesh(job: RLJob, facts: Facts) -> str | None:
+    trainer, mesh = job.spec.trainer, job.spec.trainer.mesh
+    if trainer.world_size % (mesh.replicate * mesh.tensor) == 0:
+        return None
+    parts = f", each in parts of {mesh.tensor}" if mesh.tensor > 1 else ""
+    return f"{_processes(trainer)} don't split into {mesh.replicate} equal copies{parts}"
+
+
+@rule(
+    "tensor-within-node",
+    "spec.trainer.mesh.tensor",
+    "The processes that split a layer are of one node: mesh.tensor divides procPerNode.",
+    fix="Set trainer.mesh.tensor to a divisor of trainer.procPerNode.",
+    cel=f"{PROCESSES_CEL} % {_MESH}.tensor == 0",
+    every_training=True,
+)
+def tensor_within_node(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.proc_per_node % trainer.mesh.tensor == 0:
+        return None
+    return f"{trainer.proc_per_node} processes of a node don't make groups of {trainer.mesh.tensor}"
+
+
+@rule(
+    "tensor-with-adapters",
+    "spec.trainer.mesh.tensor",
+    "Layers with adapters are not split.",
+    fix="Set trainer.mesh.tensor to 1, or remove trainer.lora.",
+    cel=f"!has(self.spec.trainer.lora) || {_MESH}.tensor == 1",
+    every_training=True,
+)
+def tensor_with_adapters(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.lora is None or trainer.mesh.tensor == 1:
+        return None
+    return f"adapters are trained, and each layer would be split over {trainer.mesh.tensor} processes"
+
+
+@rule(
+    "tensor-divides-trained-heads",
+    "spec.trainer.mesh.tensor",
+    "A layer splits between its heads of keys and values: mesh.tensor divides their number.",
+    fix="Set trainer.mesh.tensor to a divisor of the model's heads of keys and values.",
+    cel=None,
+    every_training=True,
+)
+def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
+    parts, heads = job.spec.trainer.mesh.tensor, facts.model_key_value_heads
+    if heads is None or heads % parts == 0:
+        return None
+    return f"{heads} heads of keys and values don't split into {parts} equal parts"
+
+
+RULES = (ranks_without_samples, mesh, tensor_within_node, tensor_with_adapters, tensor_divides_trained_heads)
