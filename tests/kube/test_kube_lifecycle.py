@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+from areal.cli.main import app
 from kube.follow import History
 from kube.harness.client import Client
+from kube.harness.control_plane import Cluster
 from kube.harness.fixtures import Runner
 from kube.harness.processes import eventually
 from kube.jobs import API, brief, condition, holds, read, rljob, summary, wait_for
 from kube.operators import children
 from support.scripted_pods import ScriptedPods
+from typer.testing import CliRunner
 
 pytestmark = [pytest.mark.kube_api, pytest.mark.usefixtures("operator")]
 
@@ -136,12 +139,16 @@ def test_kubectl_scale_changes_the_fleet_and_nothing_else(
 
 
 def test_hot_fields_reach_the_controller_and_no_pod_is_restarted(
-    admin: Client, pods: ScriptedPods, namespace: str
+    admin: Client, cluster: Cluster, pods: ScriptedPods, namespace: str
 ) -> None:
-    job = admin.create(rljob(namespace))
+    admin.create(rljob(namespace))
     before, run = running(admin, namespace), pods.run(namespace, "tiny")
-    changed = {"algorithm": {"maxSteps": 40, "maxStaleness": 1}, "rollout": {"maxConcurrentRollouts": 6}}
-    admin.patch(job, {"spec": changed})
+    to = ["set", "rljob/tiny", f"--namespace={namespace}", f"--kubeconfig={cluster.kubeconfig}"]
+    changed = ["algorithm.maxSteps=40", "algorithm.maxStaleness=1", "rollout.maxConcurrentRollouts=6"]
+    told = CliRunner().invoke(app, [*to, *changed])
+    assert told.output.split() == [word for change in changed for word in change.split("=")]
+    refused = CliRunner().invoke(app, [*to, "algorithm.maxSteps=-1"]).exception
+    assert "spec.algorithm.maxSteps" in str(refused)
     eventually(lambda: (run.hot.max_steps, run.hot.max_staleness, run.hot.max_concurrent_rollouts) == (40, 1, 6), "hot")
     assert ready_pods(admin, namespace) == before
     job = wait_for(admin, namespace, Complete="True")
@@ -168,6 +175,7 @@ def test_a_job_is_deleted_when_its_time_after_the_end_is_up_and_leaves_nothing(a
     wait_for(admin, namespace, Prepared="True")
     eventually(lambda: not read(admin, namespace), "the job is gone")
     eventually(lambda: not children(admin, namespace), "nothing is left")
+    assert not read(admin, namespace), "nobody made it again"
 
 
 def test_deleting_a_running_job_leaves_nothing_behind(admin: Client, namespace: str, kubectl: Runner) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from areal.cli.main import app
 from kube.harness.client import Client
+from kube.harness.control_plane import Cluster
+from kube.harness.fixtures import Runner
 from kube.harness.processes import eventually
-from kube.jobs import condition, rljob, wait_for
+from kube.jobs import condition, read, rljob, wait_for
 from kube.operators import RUNTIME, children
+from typer.testing import CliRunner
 
 pytestmark = [pytest.mark.kube_api, pytest.mark.usefixtures("operator")]
 
@@ -76,14 +82,22 @@ def test_a_pod_that_no_quota_has_room_for_is_refused_before_anything_is_made(adm
     assert not children(admin, namespace)
 
 
-def test_pods_that_a_quota_refuses_together_are_named_and_waited_for(admin: Client, namespace: str) -> None:
+def test_pods_that_a_quota_refuses_together_are_named_and_waited_for(
+    admin: Client, kubectl: Runner, cluster: Cluster, namespace: str
+) -> None:
     quota(admin, namespace, pods="3")
     admin.create(rljob(namespace, runPolicy={"startupDeadlineSeconds": 5}))
     job = wait_for(admin, namespace, Scheduled="PodsRefused", timeout_s=90)
     assert "exceeded quota: team" in condition(job, "Scheduled")["message"]
     assert condition(job, "Failed")["status"] == "False"
+    assert job["status"]["idle"]["cause"] == "PodsRefused"
+    assert "exceeded quota: team" in kubectl("get", "rljobs", "-o", "wide", namespace=namespace).stdout
+    asked = ["status", "rljob/tiny", f"--namespace={namespace}", f"--kubeconfig={cluster.kubeconfig}"]
+    assert "exceeded quota: team" in " ".join(CliRunner().invoke(app, asked).output.split())
+    assert json.loads(CliRunner().invoke(app, [*asked, "--json"]).output)["idle"]["cause"] == "PodsRefused"
     admin.delete({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team", "namespace": namespace}})
     wait_for(admin, namespace, Scheduled="True", timeout_s=120)
+    eventually(lambda: "idle" not in read(admin, namespace)["status"], "steps, and nothing to wait for", timeout_s=60)
 
 
 def test_sources_that_are_refused_end_the_job_with_their_words(admin: Client, namespace: str) -> None:

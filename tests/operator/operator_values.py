@@ -35,7 +35,11 @@ STARTED = NOW - 1000
 
 def admitted(**spec: Any) -> Admitted:
     """A job that may run: two trainers, two servers, a verifier."""
-    raw = job_object(**spec)
+    return admitted_as(job_object(**spec))
+
+
+def admitted_as(raw: dict[str, Any]) -> Admitted:
+    """A job that may run, as it was written."""
     job = job_from_object(raw)
     resolved = resolve_for_pods(job, namespace="team", uid="job-uid", recipe_source=None)
     return Admitted(job, resolved, RuntimeSpec(), "hash", roles_of(resolved))
@@ -106,6 +110,16 @@ def seen(memory: Memory | None = None, **changes: Any) -> Observed:
         reports=Reports(controller(), TrainerReport(5, 0, 0.0, NOW), ready),
     )  # fmt: skip
     return replace(made, **changes)
+
+
+def on_rows(training: str) -> Observed:
+    """A training on fixed rows: trainers, and nothing else."""
+    raw = seen().raw
+    kept = {name: block for name, block in raw["spec"].items() if name in ("model", "dataset", "trainer")}
+    raw = {**raw, "spec": {**kept, "training": training, training.lower(): {"batchSize": 4}}}
+    reports = replace(seen().reports, controller=None)
+    pods, workloads = (trainer(0), trainer(1)), (fleet(role=Role.TRAINER),)
+    return replace(seen(), raw=raw, admitted=admitted_as(raw), pods=pods, workloads=workloads, reports=reports)
 
 
 def launchers(base: Observed, **reports: LauncherReport | None) -> Observed:

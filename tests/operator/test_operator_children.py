@@ -28,6 +28,7 @@ from areal.plan.cluster_names import Role, pod_host
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import batch_jobs, spec_of
 from areal.spec.runtime import RuntimeSpec
+from areal.spec.supervised import BLOCKS
 from kubernetes_validate import utils as schemas
 from support.cluster_jobs import (
     CPU_RUNTIME,
@@ -415,12 +416,15 @@ def test_a_damaged_snapshot_is_refused_with_its_name() -> None:
         read_snapshot({"metadata": {"name": "digits-runtime"}, "data": {"runtime.json": "{"}})
 
 
-@pytest.mark.parametrize("training", ["SFT", "DPO"])
+@pytest.mark.parametrize("training", ["SFT", "DPO", "RewardModel", "Distillation"])
 def test_a_supervised_job_has_the_trainers_pods_alone(training: str) -> None:
     values = quickstart()
     kept = {name: value for name, value in values["spec"].items() if name in ("model", "dataset", "trainer", "storage")}
-    values["spec"] = {**kept, "training": training, training.lower(): {"batchSize": 4}}
+    teacher = {"teacher": {"path": "pvc://teachers/large"}} if training == "Distillation" else {}
+    values["spec"] = {**kept, "training": training, BLOCKS[training]: {"batchSize": 4, **teacher}}
     w = wanted(values, CPU_RUNTIME, recipe=None)
     assert pods_of(w).keys() == {"trainer", "prepare", "finish"}
     roles = {one["metadata"].get("labels", {}).get("areal.dev/role") for one in everything(w)}
     assert roles - {None} == pods_of(w).keys()
+    read = {mount["mountPath"] for mount in main_of(pods_of(w)["trainer"])["volumeMounts"]}
+    assert ("/areal/claims/teachers/large" in read) == bool(teacher)

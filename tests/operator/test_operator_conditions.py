@@ -29,6 +29,7 @@ from operator_values import (
     a_failure,
     controller,
     launchers,
+    on_rows,
     remembered,
     says,
     seen,
@@ -116,6 +117,15 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
         "1 of 1",
     ),
     ("no scores", seen(spec={"reward": {"verifier": None}}), ConditionType.REWARD_READY, "NotNeeded", ""),
+    ("no scores on rows", on_rows("SFT"), ConditionType.REWARD_READY, "NotNeeded", "the training scores nothing"),
+    (
+        "no servers on rows",
+        on_rows("DPO"),
+        ConditionType.GENERATION_READY,
+        "NotNeeded",
+        "the training generates nothing",
+    ),
+    ("steps on rows", on_rows("SFT"), ConditionType.PROGRESSING, "StepReported", ""),
     ("steps", seen(), ConditionType.PROGRESSING, "StepReported", ""),
     (
         "no step yet",

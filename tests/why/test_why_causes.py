@@ -29,11 +29,14 @@ CASES: list[tuple[Live, str, str, str]] = [
     (having("worker-0", phase="backing off", reason="signal 9"), "role-restarts", "worker-0", "signal 9"),
     (replace(HEALTHY, stalled="no server takes 3.f1"), "stalled", "controller", "no server takes 3.f1"),
     (having("generation-0", phase="starting", doing="loads"), "role-starts", "generation-0", "loads"),
+    *((having(role.name, stopped=role.pid), "role-stopped", role.name, "it is stopped") for role in ROLES),
+    (having("generation-0", stopped=777, silent_s=9.0), "role-stopped", "generation-0", "its process 777"),
+    (replace(HEALTHY, disk_free=4096, age_s=14.0), "disk-full", "areal run", "4,096 bytes are left"),
     *((having(role.name, silent_s=9.0), "role-silent", role.name, "for 9 s") for role in ROLES),
-    (replace(HEALTHY, idle="no weights are published yet: waiting"), "no-weights", "controller", "no weights"),
-    (replace(HEALTHY, idle="no generation server is ready (1 loading)"), "no-server", "controller", "1 loading"),
-    (replace(HEALTHY, idle="no rollout worker is connected"), "no-worker", "controller", "no rollout worker"),
-    (replace(HEALTHY, idle="the byte budget is 93% full: waiting"), "bytes-full", "controller", "93%"),
+    (replace(HEALTHY, idle="no weights are published yet: waiting", idle_s=6.0), "no-weights", "trainer", "no weights"),
+    (replace(HEALTHY, idle="no generation server is ready (1)", idle_s=6.0), "no-server", "generation-0", "ready (1)"),
+    (replace(HEALTHY, idle="no rollout worker is connected", idle_s=6.0), "no-worker", "worker-0", "no rollout worker"),
+    (replace(HEALTHY, idle="the byte budget is 93% full: waiting", idle_s=6.0), "bytes-full", "controller", "93%"),
     (replace(HEALTHY, idle="the trainer has finished; the last evaluation is running"), "last-evaluation", "", "last"),
     (
         having("trainer", waits=[LiveWait("publish", "the version before", 400.0, 600.0)]),
@@ -43,6 +46,7 @@ CASES: list[tuple[Live, str, str, str]] = [
     (HEALTHY, "none", "", "at step 7 of 160"),
     (having("trainer", waits=[replace(WAITS, age_s=3.0)]), "none", "", "nothing is wrong"),
     (having("worker-0", silent_s=1.5), "none", "", "nothing is wrong"),
+    (replace(HEALTHY, idle="no generation server is ready (1 not ready)", idle_s=2.0), "none", "", "nothing is wrong"),
     (replace(HEALTHY, idle="the gate is closed at version 7 with maxStaleness 2"), "none", "", "nothing is wrong"),
 ]  # fmt: skip
 
@@ -53,6 +57,14 @@ def test_each_fault_has_its_cause(live: Live, cause: str, role: str, words: str)
     assert (answer.cause, answer.role if role else "") == (cause, role)
     assert words in answer.sentence
     assert answer.fix or cause in ("none", "ended", "last-evaluation")
+
+
+def test_a_fix_names_the_logs_of_every_role_that_is_meant():
+    second = (LiveRole("generation-1", "ready"), LiveRole("worker-7", "ready"))
+    live = replace(HEALTHY, idle="no generation server is ready (2 loading)", idle_s=5.0, roles=(*ROLES, *second))
+    assert why(live).fix == "what is loaded or refused is said in logs/generation-0.log, logs/generation-1.log"
+    live = replace(HEALTHY, idle="no rollout worker is connected", idle_s=5.0, roles=second)
+    assert why(live).fix == "why none connects is said in logs/worker-7.log"
 
 
 def test_a_chain_is_followed_to_who_holds_it_up():
@@ -68,7 +80,7 @@ def test_a_chain_is_followed_to_who_holds_it_up():
 
 def test_what_is_wrong_comes_before_what_follows_from_it():
     live = having("generation-0", silent_s=20.0)
-    live = replace(live, idle="no generation server is ready (1 silent)")
+    live = replace(live, idle="no generation server is ready (1 silent)", idle_s=9.0)
     assert why(live).role == "generation-0"
 
 

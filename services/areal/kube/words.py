@@ -19,7 +19,7 @@ def explanation(error: ApiError, what: str, kind: str, namespace: str, *, absent
     if status == 404 and not details and kind in _OUR_KINDS:
         return ConfigError(
             f"can't {what}: the cluster knows no {kind}",
-            fix="Install the chart: `helm install areal charts/areal --namespace areal-system --create-namespace`.",
+            fix="Install the chart: `helm install areal charts/areal -n areal-system …`, as docs/install.md says.",
         )
     if status == 404 and details.get("kind") == "namespaces":
         return ConfigError(

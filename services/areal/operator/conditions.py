@@ -231,6 +231,8 @@ def _generation(view: _View) -> Said:
     if view.idle:
         return Said(GenerationReason.NOT_STARTED, "")
     ready, wanted = len(view.ready(Role.GENERATION)), view.desired(Role.GENERATION)
+    if Role.GENERATION not in view.replicas:
+        return Said(GenerationReason.NOT_NEEDED, "the training generates nothing")
     text = f"{ready} of {wanted} servers answer"
     if ready >= wanted:
         return Said(GenerationReason.ALL_REPLICAS_READY, text)
@@ -248,7 +250,10 @@ def _reward(view: _View) -> Said:
         return Said(RewardReason.NOT_STARTED, "")
     roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM) if view.desired(role)]
     if not roles:
-        return Said(RewardReason.NOT_NEEDED, "the workflow scores by itself")
+        generates = Role.GENERATION in view.replicas
+        return Said(
+            RewardReason.NOT_NEEDED, f"the {'workflow scores by itself' if generates else 'training scores nothing'}"
+        )
     ready, wanted = len(view.ready(roles[0])), view.desired(roles[0])
     text = f"{ready} of {wanted} pods answer"
     return (

@@ -325,7 +325,7 @@ class _Run:
         evict += [Eviction(pod, "its launcher was drained") for pod in gang.to_replace()]
         if self.stalled:
             evict += [Eviction(pod, "its launcher does not answer") for pod in gang.silent()]
-        evict += evictions.outdated_server(self.seen, self.admitted.replicas[Role.GENERATION])
+        evict += evictions.outdated_server(self.seen, self.admitted.replicas.get(Role.GENERATION, 0))
         tell = gang.to_tell()
         return Converge(
             self.memory,

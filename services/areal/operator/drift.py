@@ -31,6 +31,7 @@ _NO_INPUT = {
         "algorithm",
         "evaluation",
         "checkpoint",
+        "export",
     ),
     "replicas": ("generation", "reward"),
 }

@@ -45,6 +45,7 @@ from areal.operator.observed import (
 )
 from areal.operator.refusals import refusal_of_pods
 from areal.operator.runtime.api import MANAGER
+from areal.operator.sharing import shared
 from areal.operator.times import PODS_LATE_S, RETRY_PODS_S
 from areal.operator.world import World
 from areal.plan.cluster_names import (
@@ -149,6 +150,7 @@ async def _admission(job: Json, memory: Memory, world: World) -> Admitted | Refu
     if isinstance(parsed, Refusal):
         found: Admitted | Refusal = parsed
     else:
+        parsed = shared(parsed, world.blocks)
         recipe = await _recipe(job, parsed, memory, world)
         spec, problem = _runtime_spec(runtime, job, world)
         found = admit(job, parsed, Material(spec, problem, recipe))

@@ -181,6 +181,7 @@ class ControllerReport:
     staleness: float | None
     stalled: str  # why it can't go on without help
     at: float
+    idle: str = ""  # why it admits nothing now
 
 
 @dataclass(frozen=True)

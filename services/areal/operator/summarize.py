@@ -13,11 +13,12 @@ from areal.kube.resources import Json
 from areal.operator import timestamps
 from areal.operator.conditions import conditions
 from areal.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
+from areal.operator.idle import Idle, idle_of
 from areal.operator.memory import Condition, Failure, Memory, Rest
 from areal.operator.observed import Observed
 from areal.operator.times import FRESH_S
 from areal.plan.cluster_names import Role, runtime_config_map, selector
-from areal.spec.status import CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
+from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
 
 
 def summarize(seen: Observed, decision: Decision, now: float) -> Json:
@@ -34,6 +35,8 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
         "progress": _progress(seen, memory, now),
         "waiting": _waiting(memory),
     }
+    if (idle := idle_of(seen, found, now)) is not None:
+        status["idle"] = _idle(idle, before.get("idle", {}), now)
     if memory.started_at is not None:
         status["startTime"] = timestamps.render(memory.started_at)
     if memory.ended_at is not None:
@@ -118,6 +121,13 @@ def _waiting(memory: Memory) -> Json:
     if memory.waiting_since is not None:
         entry["since"] = timestamps.render(memory.waiting_since)
     return entry
+
+
+def _idle(idle: Idle, before: Json, now: float) -> Json:
+    """What it waits for; since when, as long as it is the same cause at the same place."""
+    where = {"cause": idle.cause, "role": str(idle.role), "pod": idle.pod}
+    same = all(before.get(name) == value for name, value in where.items())
+    return {**where, "since": before["since"] if same else timestamps.render(now), "text": idle.text[:IDLE_TEXT]}
 
 
 def _failure(failure: Failure) -> Json:
@@ -233,7 +243,7 @@ LAZY = ("progress", "checkpoint", "roles", "generation")
 
 
 def urgent(before: Json, after: Json) -> bool:
-    """Whether a change can't wait for the next flush: anything but figures, and words inside a condition's message."""
+    """Whether a change can't wait for the next flush: anything but figures, and words of conditions and of `idle`."""
 
     def rest(status: Json) -> Json:
         kept = {name: value for name, value in status.items() if name not in LAZY}
@@ -241,6 +251,7 @@ def urgent(before: Json, after: Json) -> bool:
             {name: value for name, value in condition.items() if name != "message"}
             for condition in status.get("conditions", [])
         ]
+        kept["idle"] = {name: value for name, value in status.get("idle", {}).items() if name != "text"}
         return kept
 
     return rest(before) != rest(after)

@@ -22,6 +22,7 @@ from areal.operator.obituaries import Obituaries
 from areal.operator.observed import Node, Pod, Reports, read_node
 from areal.operator.reports import Targets
 from areal.operator.runtime.cache import Cache
+from areal.operator.sharing import Blocks
 from areal.plan.cluster_names import LABEL_JOB, Role
 from areal.spec.runtime import RuntimeSpec
 
@@ -136,6 +137,7 @@ class World:
         self.build: Any = build
         self.runtimes: WeakValueDictionary[str, RuntimeSpec] = WeakValueDictionary()
         """By hash, one of each: most jobs keep equal ones."""
+        self.blocks: Blocks = WeakValueDictionary()
         self.obituaries = obituaries or Obituaries(clock)
         self._clock = clock
         self._notes: dict[Key, Notes] = {}

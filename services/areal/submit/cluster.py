@@ -17,13 +17,14 @@ from areal.errors import ArealError, ConfigError, InfraError
 from areal.kube import words
 from areal.kube.apply import APPLY, Conflict, apply_body, apply_query, conflicts
 from areal.kube.errors import ApiError, error_of
-from areal.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, PODS, PVCS, RLJOBS, RUNTIMES
+from areal.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, EVENTS, NODES, PODS, PVCS, RLJOBS, RUNTIMES
 from areal.submit.channel import PodChannel
 from areal.submit.manifests import MANAGER, RECEIVE, Json
 
+_MERGE = "application/merge-patch+json"
 _CONNECT_S, _READ_S = 5.0, 60.0
 _WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
-_KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
+_KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, EVENTS, NODES, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
 Found = TypeVar("Found")
 
 
@@ -39,9 +40,10 @@ class Cluster:
         """One object; None when there is none."""
         return self._call("GET", kind, namespace, name, absent_ok=True)
 
-    def all_of(self, kind: str, namespace: str = "") -> list[Json]:
-        """All objects of a kind."""
-        found = self._call("GET", kind, namespace, "")
+    def all_of(self, kind: str, namespace: str = "", *, selector: str = "") -> list[Json]:
+        """All objects of a kind, of those labels if any are given."""
+        query = [("labelSelector", selector)] if selector else []
+        found = self._call("GET", kind, namespace, "", query=query)
         return list(found["items"]) if found else []
 
     def apply(self, obj: Json, *, force: bool = True, dry_run: bool = False) -> Json:
@@ -52,6 +54,13 @@ class Cluster:
         metadata = obj["metadata"]
         query = list(apply_query(MANAGER, force=force, dry_run=dry_run).items())
         made = self._call("PATCH", obj["kind"], metadata["namespace"], metadata["name"], query=query, body=obj)
+        assert made is not None
+        return made
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Json, *, manager: str) -> Json:
+        """Merge patch (RFC 7386) of one object; raises ConfigError with the server's words when it refuses."""
+        query = [("fieldManager", manager)]
+        made = self._call("PATCH", kind, namespace, name, query=query, body=patch, content_type=_MERGE)
         assert made is not None
         return made
 
@@ -130,10 +139,12 @@ class Cluster:
         query: list[tuple[str, str]] | None = None,
         body: Json | None = None,
         absent_ok: bool = False,
+        content_type: str = "",
     ) -> Json | None:
-        what = f"{_VERBS[method]} {kind} {name}".rstrip()
+        verb = "change" if content_type == _MERGE else _VERBS[method]
+        what = f"{verb} {kind} {name}".rstrip()
         with self._explained(what, kind, namespace, absent_ok=absent_ok):
-            kind_of_body = APPLY if method == "PATCH" else "application/json"
+            kind_of_body = content_type or (APPLY if method == "PATCH" else "application/json")
             answer = self._request(method, kind, namespace, name, query or [], body, kind_of_body)
             return dict(json.loads(answer.data))
         return None
@@ -167,7 +178,7 @@ class Cluster:
                 resource_path=_KINDS[kind].path(namespace, name),
                 query_params=query,
                 header_params=headers,
-                body=apply_body(body) if method == "PATCH" and body is not None else body,
+                body=apply_body(body) if content_type == APPLY and body is not None else body,
                 auth_settings=["BearerToken"],
             ),
             _request_timeout=(_CONNECT_S, _READ_S),

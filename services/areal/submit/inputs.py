@@ -25,6 +25,7 @@ _PURPOSES = {  # field → the first part of its directory's name
     "spec.model.path": "model",
     "spec.model.tokenizer": "tokenizer",
     "spec.trainer.hooks": "hooks",
+    "spec.distillation.teacher.path": "teacher",
     "spec.dataset.train.jsonl": "train",
     "spec.dataset.evaluation.jsonl": "evaluation",
     "spec.dataset.train.huggingFace.path": "train",

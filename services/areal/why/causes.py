@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from areal.why.live import Live, LiveRole, LiveWait
 
 NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
-SILENT_S = 5.0  # a role is asked once a second and has one second to answer
+SILENT_S = 7.0  # a role is asked once a second and has one second to answer; on a loaded machine it misses a few
+DISK_FULL = 4 << 20  # bytes: less than one record of a journal and one version of a tiny model
+IDLE_S = 4.0  # a server that swaps weights is not ready for a moment
 LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
 
 
@@ -26,11 +28,13 @@ class Answer:
     role: str = ""
     pid: int = 0
     since_s: float | None = None
+    pod: str = ""  # on a cluster
 
     @property
     def sentence(self) -> str:
         """All of it in one line."""
-        where = f"{self.role}, pid {self.pid}: " if self.role and self.pid else f"{self.role}: " if self.role else ""
+        place = self.pod or self.role
+        where = f"{place}, pid {self.pid}: " if place and self.pid else f"{place}: " if place else ""
         since = f", for {_span(self.since_s)}" if self.since_s is not None else ""
         return f"{where}{self.text}{since}"
 
@@ -57,6 +61,24 @@ def _frozen(live: Live) -> Answer | None:
         return None
     fix = f"it is stopped, blocked or can't write its directory: `kill -CONT {live.pid}`, and look at the disk"
     return Answer("run-silent", "it reports nothing", fix, "areal run", live.pid, live.age_s)
+
+
+def _disk(live: Live) -> Answer | None:
+    if live.disk_free is None or live.disk_free >= DISK_FULL:
+        return None
+    text = f"the disk of its directory is full: {live.disk_free:,} bytes are left"
+    return Answer("disk-full", text, "make room: the run goes on by itself, or with --resume", "areal run", live.pid)
+
+
+def _process_stopped(live: Live) -> Answer | None:
+    for role in live.roles:
+        if role.stopped:
+            whose = "it" if role.stopped == role.pid else f"its process {role.stopped}"
+            text = f"{whose} is stopped, by SIGSTOP or a debugger"
+            return Answer(
+                "role-stopped", text, f"kill -CONT {role.stopped}", role.name, role.pid, role.silent_s or None
+            )
+    return None
 
 
 def _down(live: Live) -> Answer | None:
@@ -89,22 +111,30 @@ def _silent(live: Live) -> Answer | None:
     if not quiet:
         return None
     role = max(quiet, key=lambda one: one.silent_s)
-    fix = f"it is stopped or its event loop is blocked: `kill -CONT {role.pid}`, or end it: it is started again"
+    fix = f"its event loop is blocked: its stacks are at the end of logs/{role.name}.log; ended, it is started again"
     return Answer("role-silent", "it does not answer", fix, role.name, role.pid, role.silent_s)
 
 
-_IDLE = (  # how the controller's words begin → cause, fix
-    ("no weights are published yet", "no-weights", "the trainer publishes its start model first; see its log"),
-    ("no generation server is ready", "no-server", "logs/generation-0.log says what it loads or refuses"),
-    ("no rollout worker is connected", "no-worker", "logs/worker-0.log says why it does not connect"),
-    ("the byte budget", "bytes-full", "raise replay.budgetBytes, or lower checkpoint.intervalSteps"),
+_IDLE = (  # how the controller's words begin → cause, fix, the kind of role that holds it up
+    (
+        "no weights are published yet",
+        "no-weights",
+        "the trainer publishes its start model first; see its log",
+        "trainer",
+    ),
+    ("no generation server is ready", "no-server", "what is loaded or refused is said in {}", "generation"),
+    ("no rollout worker is connected", "no-worker", "why none connects is said in {}", "worker"),
+    ("the byte budget", "bytes-full", "raise replay.budgetBytes, or lower checkpoint.intervalSteps", "controller"),
 )
 
 
 def _not_admitting(live: Live) -> Answer | None:
-    for begins, cause, fix in _IDLE:
-        if live.idle.startswith(begins):
-            return Answer(cause, live.idle, fix, "controller", _pid(live, "controller"), _trainers_wait(live))
+    for begins, cause, form, kind in _IDLE:
+        if live.idle.startswith(begins) and live.idle_s >= IDLE_S:
+            fix = form.format(_logs(live, kind))
+            holder = next((role for role in live.roles if role.name.startswith(kind)), None)
+            name, pid = (holder.name, holder.pid) if holder is not None else (kind, 0)
+            return Answer(cause, live.idle, fix, name, pid, max(live.idle_s, _trainers_wait(live)))
     return None
 
 
@@ -152,8 +182,8 @@ def _trains(live: Live) -> Answer:
 
 
 CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
-    _ended, _gone, _frozen, _down, _stalled, _starting, _silent, _not_admitting, _evaluating, _overdue, _groups,
-    _trains,
+    _ended, _gone, _disk, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _not_admitting,
+    _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
 
@@ -165,14 +195,20 @@ def _wait(role: LiveRole | None, name: str) -> LiveWait | None:
     return next((wait for wait in role.waits if wait.name == name), None) if role is not None else None
 
 
+def _logs(live: Live, kind: str) -> str:
+    """The log files of all roles of a kind."""
+    names = (role.name for role in live.roles if kind in (role.name, role.name.rpartition("-")[0]))
+    return ", ".join(f"logs/{name}.log" for name in names)
+
+
 def _pid(live: Live, name: str) -> int:
     role = _role(live, name)
     return role.pid if role is not None else 0
 
 
-def _trainers_wait(live: Live) -> float | None:
+def _trainers_wait(live: Live) -> float:
     wait = _wait(_role(live, "trainer"), "groups")
-    return wait.age_s if wait is not None else None
+    return wait.age_s if wait is not None else 0.0
 
 
 def _oldest(role: LiveRole) -> float | None:

@@ -7,6 +7,7 @@ run that died.
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -42,6 +43,7 @@ class LiveRole:
     policy: str = ""
     silent_s: float = 0.0  # how long it has not answered; 0 while it does, or can't be asked
     waits: Sequence[LiveWait] = ()
+    stopped: int = 0  # pid of a stopped process of its family; 0 without one
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,14 @@ class Live:
     max_steps: int
     policy: str = ""
     idle: str = ""  # why nothing is admitted, in the controller's words
+    idle_s: float = 0.0  # for how long it has begun with these words
     stalled: str = ""  # why nothing can go on without help
     answers: bool = True  # whether the controller did
     ended: bool = False
     roles: Sequence[LiveRole] = ()
     alive: bool = False  # whether `areal run` is still there; found out by the reader
     age_s: float = 0.0  # since it was written; likewise
+    disk_free: int | None = None  # bytes that the disk of the run can still take; likewise
 
     @property
     def goes_on(self) -> bool:
@@ -77,7 +81,8 @@ def read_live(path: Path, now: float | None = None) -> Live | None:
     except (OSError, ValidationError):
         return None
     age = max(0.0, (time.time() if now is None else now) - found.at)
-    return replace(found, alive=_is_there(found.pid, found.pid_began), age_s=age)
+    there = _is_there(found.pid, found.pid_began)
+    return replace(found, alive=there, age_s=age, disk_free=_free(path))
 
 
 def write_live(path: Path, live: Live) -> None:
@@ -94,3 +99,10 @@ def _is_there(pid: int, began: float) -> bool:
         return abs(psutil.Process(pid).create_time() - began) < 1.0
     except psutil.Error:
         return False
+
+
+def _free(path: Path) -> int | None:
+    try:
+        return shutil.disk_usage(path.parent).free
+    except OSError:
+        return None

@@ -52,7 +52,7 @@ def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
 def _places(resolved: ResolvedJob, source: Source) -> list[Path | None]:
     match source:
         case Source.MODEL:
-            return [resolved.model_path, resolved.tokenizer_path]
+            return [resolved.model_path, resolved.tokenizer_path, resolved.teacher_path]
         case Source.HOOKS:
             return [resolved.hooks_path]
         case Source.RECIPE:
@@ -92,6 +92,8 @@ def mounts(w: Wanted, role: Role) -> list[Json]:
         found.append({"name": "recipe", "mountPath": str(RECIPE_DIR), "readOnly": True})
     for part in spec_of(role).run_parts:
         if part.with_recipe and w.resolved.recipe_path is None:
+            continue
+        if part.with_token_audit and not w.job.spec.recording.token_audit:
             continue
         below = part.path.relative_to(_LAYOUT.root)
         sub_path = PurePosixPath(run_sub_path(w.name, w.uid)) / below

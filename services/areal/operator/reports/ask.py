@@ -178,6 +178,7 @@ def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> C
         staleness=_number(answer.staleness_mean),
         stalled=answer.stalled,
         at=now,
+        idle=answer.idle_reason,
     )
 
 
