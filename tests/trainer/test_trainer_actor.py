@@ -9,11 +9,11 @@ import pytest
 import torch
 from areal.errors import DataError
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
-from areal_trainer.data.batch import AdvantageBatch, TokenBatch
+from areal_trainer.data.batch import AdvantageBatch, TokenBatch, columns
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.model import PolicyModel
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW
-from support.trainer_parts import batch
+from support.trainer_parts import VOCABULARY, batch, sample
 
 
 def with_a_partial_sample() -> TokenBatch:
@@ -28,9 +28,20 @@ def test_a_recipe_sees_which_sequences_count_and_can_change_nothing():
     tokens = with_a_partial_sample()
     given = AdvantageBatch.of(tokens, tokens.has_signal(), np.zeros(tokens.tokens))
     assert given.counted.tolist() == [False] + [True] * 7
-    for field in fields(given):
+    for field in fields(given)[:-1]:
         assert not getattr(given, field.name).flags.writeable, field.name
     assert tokens.rewards.flags.writeable
+
+
+def test_each_turn_of_an_episode_has_its_reward_and_the_episode_s_verdict():
+    first, second = sample(0, 0, reward=0.25), sample(0, 1, reward=1.0)
+    first.sequences.append(sample(0, 0, seed=1, reward=0.75).sequences[0])
+    first.verdict.status = "WRONG_ANSWER"
+    tokens = columns([first, second], VOCABULARY)
+    given = AdvantageBatch.of(tokens, tokens.has_signal())
+    assert given.rewards.tolist() == [0.25, 0.75, 1.0]
+    assert given.sample_indices.tolist() == [0, 0, 1]
+    assert given.verdicts.tolist() == ["WRONG_ANSWER", "WRONG_ANSWER", ""]
 
 
 def test_a_partial_sample_enters_no_mean():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import numpy as np
 import pytest
 import torch
-from areal.errors import DataError, FencedError
+from areal.errors import DataError, FencedError, InfraError
 from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began
-from areal_trainer.checkpoint.checkpointer import Checkpointer, Position
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.saving import Position
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
+from support.small_disk import fill, small_disk
 from support.trainer_parts import batch
 
 
@@ -24,6 +29,11 @@ def ranks():
 
 def mine():
     return None
+
+
+def saved(checkpointer, position, still_mine=mine):
+    """A checkpoint that is on disk."""
+    return checkpointer.save(position, still_mine).wait().path
 
 
 def train(engine, seed, steps=1):
@@ -45,9 +55,10 @@ def same(first, second):
 def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     train(engine, 0, 3)
-    Checkpointer(tmp_path, 2, engine).save(Position(3, 12, 0, 1), mine)
+    saving = Checkpointer(tmp_path, 2, engine).save(Position(3, 12, 0, 1), mine)
     random = torch.rand(4)
-    uninterrupted = train(engine, 3, 3)
+    uninterrupted = train(engine, 3, 3)  # while it is written
+    saving.wait()
 
     resumed = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 2, resumed)
@@ -60,28 +71,29 @@ def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks)
     assert same(engine, resumed)
 
 
-def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, ranks):
+def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, ranks, caplog):
     engine = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    first = checkpointer.save(Position(1, 4, 0, 1), mine)
-    second = checkpointer.save(Position(2, 8, 0, 1), mine)
-    third = checkpointer.save(Position(3, 12, 0, 1), mine)
+    first = saved(checkpointer, Position(1, 4, 0, 1))
+    second = saved(checkpointer, Position(2, 8, 0, 1))
+    third = saved(checkpointer, Position(3, 12, 0, 1))
     (third / catalog.RECORD).unlink()
     shard = next(second.glob("*.distcp"))
     raw = bytearray(shard.read_bytes())
     raw[len(raw) // 2] ^= 1
     shard.write_bytes(raw)
-    found, passed = catalog.newest(tmp_path)
+    found = checkpointer.newest([])
     assert found is not None
     assert found.path == first
-    assert len(passed) == 2
+    told = [record.getMessage() for record in caplog.records if "passed over" in record.getMessage()]
+    assert [path.name in words for path, words in zip((third, second), told, strict=True)] == [True, True]
 
 
 def test_a_checkpoint_of_a_replaced_trainer_is_no_past_of_this_run(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    checkpointer.save(Position(4, 16, 0, 1), mine)
-    checkpointer.save(Position(9, 36, 0, 1), mine)  # written after fence 2 had begun at 4
+    saved(checkpointer, Position(4, 16, 0, 1))
+    saved(checkpointer, Position(9, 36, 0, 1))  # written after fence 2 had begun at 4
     found = checkpointer.newest([Began(1, 0), Began(2, 4)])
     assert found is not None
     assert found.record.step == 4
@@ -93,9 +105,11 @@ def test_a_fenced_trainer_names_nothing(tmp_path, model_path, ranks):
     def fenced():
         raise FencedError("a newer trainer lives")
 
+    checkpointer = Checkpointer(tmp_path, 2, engine)
     with pytest.raises(FencedError):
-        Checkpointer(tmp_path, 2, engine).save(Position(1, 4, 0, 1), fenced)
-    assert catalog.newest(tmp_path) == (None, [])
+        saved(checkpointer, Position(1, 4, 0, 1), fenced)
+    assert checkpointer.newest([]) is None
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_newest_lineage_wins_over_the_higher_step():
@@ -109,16 +123,53 @@ def test_only_the_newest_are_kept_and_leftovers_go(tmp_path, model_path, ranks):
     (tmp_path / "step-000001.f1.tmp").mkdir()
     checkpointer = Checkpointer(tmp_path, 2, engine)
     for step in (1, 2, 3):
-        checkpointer.save(Position(step, 4 * step, 0, 1), mine)
+        saved(checkpointer, Position(step, 4 * step, 0, 1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002.f1", "step-000003.f1"]
-    again = checkpointer.save(Position(3, 12, 0, 1), mine)  # a replayed step under the same fence
+    again = saved(checkpointer, Position(3, 12, 0, 1))  # a replayed step under the same fence
     assert catalog.examine(again)[1] is not None
+
+
+@pytest.mark.parametrize("field", ["num_key_value_heads", "intermediate_size", "head_dim", "num_hidden_layers"])
+def test_a_model_that_differs_in_one_size_has_another_shape(field, tmp_path, model_path, ranks):
+    engine = Engine(model_path, EngineOptions(), ranks)
+    digest = Checkpointer(tmp_path, 2, engine)._model_digest
+    config = json.loads((model_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, field: 2 * config[field]}))
+    engine.model_path = tmp_path
+    assert Checkpointer(tmp_path, 2, engine)._model_digest != digest
+    (tmp_path / "config.json").write_text(json.dumps({**config, "rope_scaling": None, "_name": "other"}))
+    assert Checkpointer(tmp_path, 2, engine)._model_digest == digest
+
+
+def test_random_numbers_of_an_accelerator_are_saved_and_continued(model_path, ranks, monkeypatch):
+    state = torch.arange(16, dtype=torch.uint8)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: state.clone())
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda given, device: state.copy_(given))
+    engine = Engine(model_path, EngineOptions(), ranks)
+    monkeypatch.setattr(engine.ranks, "device", torch.device("cuda", 0))
+    states = engine.rng_states()
+    state.zero_()
+    engine.set_rng_states(states)
+    assert state.tolist() == list(range(16))
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused_with_bytes_and_fills_no_disk(tmp_path, model_path, ranks):
+    with small_disk(tmp_path / "disk", 4) as disk:
+        engine = Engine(model_path, EngineOptions(), ranks)
+        checkpointer = Checkpointer(disk / "checkpoints", 2, engine)
+        ballast = fill(disk, leave=16 << 10)
+        with pytest.raises(InfraError, match=r"step-000001.f1 .*: it takes .* KiB, and .* has .* KiB free"):
+            saved(checkpointer, Position(1, 4, 0, 1))
+        assert shutil.disk_usage(disk).free >= 16 << 10
+        ballast.unlink()
+        assert catalog.examine(saved(checkpointer, Position(1, 4, 0, 1)))[1] is not None
+        checkpointer.close()
 
 
 def test_another_model_does_not_load(tmp_path, model_path, ranks):
     engine = Engine(model_path, EngineOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 2, engine)
-    path = checkpointer.save(Position(1, 4, 0, 1), mine)
+    path = saved(checkpointer, Position(1, 4, 0, 1))
     checkpointer._model_digest = "another"
     _, record = catalog.examine(path)
     assert record is not None

@@ -12,7 +12,8 @@ from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.algorithms.advantages import AdvantageOptions
 from areal_trainer.algorithms.baseline import BaselineOptions
 from areal_trainer.algorithms.value_loss import ValueOptions
-from areal_trainer.checkpoint.checkpointer import Checkpointer, Position
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.saving import Position
 from areal_trainer.critic import Critic, CriticOptions, explained_variance, with_next_token
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.engine.engine import Engine, EngineOptions
@@ -135,7 +136,7 @@ def test_values_are_clipped_around_those_before_the_step(model_path, ranks, tmp_
 def test_a_run_with_a_critic_goes_on_bitwise_from_its_checkpoint(model_path, ranks, tmp_path):
     one = actor(model_path, ranks, tmp_path)
     learn(one, range(2))
-    one.save(Position(2, 8, 0, 1))
+    one.save(Position(2, 8, 0, 1)).wait()
     uninterrupted = learn(one, range(2, 4))
 
     again = actor(model_path, ranks, tmp_path)

@@ -51,7 +51,7 @@ def test_a_killed_trainer_replays_the_same_losses_and_trains_no_group_twice(make
     world = make_world("killed", algorithm=algorithm)
     world.fill(range(9), staleness=9)  # step 2 is trained, its checkpoint is at 2
     gang = world.gang()
-    until(lambda: len(world.controller.published) == 4, 120.0)
+    until(lambda: len(world.controller.published) == 4 and world.controller.committed >= 6, 120.0)
     gang.kill()
     assert gang.wait(10) == -signal.SIGKILL
     world.fill(range(9, 15), staleness=9)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from areal.dataflow.running import StepColumns
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
 from areal_trainer.actor import Actor, ActorOptions
@@ -59,7 +60,7 @@ def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: flo
             micro_batch_tokens=micro_batch_tokens,
         ),
         Checkpointer(tmp_path, 1, engine),
-        reference=Engine(model_path, EngineOptions(), ranks) if resolve(job).kl is not None else None,
+        reference=Engine(model_path, EngineOptions(), ranks).logprobs if resolve(job).kl is not None else None,
         critic=None if values is None else Critic(ValueEngine(model_path, EngineOptions(), ranks), values),
     )
 
@@ -120,3 +121,16 @@ def test_micro_batches_and_packing_change_neither_loss_nor_gradient(name, shared
         found.append((figures.loss.loss, figures.grad_norm, figures.loss.reference_kl, figures.loss.rejected_ratio))
     assert found[1] == pytest.approx(found[0], rel=2e-5, abs=1e-6)
     assert found[0][1] > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_runs_the_stages_of_its_graph_in_their_order(name, model_path, ranks, tmp_path, monkeypatch):
+    begun: list[str] = []
+    usual = StepColumns.begin
+    monkeypatch.setattr(StepColumns, "begin", lambda self, stage: (begun.append(stage), usual(self, stage))[1])
+    one = actor(model_path, ranks, tmp_path, name=name, **({"klCoefficient": 0.1} if name == "M2PO" else {}))
+    tokens = batch(4, 4)
+    advantages = one.advantages(tokens)
+    one.update(Step(0, tokens), advantages, one.proximal(tokens, advantages))
+    steps = [stage.name for stage in one.graph.stages if stage.clock == "step" and stage.kind != "publish"]
+    assert begun == steps

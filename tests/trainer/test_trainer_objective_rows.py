@@ -1,4 +1,4 @@
-"""SFT's and DPO's weights of tokens are the gradients of the published losses."""
+"""The weights of a model's outputs are the gradients of the published losses: SFT, DPO, Bradley–Terry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from areal.supervised.examples import Example
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.trainings.objective import Objective, PairLoss, dpo, per_sequence, sft
+from areal_trainer.trainings.objective import Objective, PairLoss, bradley_terry, dpo, per_sequence, sft
 from areal_trainer.trainings.rows import token_batch
 
 
@@ -80,3 +80,27 @@ def test_a_pair_with_an_empty_side_has_no_weight() -> None:
     assert found.figures["pairs"] == 1
     assert not found.weights[batch.offsets[2] :].any()
     assert found.weights[batch.trainable() & (batch.sequence_of < 2)].all()
+
+
+SCORED = token_batch(
+    [Example(np.arange(n), np.ones(n, np.bool_)).scored() for n in (3, 4, 2, 6, 5, 5)], [0, 0, 1, 1, 2, 2]
+)
+SCORES = RNG.normal(size=SCORED.tokens) * SCORED.trainable()
+MARGINS = np.array([0.0, 0.7, -0.2])
+
+
+@pytest.mark.parametrize("centering", [0.0, 0.3])
+def test_bradley_terry_is_the_published_loss_and_its_weights_the_loss_differentiated(centering) -> None:
+    chosen, rejected = (SCORES[SCORED.offsets[1:] - 1][side::2] for side in (0, 1))
+    wins = 1 / (1 + np.exp(-(chosen - rejected - MARGINS)))
+    wanted = (-np.log(wins) + centering * (chosen + rejected) ** 2).mean()
+    found = bradley_terry(SCORED, SCORES, MARGINS, centering)
+    assert found.loss == pytest.approx(wanted, rel=1e-12)
+    assert found.figures["pair_accuracy"] == pytest.approx((chosen > rejected).mean())
+    assert found.figures["margin"] == pytest.approx((chosen - rejected).mean())
+    for token in range(SCORED.tokens):
+        step = np.zeros(SCORED.tokens)
+        step[token] = 1e-5
+        up, down = (bradley_terry(SCORED, SCORES + sign * step, MARGINS, centering).loss for sign in (1, -1))
+        assert found.weights[token] == pytest.approx((up - down) / 2e-5, abs=1e-8)
+    assert found.weights.any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
+from areal.weights.exports import Exports, exported_steps
 from areal.weights.manifest import digest_of
 from areal.weights.publish import publish
 from areal.weights.stage import Stage
@@ -21,6 +23,7 @@ from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.publish.canary import canary, prepare
+from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.plan import owners
 from areal_trainer.publish.publisher import POINTS, Publisher
@@ -109,6 +112,34 @@ def test_deltas_between_full_versions_are_small_and_come_out_as_what_was_exporte
     assert max(share for full, share in kept if not full) < 0.05
 
 
+def test_exports_are_full_versions_between_deltas_and_outlive_them(tmp_path):
+    ranks = Ranks()
+    exports = Exports(tmp_path / "exports", interval=2, keep=2, evaluations=tmp_path / "none.jsonl")
+    publisher = Publisher(
+        tmp_path / "volume", {}, 0, Meeting(ranks, "writing", 10.0), lambda ref, final: "", WaitRegistry("trainer"),
+        full_every=10, exporter=Exporter(exports, tmp_path / "volume"),
+    )  # fmt: skip
+    weight = torch.zeros(64, 1024, dtype=torch.bfloat16)
+    for version in range(7):
+        weight = weight.clone()
+        weight[version] = version
+        publisher.publish(
+            publisher.order(PolicyId(version, 1), final=False),
+            [("w", weight)],
+            publishing_ranks.CANARY,
+            deadline_s=30.0,
+        )
+        publisher.wait(30.0)
+        if version == 4:  # as after a crash between sealing and the export
+            shutil.rmtree(tmp_path / "exports" / "step-4")
+    publisher.close()
+    ranks.close()
+    assert exported_steps(tmp_path / "exports") == [4, 6]
+    assert [
+        load_file(tmp_path / "exports" / f"step-{step}" / "model.safetensors")["w"][:, 0].max() for step in (4, 6)
+    ] == [4, 6]
+
+
 def test_where_most_words_change_full_versions_are_written(tmp_path):
     ranks = Ranks()
     refs = []
@@ -130,7 +161,7 @@ def test_where_most_words_change_full_versions_are_written(tmp_path):
 
 @pytest.mark.component
 def test_a_rank_that_dies_anywhere_leaves_nothing_half_visible(tmp_path):
-    cases = [*DEATHS, (1, "full disk"), (-1, "nowhere")]
+    cases = [*DEATHS, (1, "full disk"), (1, "late"), (-1, "nowhere")]
     path = os.pathsep.join([str(Path(publishing_ranks.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-m", "support.publishing_ranks", str(tmp_path), json.dumps(cases)],
@@ -146,6 +177,10 @@ def test_a_rank_that_dies_anywhere_leaves_nothing_half_visible(tmp_path):
             assert one["visible"] == {}, where
             assert one["codes"] == [75, 75], where
             assert "rank 1: OSError" in one["errors"]["0"], where
+        elif one["point"] == "late":
+            assert one["visible"] == {}, where
+            assert "not every rank was done with writing within 1 s" in one["errors"]["0"], where
+            assert "Ranks 1 failed to pass" in one["errors"]["0"], "who is missing is named"
         elif one["victim"] < 0:
             assert (one["codes"], whole, one["hidden"]) == ([0, 0], True, 0), where
         else:

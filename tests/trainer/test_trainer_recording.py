@@ -6,15 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from areal.ledger import payload
 from areal.observe.metrics import RoleMetrics
 from areal.record.index import RecordIndex
 from areal.record.writer import RecordWriter
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.recording import StepRecorder, chosen, chunks
 from areal_trainer.trained_tokens import TrainedTokens
-from support.trainer_parts import batch
+from support.trainer_parts import batch, sample
 
 STEP, FENCE = 4, 7
+SAMPLES = {(g, i): sample(g, i, version=3) for g in range(6) for i in range(4)}
+STORED = {key: payload.encode(made) for key, made in SAMPLES.items()}
 
 
 @pytest.fixture
@@ -31,8 +34,9 @@ def trained():
 def recorded(tmp_path, trained, **limits):
     tokens, advantages, computed, digests = trained
     writer = RecordWriter(tmp_path / "recording", "trainer", RoleMetrics("trainer", "job"), keep_bytes=1 << 30)
-    recorder = StepRecorder(writer, FENCE, **{"share": 1.0, "budget_bytes": 1 << 20, **limits})
-    recorder.step(STEP, tokens, advantages, computed, digests, {"train": 2.0})
+    bounds = {"share": 1.0, "budget_bytes": 1 << 20, "worker_budget_bytes": 1 << 20, **limits}
+    recorder = StepRecorder(writer, FENCE, pieces=lambda: lambda token: b"%d " % token, **bounds)
+    recorder.step(STEP, tokens, advantages, computed, digests, STORED, {"train": 2.0})
     writer.close()
     return RecordIndex(tmp_path / "index.sqlite", [tmp_path / "recording"]).refresh()
 
@@ -76,7 +80,35 @@ def test_tokens_stay_within_share_and_budget_and_the_step_is_always_whole(tmp_pa
     assert few.tolist() == [0, 1, 2, 3, 4]
     index = recorded(tmp_path, trained, share=0.0)
     assert len(np.frombuffer(index.step(STEP).groups, "<u8")) == tokens.sequences
-    assert not index.tokens(STEP, FENCE, 0)
+
+
+def extremes(trained) -> set[tuple[int, int]]:
+    """Lowest and highest reward, and where the largest mismatch is, found one by one."""
+    tokens, _, computed, _ = trained
+    gap = np.where(computed.flags > 0, np.abs(computed.logprobs - tokens.behaviour_logprobs), 0)
+    worst = int(tokens.sequence_of[int(gap.argmax())])
+    places = {int(tokens.rewards.argmin()), int(tokens.rewards.argmax()), worst}
+    return {(int(tokens.group_ids[place]), int(tokens.sample_indices[place])) for place in places}
+
+
+@pytest.mark.parametrize("limits", [{"share": 1e-9}, {"budget_bytes": 0, "worker_budget_bytes": 0}], ids=str)
+def test_the_extremes_of_a_step_are_kept_whatever_share_and_budget_are(tmp_path, trained, limits):
+    index = recorded(tmp_path, trained, **limits)
+    rows = index.find()
+    assert {(row.group, row.index) for row in rows} == extremes(trained)
+    for row in rows:
+        made, known = index.sample(row.place), SAMPLES[row.group, row.index]
+        ids = np.frombuffer(known.sequences[0].token_ids, "<i4").tolist()
+        assert made.sample == known
+        assert made.xxh3 == payload.digest(STORED[row.group, row.index])
+        assert made.texts[0].text == b"".join(b"%d " % token for token in ids)
+        (told,) = index.tokens(STEP, FENCE, row.group)
+        keys = zip(np.frombuffer(told.groups, "<u8").tolist(), np.frombuffer(told.indices, "<u4").tolist(), strict=True)
+        assert set(keys) == extremes(trained)
+
+
+def test_what_the_workers_keep_is_not_written_twice(tmp_path, trained):
+    assert recorded(tmp_path, trained).find() == []
 
 
 def test_long_batches_are_cut_into_chunks(trained, monkeypatch):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
-from areal_trainer.checkpoint.checkpointer import Position, Saved
+from areal_trainer.checkpoint.saving import Position, Saved
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.reporting import Reporter
 

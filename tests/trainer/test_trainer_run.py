@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from areal.errors import DataError, ExitCode, FencedError
+from areal.errors import DataError, ExitCode, FencedError, InfraError
 from areal.ledger import evidence, fences
 from areal.ledger.consumer import StalenessViolation
 from areal.weights.manifest import MANIFEST_NAME, Manifest
 from areal.weights.verify import open_version, verify_tensors
+from areal_trainer.checkpoint import catalog
+from areal_trainer.feed import Feed
 from support.redis_server import RedisServer
 from support.trainer_world import until
 
@@ -103,6 +105,46 @@ def test_a_stopped_trainer_saves_and_the_next_goes_on_with_the_same_losses(make_
     assert trained(parts) == trained(whole)
     published = [policy for policy, _, _ in parts.controller.published]
     assert published == ["0.f1", "1.f1", "2.f1", "3.f1", "4.f2", "5.f2", "6.f2"]
+
+
+def test_a_checkpoint_that_was_sealed_but_not_committed_is_gone_on_from(make_world, monkeypatch):
+    world = make_world(algorithm={"maxSteps": 2})
+    world.fill(range(6), staleness=9)
+
+    def dies(feed, state):
+        raise InfraError("the trainer dies before the ledger hears of the checkpoint")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Feed, "committed", dies)
+        with pytest.raises(InfraError, match="before the ledger hears"):
+            world.train()
+    assert (world.root / "checkpoints" / "step-000002.f1").exists()
+    assert world.controller.committed == 0
+    assert world.train() == ExitCode.DONE
+    assert world.controller.committed == 6
+    assert world.controller.attached == [(1, 0, 0), (2, 6, 2)]
+    assert trained(world) == {0: [0, 1, 2], 1: [3, 4, 5]}
+
+
+def test_training_goes_on_while_a_checkpoint_is_written_and_nothing_is_freed_before_its_seal(make_world, monkeypatch):
+    world = make_world()
+    world.fill(range(12), staleness=9)
+    may_seal = threading.Event()
+    sealed_with: list[tuple[int, int]] = []  # cursors told and groups freed when the name was given
+    seal = catalog.seal
+
+    def late(partial, record):
+        if record.step == 2:
+            assert may_seal.wait(30)
+            sealed_with.append((world.controller.cursors[-1][2], world.controller.committed))
+        seal(partial, record)
+
+    monkeypatch.setattr(catalog, "seal", late)
+    world.controller.on_advance = lambda step: may_seal.set() if step == 3 else None
+    assert world.train() == ExitCode.DONE
+    assert sealed_with == [(3, 0)]
+    assert sorted(trained(world)) == [0, 1, 2, 3]
+    assert world.controller.committed == 12
 
 
 def test_several_mini_batches_clip_and_still_train_every_token(make_world):
@@ -293,6 +335,19 @@ def test_a_lowered_length_ends_the_run_early(make_world):
     assert world.train() == ExitCode.DONE
     assert len(rows(world)) == 2
     assert world.controller.published[-1][:2] == ("2.f1", True)
+
+
+def test_a_stage_of_the_recipe_s_own_replaces_the_rewards_that_advantages_are_made_of(make_world, tmp_path):
+    example = Path(__file__).resolve().parents[2] / "examples" / "own_graph.py"
+    flat = example.read_text().replace('columns["rewards"] - 0.01 * sampled', "0.0 * sampled")
+    (tmp_path / "recipe.py").write_text(flat)
+    world = make_world(recipe=tmp_path / "recipe.py")
+    world.fill(range(12), staleness=9)
+    assert world.train() == ExitCode.DONE
+    assert sorted(trained(world)) == [0, 1, 2, 3]
+    assert all(row["reward_mean"] > 0 for row in rows(world))  # what was earned is told as it was
+    assert [row["zero_variance_groups"] for row in rows(world)] == [3] * 4  # of the replaced rewards: all flat
+    assert [row["trained_tokens"] for row in rows(world)] == [0] * 4
 
 
 def test_the_examples_loop_updates_twice_while_the_policy_is_close(make_world):

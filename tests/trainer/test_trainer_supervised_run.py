@@ -1,4 +1,4 @@
-"""SFT, then DPO from its model, each as a run of its own: only a trainer, exactly once, through a crash."""
+"""SFT, then DPO, a reward model and a student of its model: only a trainer, exactly once, through a crash."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from random import Random
 
 import pytest
 import yaml
+from areal.spec.supervised import BLOCKS, Training
 from support.job_run import VICTIMS, JobRun
 
 pytest.importorskip("torch")
 
-from areal_trainer.init_model import untrained
+import torch
+from areal.weights.exports import exported_steps
+from areal.workflow.tokenizer import Tokenizer
+from areal_trainer.init_model import init_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
 ROWS = 72
 
@@ -22,7 +28,7 @@ ROWS = 72
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows that say how many letters there are; pairs of which the shorter answer is the chosen one."""
     tmp_path = tmp_path_factory.mktemp("supervised")
-    untrained(tmp_path / "start")
+    init_model(tmp_path / "start")
     rng = Random(0)
     counts = [rng.randrange(1, 6) for _ in range(ROWS)]
     rows = [{"prompt": "x" * n + "=", "answer": str(n)} for n in counts]
@@ -32,14 +38,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path
 
 
-def job(folder: Path, name: str, training: str, model: Path, data: str, block: dict[str, object]) -> JobRun:
+def job(folder: Path, name: str, training: Training, model: Path, data: str, block: dict[str, object]) -> JobRun:
     spec = {
         "training": training,
         "model": {"path": str(model)},
         "dataset": {split: {"jsonl": str(folder / data)} for split in ("train", "evaluation")},
-        training.lower(): {"batchSize": 16, "maxTokens": 16, "warmupSteps": 2, **block},
+        BLOCKS[training]: {"batchSize": 16, "maxTokens": 16, "warmupSteps": 2, **block},
         "evaluation": {"intervalSteps": 1000},
         "checkpoint": {"intervalSteps": 3},
+        "export": {"intervalSteps": 2, "keep": 1},
     }
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": name}}
     path = folder / f"{name}.yaml"
@@ -49,6 +56,22 @@ def job(folder: Path, name: str, training: str, model: Path, data: str, block: d
 
 def held_out(run: JobRun) -> list[dict[str, float]]:
     return [json.loads(line) for line in (run.run_dir / "evaluations.jsonl").read_text().splitlines()]
+
+
+def alike_after_a_death(whole: JobRun, killed: JobRun) -> bool:
+    """Run both and kill the trainer of one behind a checkpoint: whether they end with the same weights."""
+    try:
+        killed.start().wait_for("a step behind a checkpoint", lambda: killed.step() >= 4, 120)
+        killed.kill(*VICTIMS["trainer"])
+        assert killed.finish(120) == 0, killed.output
+        assert whole.start().finish(120) == 0, whole.output
+    finally:
+        whole.stop()
+        killed.stop()
+    report = killed.audit()
+    assert (report["trained"], report["used"], report["trainers"]) == (2 * ROWS, [2, 2], 2)
+    weights = [next((run.run_dir / "model").glob("*.safetensors")).read_bytes() for run in (whole, killed)]
+    return weights[0] == weights[1]
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +101,17 @@ def test_a_killed_sft_run_uses_each_row_as_often_as_asked_and_learns(taught: Job
 
 
 @pytest.mark.component
+def test_a_run_keeps_its_newest_export_as_a_model(taught: JobRun) -> None:
+    exports = taught.run_dir / "exports"
+    assert exported_steps(exports) == [8]  # the evaluations are of versions 0 and 9: none of an export is known
+    assert (
+        load_file(exports / "step-8" / "model.safetensors").keys()
+        == load_file(taught.run_dir / "model" / "model.safetensors").keys()
+    )
+    assert len(Tokenizer.from_dir(exports / "step-8").encode("x=")) == 2
+
+
+@pytest.mark.component
 def test_dpo_goes_on_from_its_model_and_prefers_the_chosen_answers(taught: JobRun, folder: Path) -> None:
     model = taught.run_dir / "model"
     dpo = job(folder, "dpo", "DPO", model, "pairs.jsonl", {"epochs": 1, "learningRate": 3e-4}).start()
@@ -90,3 +124,54 @@ def test_dpo_goes_on_from_its_model_and_prefers_the_chosen_answers(taught: JobRu
     assert before["loss"] == pytest.approx(0.6931, abs=1e-3)  # at the start both models are the same
     assert after["margin"] > before["margin"]
     assert after["loss"] < before["loss"]
+
+
+@pytest.mark.component
+def test_a_killed_reward_model_run_ends_with_the_same_weights_and_transformers_gives_its_scores(
+    taught: JobRun, folder: Path
+) -> None:
+    model, block = taught.run_dir / "model", {"epochs": 2, "learningRate": 1e-3}
+    whole, killed = (job(folder, name, "RewardModel", model, "pairs.jsonl", block) for name in ("whole", "killed"))
+    assert alike_after_a_death(whole, killed)
+    before, after = held_out(whole)[0], held_out(whole)[-1]
+    assert before["loss"] == pytest.approx(0.6931, abs=1e-3)  # a head of zeros prefers nothing
+    assert (after["metric"], after["mean"]) == ("pair_accuracy", after["pair_accuracy"])
+    assert after["mean"] > 0.9
+
+    pairs = [json.loads(line) for line in (folder / "pairs.jsonl").read_text().splitlines()]
+    tokenizer = AutoTokenizer.from_pretrained(whole.run_dir / "model")
+    scorer = AutoModelForSequenceClassification.from_pretrained(whole.run_dir / "model")
+    texts = [pair["prompt"] + pair[side] + tokenizer.eos_token for side in ("chosen", "rejected") for pair in pairs]
+    with torch.no_grad():
+        scores = scorer(**tokenizer(texts, return_tensors="pt", padding=True)).logits.reshape(2, ROWS)
+    assert float((scores[0] - scores[1]).mean()) == pytest.approx(after["margin"], abs=1e-5)
+    assert float(scores[0].mean()) == pytest.approx(after["chosen_score"], abs=1e-5)
+
+
+@pytest.mark.component
+def test_a_killed_student_ends_with_the_same_weights_nearer_to_its_teacher_than_it_began(
+    taught: JobRun, folder: Path
+) -> None:
+    init_model(folder / "student", seed=1)
+    teacher = {"teacher": {"path": str(taught.run_dir / "model")}}
+    block = {"epochs": 2, "learningRate": 3e-3, "loss": "forwardKL", "temperature": 2.0, **teacher}
+    whole, killed = (
+        job(folder, f"{name}-student", "Distillation", folder / "student", "rows.jsonl", block)
+        for name in ("whole", "killed")
+    )
+    assert alike_after_a_death(whole, killed)
+    before, after = held_out(whole)[0], held_out(whole)[-1]
+    assert after["loss"] < before["loss"] / 2
+
+    tokenizer = AutoTokenizer.from_pretrained(folder / "student")
+    rows = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    models = [AutoModelForCausalLM.from_pretrained(run.run_dir / "model") for run in (whole, taught)]
+    total, tokens = 0.0, 0
+    with torch.no_grad():
+        for row in rows:
+            asked = len(tokenizer(row["prompt"]).input_ids)
+            ids = tokenizer(row["prompt"] + row["answer"] + tokenizer.eos_token, return_tensors="pt").input_ids
+            said = [torch.log_softmax(model(ids).logits[0, asked - 1 : -1] / 2.0, -1) for model in models]
+            total += float((said[1].exp() * (said[1] - said[0])).sum())
+            tokens += len(said[0])
+    assert after["loss"] == pytest.approx(total / tokens, rel=1e-4)

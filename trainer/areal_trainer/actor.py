@@ -7,20 +7,25 @@ it with the same batch. Knows nothing of groups' origin, ledgers or controllers.
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
+from areal.dataflow import builtin as columns_of
+from areal.dataflow.builtin import Needs, policy_gradient
+from areal.dataflow.own import StageInputs, own_stages, reward_column, run_stage
+from areal.dataflow.running import StepColumns
+from areal.dataflow.stages import Graph
 from areal.errors import DataError
 from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, TokenColumns, estimate_advantages
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
-from areal_trainer.checkpoint.checkpointer import Checkpointer, Position, Saved
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.saving import Position, Saving
 from areal_trainer.critic import Critic, CriticFigures
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
@@ -70,6 +75,10 @@ class UpdateFigures:
         return self.applied > 0 or (self.critic is not None and self.critic.applied > 0)
 
 
+Reference = Callable[[Sequence[MicroBatch], int], Tensor]
+"""Log-probabilities of all ranks' predicted tokens under the start model, as `Engine.logprobs`."""
+
+
 class Trainable(Protocol):
     """A batch as `update` needs it; `max_steps` is what the learning rate's schedule runs to."""
 
@@ -96,9 +105,11 @@ class Actor:
         still_mine: Callable[[], None] = lambda: None,
         compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
         compute_loss: ComputeLoss | None = None,
-        reference: Engine | None = None,
+        reference: Reference | None = None,
         critic: Critic | None = None,
+        own_graph: Graph | None = None,
     ) -> None:
+        """`own_graph` is the step's as a recipe's `graph(ctx)` has it: the usual one, with stages of its own."""
         self.engine = engine
         self.options = options
         self._checkpointer = checkpointer
@@ -110,22 +121,47 @@ class Actor:
         self._still_mine = still_mine
         self._micro_batch_tokens = options.micro_batch_tokens
         self._max_positions = engine.max_positions
+        self.graph = own_graph or policy_gradient(_needs(options, critic=critic is not None))
+        self._own_stages = own_stages(self.graph)
 
     @property
     def needs_proximal(self) -> bool:
         """Whether the proximal policy is a forward pass of its own, before the first update."""
-        return self.options.objective.proximal == "recompute"
+        return "proximal" in self.graph
 
     def advantages(self, tokens: TokenBatch) -> Advantages:
         """The advantage of each token, by the recipe's `compute_advantages(batch)` when it has one.
 
         Raises DataError when the recipe returns anything but one advantage a sequence or a token.
         """
-        result = estimate_advantages(tokens, self.options.advantages, self._columns(tokens))
-        if self._compute_advantages is None:
-            return result
-        given = AdvantageBatch.of(tokens, result.counted, result.columns.values)
-        return advantages_from(self._compute_advantages(given), tokens, result)
+        step = self._step(tokens)
+        passes = self._passes(tokens, step)
+        own = self._own_columns(tokens, passes, step)
+        if (rewards := own.get(reward_column(self.graph))) is not None:
+            tokens = replace(tokens, rewards=np.asarray(rewards, np.float64))
+        step.begin("advantages")
+        result = estimate_advantages(tokens, self.options.advantages, passes)
+        if self._compute_advantages is not None:
+            given = AdvantageBatch.of(tokens, result.counted, result.columns.values, own)
+            result = advantages_from(self._compute_advantages(given), tokens, result)
+        returns = {} if result.returns is None else {"returns": result.returns}
+        step.end("advantages", {"advantages": result.tokens, "trained": result.trained, **returns})
+        return result
+
+    def _own_columns(
+        self, tokens: TokenBatch, passes: TokenColumns, step: StepColumns
+    ) -> dict[str, NDArray[np.generic]]:
+        """What the recipe's stages write, by name."""
+        if not self._own_stages:
+            return {}
+        made = {name: column for name, column in vars(passes).items() if column is not None}
+        known: dict[str, NDArray[np.generic]] = {**tokens.arrays(), **made}
+        own: dict[str, NDArray[np.generic]] = {}
+        for stage in self._own_stages:
+            inputs = StageInputs({column.name: known[column.name] for column in stage.reads}, tokens.offsets)
+            own |= run_stage(stage, inputs, step)
+            known |= own
+        return own
 
     def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
         """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
@@ -138,28 +174,50 @@ class Actor:
         known = advantages.columns.proximal
         if not self.needs_proximal:
             return None
-        return self.logprobs(tokens, advantages.trained) if known is None else torch.from_numpy(known)
+        if known is not None:
+            return torch.from_numpy(known)
+        return self._of_policy(tokens, advantages.trained, self._step(tokens, advantages))
 
-    def _columns(self, tokens: TokenBatch) -> TokenColumns:
+    def _step(self, tokens: TokenBatch, advantages: Advantages | None = None) -> StepColumns:
+        """What is there of a step: what was sampled, and what is handed on of the stages before."""
+        step = StepColumns(self.graph, sequences=tokens.sequences, tokens=tokens.tokens)
+        if advantages is not None:
+            step.given([columns_of.ADVANTAGES, columns_of.TRAINED])
+            if advantages.returns is not None:
+                step.given([columns_of.RETURNS, columns_of.VALUES])
+        return step
+
+    def _passes(self, tokens: TokenBatch, step: StepColumns) -> TokenColumns:
         """The passes whose results the advantages are made of: two with a KL penalty in the reward, one of a critic."""
         counted = tokens.has_signal()
         columns = TokenColumns()
         if self.options.advantages.kl is not None:
             behaviour = self.options.objective.proximal == "behaviour"
-            proximal = tokens.behaviour_logprobs if behaviour else self.logprobs(tokens, counted).numpy()
-            columns = TokenColumns(proximal=proximal, reference=self._of_reference(tokens, counted).numpy())
+            proximal = tokens.behaviour_logprobs if behaviour else self._of_policy(tokens, counted, step).numpy()
+            columns = TokenColumns(proximal=proximal, reference=self._of_reference(tokens, counted, step).numpy())
         if self._critic is not None:
+            step.begin("values")
             with self._timer.phase("prox"):
                 values, after = self._critic.values(tokens, counted, self._micros)
+            step.end("values", {"values": values, "bootstrap": after})
             columns = replace(columns, values=values, bootstrap=after)
         return columns
 
-    def _of_reference(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> Tensor:
+    def _of_policy(self, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
+        step.begin("proximal")
+        found = self.logprobs(tokens, chosen)
+        step.end("proximal", {"proximal": found})
+        return found
+
+    def _of_reference(self, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
         if self._reference is None:
             raise ValueError("a KL divergence needs a reference model")
+        step.begin("reference")
         with self._timer.phase("prox"):
             micros = self._micros(tokens, np.flatnonzero(chosen), tokens.trainable())
-            return self._reference.logprobs(micros, tokens.tokens)
+            found = self._reference(micros, tokens.tokens)
+        step.end("reference", {"reference": found})
+        return found
 
     def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
         """Updates over the mini-batches of a batch, of the critic first where there is one.
@@ -168,14 +226,18 @@ class Actor:
         """
         if proximal is None and self.needs_proximal:
             raise ValueError("this objective needs the log-probabilities from before the first update")
+        columns = self._step(batch.tokens, advantages)
+        if proximal is not None:
+            columns.given([columns_of.PROXIMAL])
         wanted = self.options.objective.policy.kl is not None
-        reference = self._of_reference(batch.tokens, advantages.trained) if wanted else None
+        reference = self._of_reference(batch.tokens, advantages.trained, columns) if wanted else None
         with self._timer.phase("train"):
-            return self._update(batch, advantages, proximal, reference)
+            return self._update(batch, advantages, proximal, reference, columns)
 
     def _update(
-        self, batch: Trainable, advantages: Advantages, proximal: Tensor | None, reference: Tensor | None
-    ) -> UpdateFigures:
+        self, batch: Trainable, advantages: Advantages, proximal: Tensor | None, reference: Tensor | None,
+        columns: StepColumns,
+    ) -> UpdateFigures:  # fmt: skip
         step, tokens = batch.step, batch.tokens
         self._micro_batch_tokens = max(1, self.options.micro_batch_tokens // batch.micro_batch_divisor)
         device = self.engine.ranks.device
@@ -200,9 +262,11 @@ class Actor:
         parts = [trained[part] for part in dealt]
         critic = None
         if self._critic is not None:
+            columns.begin("update critic")
             critic = self._critic.update(tokens, advantages, parts, step, batch.max_steps, self._micros)
             if step < begins:
                 parts = []
+        columns.begin("update policy")
         for chosen in parts:
             mask = np.zeros(tokens.sequences, np.bool_)
             mask[chosen] = True
@@ -220,12 +284,13 @@ class Actor:
             tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
         )
 
-    def save(self, position: Position) -> Saved:
-        """Write a checkpoint of this position of the run; it is on disk when this returns."""
-        began = time.monotonic()
+    def save(self, position: Position) -> Saving:
+        """Begin a checkpoint of this position of the run: returns once everything is copied, and writes on.
+
+        First waits until the one before is on disk.
+        """
         with self._timer.phase("checkpoint"):
-            path = self._checkpointer.save(position, self._still_mine)
-        return Saved(position, path, time.monotonic() - began)
+            return self._checkpointer.save(position, self._still_mine)
 
     def _micros(self, tokens: TokenBatch, chosen: NDArray[np.int64], predicted: NDArray[np.bool_]) -> list[MicroBatch]:
         longest = int(tokens.lengths[chosen].max(initial=0))
@@ -238,8 +303,19 @@ class Actor:
             tokens,
             chosen,
             predicted,
-            rank=self.engine.ranks.rank,
-            world_size=self.engine.ranks.world_size,
+            rank=self.engine.ranks.data_rank,
+            world_size=self.engine.ranks.data_size,
             micro_batch_tokens=self._micro_batch_tokens,
             pack_length=self.options.pack_length,
         )
+
+
+def _needs(options: ActorOptions, *, critic: bool) -> Needs:
+    """What these options run in a step."""
+    kl: Literal["loss", "reward"] | None = "loss" if options.objective.policy.kl is not None else None
+    return Needs(
+        proximal=options.objective.proximal == "recompute",
+        kl="reward" if options.advantages.kl is not None else kl,
+        kl_of_behaviour=options.objective.proximal == "behaviour",
+        critic=critic,
+    )

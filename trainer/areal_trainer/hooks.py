@@ -7,11 +7,13 @@ fence is taken or a sample is made.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from areal.dataflow.own import own_stages
+from areal.dataflow.stages import Graph
 from areal.errors import DataError
 
 from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, estimate_advantages
@@ -22,17 +24,33 @@ _LENGTHS = (5, 4, 6, 3)  # two groups of two samples; every sequence begins with
 _PROMPT = 2
 
 
+@dataclass(frozen=True)
+class Given:
+    """What a job's hooks are given beside what every batch has."""
+
+    critic: bool = False  # values
+    reference: bool = False  # log-probabilities of the reference
+    own: Graph | None = None  # columns of the recipe's own stages
+
+
 def try_hooks(
-    compute_advantages: Callable[..., Any] | None, compute_loss: Callable[..., Any] | None, vocabulary: int
+    compute_advantages: Callable[..., Any] | None,
+    compute_loss: Callable[..., Any] | None,
+    vocabulary: int,
+    given: Given,
 ) -> None:
-    """Call each hook once on a made-up batch. Raises DataError that names the hook and what is wrong."""
+    """Call each hook once on a made-up batch that has what the job's batches have.
+
+    Raises DataError that names the hook and what is wrong.
+    """
     tokens = _made_up(vocabulary)
     if compute_advantages is not None:
         usual = estimate_advantages(tokens, AdvantageOptions())
-        given = AdvantageBatch.of(tokens, usual.counted)
-        advantages_from(_called("compute_advantages(batch)", compute_advantages, given), tokens, usual)
+        values = np.where(tokens.loss_mask, 0.5, 0.0) if given.critic else None
+        batch = AdvantageBatch.of(tokens, usual.counted, values, _own(given.own, tokens))
+        advantages_from(_called("compute_advantages(batch)", compute_advantages, batch), tokens, usual)
     if compute_loss is not None:
-        _try_loss(compute_loss, tokens)
+        _try_loss(compute_loss, tokens, reference=given.reference)
 
 
 def advantages_from(given: Any, tokens: TokenBatch, usual: Advantages) -> Advantages:
@@ -56,7 +74,14 @@ def advantages_from(given: Any, tokens: TokenBatch, usual: Advantages) -> Advant
     return replace(usual, values=values, tokens=by_token, trained=usual.counted & signal)
 
 
-def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch) -> None:
+def _own(graph: Graph | None, tokens: TokenBatch) -> dict[str, np.ndarray[Any, Any]]:
+    """Columns of ones where a recipe's stages write theirs."""
+    length = {"sequence": tokens.sequences, "token": tokens.tokens}
+    columns = [column for stage in (own_stages(graph) if graph is not None else ()) for column in stage.writes]
+    return {column.name: np.ones(length[column.axis], column.dtype) for column in columns}
+
+
+def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch, *, reference: bool) -> None:
     place = np.flatnonzero(tokens.trainable())
     behaviour = torch.from_numpy(tokens.behaviour_logprobs[place])
     logprobs = (behaviour + 0.1).requires_grad_(True)
@@ -64,7 +89,7 @@ def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch) -> None:
         advantages=torch.linspace(-1.0, 1.0, len(place)),
         behaviour=behaviour,
         proximal=behaviour + 0.05,
-        reference=behaviour - 0.05,
+        reference=behaviour - 0.05 if reference else None,
         versions=torch.from_numpy(tokens.versions[place]),
         sequence=torch.from_numpy(tokens.sequence_of[place]),
         token_ids=torch.from_numpy(tokens.token_ids[place]),

@@ -1,21 +1,28 @@
 """Recording of the trainer: each step's figures by sequence, and what was computed of each token, for people.
 
 Owns what a StepRecord and a TokenRecord say. Training only hands over its arrays, which it never changes afterwards;
-counting, packing and writing happen on the writer's thread. Rank 0 only.
+counting, packing and writing happen on the writer's thread. Rank 0 only. The samples with the lowest and the highest
+reward of a step and with its largest mismatch are kept whatever share and budget are: where they exclude them, the
+trainer writes these samples itself, from what it took of the ledger.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
-from areal.record.choose import in_share
-from areal.record.segment import Header, Kind
+from areal.ledger import payload
+from areal.record.choose import in_share, sample_size
+from areal.record.segment import OUTCOMES, Header, Kind
+from areal.record.text import sequence_text
 from areal.record.writer import RecordWriter
+from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
+from areal.values.policy import version_of
 from numpy.typing import NDArray
 
 from areal_trainer.algorithms.advantages import Advantages
@@ -25,8 +32,16 @@ from areal_trainer.trained_tokens import TRAINED, TrainedTokens
 CHUNK_TOKENS = 1 << 16  # of one frame: what is read to see one sample
 _PER_TOKEN = 11  # bytes of the columns below
 
+EXTREMES = 3  # samples of a step that are always kept
+
 Digests = Mapping[int, Sequence[tuple[int, int]]]
 """Group → (index, xxh3 of the stored sample)."""
+
+Stored = Mapping[tuple[int, int], bytes]
+"""(group, index) → the sample as the ledger holds it."""
+
+Piece = Callable[[int], bytes]
+"""The bytes that a token stands for."""
 
 
 @dataclass(frozen=True)
@@ -39,18 +54,57 @@ class TrainedStep:
     advantages: Advantages
     computed: TrainedTokens
     digests: Digests
+    stored: Stored
     seconds: Mapping[str, float]
     at: float
 
+    @cached_property
+    def trained(self) -> NDArray[np.bool_]:
+        """[T]: the tokens in the loss."""
+        return (self.computed.flags & TRAINED) > 0
+
+    @cached_property
+    def gap(self) -> NDArray[np.float32]:
+        """[T]: |log π_trainer − log π_sampled|; 0 where nothing was trained."""
+        gap = np.abs(self.computed.logprobs - self.tokens.behaviour_logprobs)
+        return np.where(self.trained, gap, np.float32(0))
+
+    @cached_property
+    def extremes(self) -> list[int]:
+        """The sequences with the lowest and the highest reward, and with the token of the largest mismatch."""
+        tokens = self.tokens
+        if not tokens.sequences:
+            return []
+        found = [int(tokens.rewards.argmin()), int(tokens.rewards.argmax())]
+        if tokens.tokens:
+            worst = int(np.nan_to_num(self.gap, nan=np.inf).argmax())
+            found.append(int(np.searchsorted(tokens.offsets, worst, "right")) - 1)
+        return sorted(set(found))
+
 
 class StepRecorder:
-    """Queues the records of each step. `share` and `budget_bytes` bound the tokens that are kept, never the step."""
+    """Queues the records of each step. `share` and `budget_bytes` bound the tokens that are kept, never the step.
 
-    def __init__(self, writer: RecordWriter, fence: int, *, share: float, budget_bytes: int) -> None:
+    `worker_budget_bytes` is what one worker may keep of a step. `pieces` is asked once, on the writer's thread.
+    """
+
+    def __init__(
+        self,
+        writer: RecordWriter,
+        fence: int,
+        *,
+        share: float,
+        budget_bytes: int,
+        worker_budget_bytes: int,
+        pieces: Callable[[], Piece],
+    ) -> None:
         self._writer = writer
         self._fence = fence
         self._share = share
         self._budget = budget_bytes
+        self._worker_budget = worker_budget_bytes
+        self._pieces = pieces
+        self._piece: Piece | None = None
 
     def step(
         self,
@@ -59,10 +113,11 @@ class StepRecorder:
         advantages: Advantages,
         computed: TrainedTokens,
         digests: Digests,
+        stored: Stored,
         seconds: Mapping[str, float],
     ) -> None:
         """A batch was trained."""
-        done = TrainedStep(step, self._fence, tokens, advantages, computed, digests, seconds, time.time())
+        done = TrainedStep(step, self._fence, tokens, advantages, computed, digests, stored, seconds, time.time())
         self._writer.offer(64 * tokens.sequences, lambda: step_record(done))
         kept = chosen(tokens, self._share, self._budget)
         if len(kept) < tokens.sequences:
@@ -70,6 +125,35 @@ class StepRecorder:
         for part in chunks(tokens, kept):
             size = _PER_TOKEN * int(tokens.lengths[part].sum())
             self._writer.offer(size, lambda part=part: token_record(done, part))  # type: ignore[misc]
+        self._extremes(done, kept)
+
+    def _extremes(self, done: TrainedStep, kept: NDArray[np.int64]) -> None:
+        """Queue what share and budget left out of the extremes. Which worker made what is not known here."""
+        tokens = done.tokens
+        size = sample_size(int(tokens.lengths.max(initial=0)))
+        excluded = sum(map(sample_size, tokens.lengths.tolist())) > self._worker_budget
+        if len(kept) < tokens.sequences:
+
+            def columns() -> tuple[Header, bytes] | None:
+                part = np.setdiff1d(done.extremes, kept)
+                return token_record(done, part) if len(part) else None
+
+            self._writer.offer(EXTREMES * size, columns)
+        for place in range(EXTREMES if excluded or self._share < 1 else 0):
+
+            def sample(place: int = place) -> tuple[Header, bytes] | None:
+                if place >= len(done.extremes):
+                    return None
+                one = done.extremes[place]
+                known = in_share(int(tokens.group_ids[one]), self._share) and not excluded
+                return None if known else self._sample(done, one)
+
+            self._writer.offer(size, sample)
+
+    def _sample(self, done: TrainedStep, one: int) -> tuple[Header, bytes] | None:
+        """The sample of a sequence, as a worker would have written it but for its times."""
+        self._piece = self._piece or self._pieces()
+        return sample_record(done, one, self._piece)
 
     def close(self) -> None:
         """Write what is queued."""
@@ -93,9 +177,9 @@ def chunks(tokens: TokenBatch, kept: NDArray[np.int64]) -> list[NDArray[np.int64
 def step_record(done: TrainedStep) -> tuple[Header, bytes]:
     """A step's columns by sequence."""
     tokens, places = done.tokens, done.tokens.sequence_of
-    trained = (done.computed.flags & TRAINED) > 0
+    trained = done.trained
     count = np.bincount(places[trained], minlength=tokens.sequences)
-    gap = np.abs(done.computed.logprobs - tokens.behaviour_logprobs)[trained]
+    gap = done.gap[trained]
     mean = np.bincount(places[trained], gap, tokens.sequences) / np.maximum(count, 1)
     beyond = np.bincount(places[trained], gap > math.log(2), tokens.sequences) / np.maximum(count, 1)
     worst = np.zeros(tokens.sequences, np.float32)
@@ -146,6 +230,41 @@ def token_record(done: TrainedStep, part: NDArray[np.int64]) -> tuple[Header, by
         Kind.TOKENS, int(groups[0]), index=done.fence, step=done.step, tokens=len(inside), version=int(groups[-1])
     )
     return header, made.SerializeToString()
+
+
+def sample_record(done: TrainedStep, one: int, piece: Piece) -> tuple[Header, bytes] | None:
+    """The whole sample that the sequence `one` belongs to; None where its payload is not at hand."""
+    key = (int(done.tokens.group_ids[one]), int(done.tokens.sample_indices[one]))
+    stored = done.stored.get(key)
+    if stored is None:
+        return None
+    sample = common.Sample.FromString(payload.decode_raw(stored))
+    ids = [np.frombuffer(sequence.token_ids, "<i4").tolist() for sequence in sample.sequences]
+    newest = max((version_of(span.policy_id) for seq in sample.sequences for span in seq.spans), default=-1)
+    made = record.SampleRecord(
+        sample=sample,
+        xxh3=payload.digest(stored),
+        outcome=_outcome(done, key),
+        reward=float(done.tokens.rewards[one]),
+        newest_version=newest,
+        texts=[sequence_text(map(piece, tokens)) for tokens in ids],
+        made_at=done.at,
+    )
+    header = Header(
+        Kind.SAMPLE,
+        *key,
+        reward=made.reward,
+        tokens=sum(map(len, ids)),
+        version=newest,
+        outcome=OUTCOMES.index(made.outcome),
+    )
+    return header, made.SerializeToString()
+
+
+def _outcome(done: TrainedStep, key: tuple[int, int]) -> str:
+    tokens = done.tokens
+    mine = (tokens.group_ids == key[0]) & (tokens.sample_indices == key[1])
+    return "truncated" if tokens.truncated[mine].any() else "complete"
 
 
 def _ordinals(tokens: TokenBatch) -> NDArray[np.int64]:

@@ -20,7 +20,7 @@ from areal.values.policy import PolicyId
 
 from areal_trainer.actor import UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
-from areal_trainer.checkpoint.checkpointer import Saved
+from areal_trainer.checkpoint.saving import Saved
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
 
@@ -148,6 +148,9 @@ class Reporter:
             "areal_trainer_reward_mean": row["reward_mean"],
             "areal_trainer_kl": row["approx_kl"],
             "areal_trainer_clip_ratio": row["clip_ratio"],
+            "areal_trainer_value_loss": row.get("value_loss"),
+            "areal_trainer_explained_variance": row.get("explained_variance"),
+            "areal_trainer_critic_grad_norm": row.get("critic_grad_norm"),
         }
         for name, value in gauges.items():
             if value is not None:

@@ -45,7 +45,6 @@ def supervised_settings_of(job: Path) -> SupervisedSettings:
         spec=resolved.spec,
         paths=_paths(resolved),
         dataset=layout.dataset,
-        evaluations=layout.evaluations,
         cache=layout.root / "cache",
         token=_secret(resolved.token_path),
         bind=resolved.bind,
@@ -66,7 +65,11 @@ def _paths(resolved: ResolvedJob) -> Paths:
         metrics=layout.metrics,
         tensorboard=layout.tensorboard,
         recording=layout.recording,
+        tokens=layout.tokens,
         model=layout.model,
+        exports=layout.exports,
+        evaluations=layout.evaluations,
+        teacher=resolved.teacher_path,
     )
 
 

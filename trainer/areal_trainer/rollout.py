@@ -20,9 +20,10 @@ from areal.values.policy import PolicyId
 
 from areal_trainer.actor import Actor, UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
-from areal_trainer.checkpoint.checkpointer import Position, Saved
+from areal_trainer.batch_journal import BatchJournal
+from areal_trainer.checkpoint.saving import Position, Saving
 from areal_trainer.data.batch import TokenBatch, columns
-from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.group import Message, Ranks, wait_together
 from areal_trainer.feed import Feed, Taken
 from areal_trainer.publish.canary import Probe, canary
 from areal_trainer.publish.plan import owners
@@ -66,6 +67,7 @@ class FirstRank:
     waits: WaitRegistry
     stopping: Callable[[], bool] = lambda: False
     recorder: StepRecorder | None = None
+    batches: BatchJournal | None = None
 
 
 class Rollout:
@@ -97,6 +99,8 @@ class Rollout:
         self._now = now
         self._sleep = sleep
         self._batch: Batch | None = None
+        self._saving: Saving | None = None  # the newest checkpoint
+        self._uncommitted: Saving | None = None  # on rank 0: it, while the ledger still holds what is in it
         self.stopped = False  # asked to stop before the last step
 
     def prepare_batch(self) -> TrainBatch | None:
@@ -117,10 +121,19 @@ class Rollout:
             assert self._batch is not None
             feed = self._first.feed
             feed.trained(self._batch, applied=update.learned)
+            if self._first.batches is not None:
+                self._first.batches.step(batch.step, batch.tokens)
             seconds = self._timer.take()
             self._first.reporter.step(batch.step, batch.tokens, advantages, update, seconds)
             if self._first.recorder is not None and update.tokens is not None:
-                self._first.recorder.step(batch.step, batch.tokens, advantages, update.tokens, feed.digests, seconds)
+                stored = {
+                    (group.group, index): raw
+                    for group in self._batch.groups
+                    for index, raw in zip(group.indices, group.payloads, strict=True)
+                }
+                self._first.recorder.step(
+                    batch.step, batch.tokens, advantages, update.tokens, feed.digests, stored, seconds
+                )
             feed.link.telling.skipped_steps = self._first.reporter.skipped_steps
             feed.link.telling.tokens_per_s = self._first.reporter.tokens_per_s
             header = self._due()
@@ -136,8 +149,9 @@ class Rollout:
             proof = canary(actor.engine, self._probe)
             order = self._order()
             if not self._writers:
-                self._writers = owners(actor.engine.export_sizes(), self._ranks.world_size)
-            tensors = actor.engine.export(lambda name: self._writers[name] == self._ranks.rank)
+                whole = actor.engine.options.adapter is None  # an adapter is one file, and small
+                self._writers = owners(actor.engine.export_sizes(), self._ranks.world_size if whole else 1)
+            tensors = actor.engine.export(self._writers)
             self._publisher.publish(order, tensors, proof, deadline_s=PUBLISH_DEADLINE_S)
             if self._first is not None:
                 self._first.feed.consumer.published()
@@ -173,40 +187,59 @@ class Rollout:
         told = {"policy": str(order.policy), "staging": str(order.staging), "final": order.final, "full": order.full}
         return Message(told, {})
 
-    def commit(self, saved: Saved) -> None:
-        """A checkpoint is on disk: what it holds may be freed."""
+    def commit(self, saving: Saving) -> None:
+        """What a checkpoint holds may be freed, once it is on disk: seen to beside training."""
+        self._commit_sealed()  # the one before: `Actor.save` has waited for it
+        self._saving = saving
+        self._uncommitted = saving if self._first is not None else None
+
+    def saved(self) -> None:
+        """Wait until the checkpoint under way is on disk, and what it holds is freed."""
+        if self._saving is not None:
+            with self._timer.phase("checkpoint"):
+                self._saving.wait()
+            self._saving = None
+        self._commit_sealed()
+
+    def _commit_sealed(self) -> None:
+        """Rank 0: what is on disk may be freed. Raises what went wrong with writing it."""
+        if self._first is None or self._uncommitted is None or (saved := self._uncommitted.done()) is None:
+            return
+        self._uncommitted = None
         position = saved.position
-        if self._first is not None:
-            state = TrainerState(position.step, position.next_group, position.tombstones_below)
-            self._first.feed.committed(state)
-            self._first.reporter.checkpoint(saved)
+        self._first.feed.committed(TrainerState(position.step, position.next_group, position.tombstones_below))
+        self._first.reporter.checkpoint(saved)
 
     def evaluate(self) -> None:
         """Wait until the controller's evaluation of the final version is done. Raises InfraError without progress."""
         if self._first is None:
-            while not self._ranks.tell(None).header["done"]:
-                pass
+            wait_together(self._ranks, None)
             return
         orders = self._first.feed.link.orders
         words = "the evaluation of the final version"
         ended, progress_at = orders.evaluated_rows, self._now()
-        with self._first.waits.waiting("evaluation", words):
-            while not self._evaluated():
-                if orders.evaluated_rows != ended:
-                    ended, progress_at = orders.evaluated_rows, self._now()
-                if self._now() - progress_at > _ROW_DEADLINE_S:
-                    raise InfraError(
-                        f"{words} ended no row in {_ROW_DEADLINE_S:.0f} s, {ended} before",
-                        fix="`areal status` shows which rows are missing",
-                    )
-                self._ranks.tell(Message({"done": False}, {}))  # a collective waits for minutes, rows for hours
-        self._ranks.tell(Message({"done": True}, {}))
 
-    def _evaluated(self) -> bool:
-        """Look for one slice whether the evaluation is done."""
+        def done(within_s: float) -> bool:
+            nonlocal ended, progress_at
+            if self._evaluated(within_s):
+                return True
+            if orders.evaluated_rows != ended:
+                ended, progress_at = orders.evaluated_rows, self._now()
+            if self._now() - progress_at > _ROW_DEADLINE_S:
+                raise InfraError(
+                    f"{words} ended no row in {_ROW_DEADLINE_S:.0f} s, {ended} before",
+                    fix="`areal status` shows which rows are missing",
+                )
+            return False
+
+        with self._first.waits.waiting("evaluation", words):
+            wait_together(self._ranks, done)
+
+    def _evaluated(self, within_s: float) -> bool:
+        """Whether the evaluation is done in time."""
         assert self._first is not None
         link = self._first.feed.link
-        until = self._now() + _SLICE_S
+        until = self._now() + within_s
         while not link.orders.evaluation_done and self._now() < until:
             link.check()
             self._sleep(0.05)  # beats arrive on another thread, every half second
@@ -216,6 +249,7 @@ class Rollout:
 
     def _poll(self) -> Message:
         assert self._first is not None
+        self._commit_sealed()
         feed = self._first.feed
         stopping = self._first.stopping()
         if stopping or feed.consumer.finished:
@@ -238,12 +272,14 @@ class Rollout:
 
     def _due(self, checkpoint_now: bool = False) -> dict[str, Any]:
         assert self._first is not None
+        self._commit_sealed()
         feed = self._first.feed
-        orders = feed.link.orders
+        # Asked for space, the trainer is writing what gives it.
+        wanted = checkpoint_now or (feed.link.orders.checkpoint_now and self._uncommitted is None)
         state = feed.consumer.state
         return {
             "publish": feed.consumer.publish_due(),
-            "checkpoint": feed.consumer.checkpoint_due(checkpoint_now or orders.checkpoint_now),
+            "checkpoint": feed.consumer.checkpoint_due(wanted),
             "position": [state.step, state.next_group, state.tombstones_below],
         }
 

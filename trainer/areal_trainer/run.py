@@ -15,9 +15,12 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from areal.errors import DataError, ExitCode, FencedError, InfraError
+from areal.dataflow.builtin import graph_of
+from areal.dataflow.own import own_graph
+from areal.errors import BugError, DataError, ExitCode, FencedError, InfraError
 from areal.ledger import evidence as evidence_room
 from areal.ledger import fences
 from areal.ledger.consumer import Consumer, TrainerState
@@ -29,33 +32,39 @@ from areal.net.server import GrpcServer
 from areal.net.thread import LoopThread
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
+from areal.observe.stacks import StallWatch
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.values.policy import PolicyId
+from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.manifest import MANIFEST_NAME
 from areal.weights.publish import WeightsRef
+from areal.workflow.tokenizer import Tokenizer
 
 from areal_trainer import loop
-from areal_trainer.actor import Actor
+from areal_trainer.actor import Actor, Reference
+from areal_trainer.batch_journal import BatchJournal
 from areal_trainer.blame import exit_code
-from areal_trainer.checkpoint.catalog import Began, Found, examine
+from areal_trainer.checkpoint.catalog import Began, Found
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.context import TrainContext
 from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
 from areal_trainer.critic import Critic
 from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.group import Message, Ranks, first_works
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.feed import Feed
-from areal_trainer.hooks import try_hooks
-from areal_trainer.options import critic_options
+from areal_trainer.hooks import Given, try_hooks
+from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
+from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import side_files
+from areal_trainer.publish.merge import merge
 from areal_trainer.publish.publisher import Publisher
-from areal_trainer.recording import StepRecorder
+from areal_trainer.recording import Piece, StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.rollout import PUBLISH_DEADLINE_S, FirstRank, Rollout
 from areal_trainer.settings import Paths, TrainerSettings, overrides
@@ -64,6 +73,7 @@ from areal_trainer.timer import PhaseTimer
 _log = logging.getLogger(__name__)
 
 _SLICE_S = 2.0  # of the wait for Redis
+LOAD_DEADLINE_S = 3600.0  # between the first rank with its part of the model and the last: a cold volume is slow
 
 
 @dataclass(frozen=True)
@@ -76,39 +86,51 @@ class Ports:
 
 def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
-    ranks = Ranks()
+    ranks = Ranks(settings.spec.trainer.mesh.replicate, settings.spec.trainer.mesh.tensor)
     user = overrides(settings.paths)
+    loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
+    waits = WaitRegistry("trainer")
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
     fence: int | None = None
     wanted, critic = critic_options(settings.spec), None
     if wanted is not None:
         critic = Critic(ValueEngine(settings.paths.start_model, settings.critic_engine, ranks), wanted)
     values = critic.engine if critic is not None else None
-    checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values)
-    try_hooks(user.compute_advantages, user.compute_loss, engine.vocabulary)
-    reference = Engine(settings.paths.start_model, settings.engine, ranks) if settings.needs_reference else None
+    own = None
+    if user.graph is not None:
+        own = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None)
+    try_hooks(
+        user.compute_advantages,
+        user.compute_loss,
+        engine.vocabulary,
+        Given(critic=critic is not None, reference=objective_options(settings.spec).policy.kl is not None, own=own),
+    )
+    reference = _reference(settings, engine, ranks) if settings.needs_reference else None
+    loaded.all_here(waits)
     timer = PhaseTimer()
-    waits = WaitRegistry("trainer")
+    checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values, waits=waits)
     desk = _Desk(settings, ports, timer, waits) if ranks.first else None
+    exporter = _exporter(settings)
     publisher = Publisher(
         settings.paths.weights,
-        side_files(settings.paths.start_model, settings.paths.tokenizer),
+        _published_files(settings),
         ranks.rank,
         Meeting(ranks, "writing a version", PUBLISH_DEADLINE_S),
         desk.announce if desk is not None else lambda reference, final: "",
         waits,
-        # Of a float32 number some low bit always changes: nothing would be saved.
-        full_every=settings.spec.weight_sync.full_every if settings.engine.precision == "bfloat16" else 1,
+        full_every=settings.spec.weight_sync.full_every if settings.deltas else 1,
+        base=settings.paths.start_model if settings.adapter is not None else None,
+        exporter=exporter if ranks.first else None,
     )
     try:
         half = settings.spec.generation.engine.dtype == "bfloat16"
         probe = prepare(engine, settings.paths.tokenizer, served_in_bfloat16=half)  # before a checkpoint is loaded
         check_packing(engine, probe.token_ids, probe.spread)
-        told = ranks.tell(desk.restore(checkpointer) if desk is not None else None).header
-        if told["checkpoint"]:
-            _load(checkpointer, Path(told["checkpoint"]))
-        fence = int(told["fence"])
-        first = desk.start(fence, stopping.is_set) if desk is not None else None
+        found = checkpointer.newest(desk.history() if desk is not None else [])
+        fence = int(ranks.tell(desk.restore(found) if desk is not None else None).header["fence"])
+        if found is not None:
+            checkpointer.load(found)
+        first = first_works(ranks, partial(desk.start, fence, stopping.is_set) if desk is not None else None)
         rollout = Rollout(
             ranks,
             fence,
@@ -128,12 +150,18 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             compute_loss=user.compute_loss,
             reference=reference,
             critic=critic,
+            own_graph=own,
         )
         ctx = TrainContext(rollout, actor, settings.spec, ranks.rank, ranks.world_size)
+        if actor.graph != (own or graph_of(settings.spec)):
+            raise BugError("the trainer's step is not the graph that `areal check --graph` draws")
         if rollout.due().publish:
             rollout.publish(actor)
         (user.train or loop.train)(ctx)
-        return _finish(ctx, desk)
+        ended = _finish(ctx, ranks, desk)
+        if exporter is not None and ranks.first:
+            exporter.tidy()
+        return ended
     except AskedToStop:
         return ExitCode.DRAINED  # nothing has begun: there is nothing to save
     except Exception as error:
@@ -142,34 +170,51 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         raise
     finally:
         publisher.close()
+        checkpointer.close()
         if desk is not None:
             desk.close()
         ranks.close()
 
 
-def _load(checkpointer: Checkpointer, path: Path) -> None:
-    problem, record = examine(path)
-    if record is None:
-        raise DataError(f"checkpoint {path.name}: {problem}", fix="start again: an older one will be used")
-    checkpointer.load(Found(path, record))
-    _log.info("goes on from %s", path.name)
+def _reference(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Reference:
+    """The start model's log-probabilities; an adapter's base is the start model."""
+    if settings.adapter is not None:
+        return engine.base_logprobs
+    return Engine(settings.paths.start_model, settings.engine, ranks).logprobs
 
 
-def _finish(ctx: TrainContext, desk: _Desk | None) -> ExitCode:
+def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:
+    """What goes beside the tensors of a version."""
+    if settings.adapter is not None:
+        return {ADAPTER_CONFIG: settings.adapter.to_bytes(str(settings.paths.start_model))}
+    return {**side_files(settings.paths.start_model, settings.paths.tokenizer)}
+
+
+def _exporter(settings: TrainerSettings) -> Exporter | None:
+    """What makes models of published versions, where the job asks for them."""
+    paths = settings.paths
+    if (exports := paths.exports_of(settings.spec)) is None:
+        return None
+    adapter = settings.adapter is not None
+    return Exporter(exports, paths.weights, (paths.start_model, paths.tokenizer) if adapter else None)
+
+
+def _finish(ctx: TrainContext, ranks: Ranks, desk: _Desk | None) -> ExitCode:
     """The last version is published, everything is saved, the final evaluation is waited for."""
     rollout, actor = ctx.rollout, ctx.actor
     if desk is not None:
         desk.check_end(rollout.stopped)
+    rollout.saved()  # it may be of this very step
     due = rollout.due(checkpoint_now=True)
     if due.publish and not rollout.stopped:
         rollout.publish(actor)
     if due.checkpoint:
         rollout.commit(actor.save(due.position))
+        rollout.saved()
     if rollout.stopped:
         return ExitCode.DRAINED
     rollout.settle()
-    if desk is not None:
-        desk.finish()
+    first_works(ranks, desk.finish if desk is not None else None)
     rollout.evaluate()
     return ExitCode.DONE
 
@@ -189,19 +234,22 @@ class _Desk:
         self._saved_at = 0.0  # when the checkpoint that this trainer goes on from was written, unix seconds
         self._closing: list[Callable[[], None]] = [self._thread.stop]
 
-    def restore(self, checkpointer: Checkpointer) -> Message:
-        """Which checkpoint to go on from, and this trainer's fence: what all ranks must know."""
+    def history(self) -> list[Began]:
+        """Where the trainers before began, as the evidence says."""
         paths = self._settings.paths
         _note_signal(paths, int(os.environ.get("AREAL_LAST_EXIT", "0")))
         self._evidence = evidence_room.read(paths.evidence)
-        found = checkpointer.newest([Began(start.fence, start.from_step) for start in self._evidence.starts])
+        return [Began(start.fence, start.from_step) for start in self._evidence.starts]
+
+    def restore(self, found: Found | None) -> Message:
+        """Go on from a checkpoint, or from the start; answers this trainer's fence, which all ranks must know."""
         if found is not None:
             record = found.record
             self._state = TrainerState(record.step, record.next_group, record.tombstones_below)
             self._saved_at = found.path.stat().st_mtime
-        self._fence = fences.allocate(paths.fences, "trainer")
+        self._fence = fences.allocate(self._settings.paths.fences, "trainer")
         _log.info("trainer starts under fence %d at step %d", self._fence, self._state.step)
-        return Message({"checkpoint": str(found.path) if found else None, "fence": self._fence}, {})
+        return Message({"fence": self._fence}, {})
 
     def start(self, fence: int, stopping: Callable[[], bool]) -> FirstRank:
         """Agree with ledger and controller on the position, leave evidence, and open the doors."""
@@ -235,6 +283,7 @@ class _Desk:
         telling.committed_group, telling.max_steps = state.next_group, consumer.policy.max_steps
         telling.checkpoint_step, telling.checkpoint_at = state.step, self._saved_at
         link.start_beats()
+        self._closing.append(StallWatch(self._progress).on_thread())
         self._thread.call(self._server.set_ready(True), 5.0)
         self._feed = Feed(
             ledger,
@@ -252,7 +301,7 @@ class _Desk:
         self._progress.policy_id = str(PolicyId(state.step, fence))
         self._timer.doing = self._doing
         self._timer.spent = reporter.spent
-        return FirstRank(self._feed, reporter, self._waits, stopping, self._recorder(fence))
+        return FirstRank(self._feed, reporter, self._waits, stopping, self._recorder(fence), self._batches(fence))
 
     def _recorder(self, fence: int) -> StepRecorder | None:
         wanted = self._settings.spec.recording
@@ -261,7 +310,30 @@ class _Desk:
         keep = wanted.keep // 2  # the workers have the other half
         writer = RecordWriter(self._settings.paths.recording, "trainer", self._metrics, keep_bytes=keep)
         self._closing.append(writer.close)
-        return StepRecorder(writer, fence, share=wanted.share, budget_bytes=wanted.budget_per_step // 2)
+
+        def pieces() -> Piece:
+            paths = self._settings.paths
+            return Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model).piece
+
+        half = wanted.budget_per_step // 2  # the workers have the other half
+        return StepRecorder(
+            writer,
+            fence,
+            share=wanted.share,
+            budget_bytes=half,
+            worker_budget_bytes=half // self._settings.spec.rollout.workers,
+            pieces=pieces,
+        )
+
+    def _batches(self, fence: int) -> BatchJournal | None:
+        settings, wanted = self._settings, self._settings.spec.recording
+        if not wanted.token_audit:
+            return None
+        keep = wanted.keep // 2  # the servers have the other half
+        writer = RecordWriter(settings.paths.tokens, "trainer", self._metrics, keep_bytes=keep)
+        journal = BatchJournal(writer, fence, settings.spec.rollout.sampling.temperature)
+        self._closing.append(journal.close)
+        return journal
 
     def announce(self, reference: WeightsRef, final: bool) -> str:
         """Tell the controller about a version; answers the policy that is served then."""
@@ -286,7 +358,13 @@ class _Desk:
     def finish(self) -> None:
         """The final model is on disk; the controller is told. Nothing is being published any more."""
         policy = PolicyId(self._feed.consumer.version, self._fence)
-        copy_model(self._settings.paths.weights / policy.directory, self._settings.paths.model)
+        paths = self._settings.paths
+        version = paths.weights / policy.directory
+        with self._waits.waiting("model", "the final model to be copied out of its version"):
+            if self._settings.adapter is not None:
+                merge(paths.start_model, paths.tokenizer, version, paths.model)
+            else:
+                copy_model(version, paths.model)
         self._feed.finished()
 
     def close(self) -> None:

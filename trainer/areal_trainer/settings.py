@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from areal.errors import ConfigError
+from areal.errors import ConfigError, DataError
 from areal.ledger.consumer import ConsumerPolicy
 from areal.spec.job import JobSpec
 from areal.spec.resolved_algorithm import resolve
+from areal.weights.adapter import AdapterConfig
+from areal.weights.exports import Exports
 from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
@@ -35,7 +37,24 @@ class Paths:
     metrics: Path
     tensorboard: Path | None
     recording: Path
+    tokens: Path
     model: Path
+    exports: Path
+    evaluations: Path
+    teacher: Path | None = None
+
+    def exports_of(self, spec: JobSpec) -> Exports | None:
+        """The run's exports, where the job asks for them."""
+        wanted = spec.export
+        if wanted is None:
+            return None
+        return Exports(
+            self.exports,
+            interval=wanted.interval_steps,
+            keep=wanted.keep,
+            evaluations=self.evaluations,
+            metric=wanted.metric,
+        )
 
 
 @dataclass(frozen=True)
@@ -56,14 +75,11 @@ class TrainerSettings:
     patience_s: float = 60.0  # how long it may take to be there for the first time
 
     def __post_init__(self) -> None:
-        world = self.spec.trainer.world_size
         if self.spec.rollout.sampling.temperature <= 0:
             raise ConfigError(
                 "greedy answers (temperature 0) have no probability to learn from",
                 fix="set rollout.sampling.temperature above 0",
             )
-        if self.spec.trainer.mesh.dp not in (None, world):
-            raise ConfigError(f"trainer.mesh.dp is not the number of processes, {world}", fix=f"set it to {world}")
 
     @property
     def consumer(self) -> ConsumerPolicy:
@@ -84,6 +100,8 @@ class TrainerSettings:
             attention=self.spec.trainer.attention_backend,
             recompute=self.spec.trainer.recompute,
             temperature=self.spec.rollout.sampling.temperature,
+            adapter=self.adapter,
+            seed=self.spec.seed,
             optimizer=AdamWOptions(
                 betas=algorithm.betas,
                 epsilon=algorithm.eps,
@@ -93,9 +111,23 @@ class TrainerSettings:
         )
 
     @property
+    def adapter(self) -> AdapterConfig | None:
+        """The adapter that is trained instead of all weights."""
+        wanted = self.spec.trainer.lora
+        return None if wanted is None else AdapterConfig(wanted.rank, wanted.alpha, tuple(wanted.targets))
+
+    @property
+    def deltas(self) -> bool:
+        """Whether a version may be published as changes from the one before.
+
+        Of a float32 number some low bit always changes, so nothing would be saved; an adapter is small.
+        """
+        return self.spec.trainer.precision == "bfloat16" and self.adapter is None
+
+    @property
     def critic_engine(self) -> EngineOptions:
-        """The critic's numerics: the policy's, but for the weight decay."""
-        critic, usual = resolve(self.spec).critic, self.engine
+        """The critic's numerics: the policy's, but for the weight decay; all its weights are trained."""
+        critic, usual = resolve(self.spec).critic, replace(self.engine, adapter=None)
         if critic is None:
             return usual
         return replace(usual, optimizer=replace(usual.optimizer, weight_decay=critic.weight_decay))
@@ -129,13 +161,18 @@ class Overrides:
     train: Callable[[Any], Any] | None = None
     compute_advantages: Callable[..., Any] | None = None
     compute_loss: Callable[..., Any] | None = None
+    graph: Callable[[Any], Any] | None = None
 
 
 def overrides(paths: Paths) -> Overrides:
     """Load the recipe and the hooks. Raises DataError when a file can't be loaded."""
-    loaded = [load_recipe(file) for file in (paths.hooks, paths.recipe) if file is not None]
+    hooks, recipe = (None if file is None else load_recipe(file) for file in (paths.hooks, paths.recipe))
+    loaded = [one for one in (hooks, recipe) if one is not None]
+    if hooks is not None and hooks.graph is not None:
+        raise DataError(f"{hooks.path}: graph(ctx) is not looked for here", fix="move it to the recipe's file")
     return Overrides(
         train=next((one.train for one in loaded if one.train), None),
         compute_advantages=next((one.compute_advantages for one in loaded if one.compute_advantages), None),
         compute_loss=next((one.compute_loss for one in loaded if one.compute_loss), None),
+        graph=recipe.graph if recipe is not None else None,
     )

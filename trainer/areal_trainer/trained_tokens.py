@@ -37,7 +37,7 @@ class TrainedTokensBuffer:
         self._rows[:, place] = torch.stack([logprobs.float(), entropy.float(), flags])
 
     def reduced(self, add: Callable[[Tensor], None]) -> TrainedTokens:
-        """All ranks' tokens: each is predicted on exactly one rank. A collective."""
+        """All ranks' tokens: each is predicted on exactly one data rank. A collective."""
         add(self._rows)
         logprobs, entropy, flags = self._rows.cpu().numpy()
         return TrainedTokens(logprobs, entropy, flags.astype(np.uint8))

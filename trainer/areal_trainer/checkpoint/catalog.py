@@ -20,6 +20,7 @@ from areal.files import sync_directory, sync_file
 RECORD = "trainer.json"
 PARTIAL = ".tmp"
 _NAME = re.compile(r"step-(\d{6,})\.f(\d+)")
+_WRITER = re.compile(r"__(\d+)_\d+\.distcp|rng-[a-z]+-(\d+)\.npy")
 _BLOCK_BYTES = 1 << 24
 
 
@@ -76,22 +77,19 @@ def survives(step: int, fence: int, began: Sequence[Began]) -> bool:
     return not any(other.fence > fence and other.from_step < step for other in began)
 
 
-def newest(directory: Path, began: Sequence[Began] = ()) -> tuple[Found | None, list[str]]:
-    """The newest checkpoint to go on from, and why newer ones were passed over."""
-    passed: list[str] = []
-    for fence, step, path in listing(directory):
-        if not survives(step, fence, began):
-            passed.append(f"{path.name}: a later trainer began before it")
-            continue
-        problem, record = examine(path)
-        if record is not None:
-            return Found(path, record), passed
-        passed.append(f"{path.name}: {problem}")
-    return None, passed
+def candidates(directory: Path, began: Sequence[Began]) -> tuple[list[Path], list[str]]:
+    """Checkpoints of this run's past, the one to go on from first, and why others are none of them."""
+    found = listing(directory)
+    past = [path for fence, step, path in found if survives(step, fence, began)]
+    passed = [f"{path.name}: a later trainer began before it" for *_, path in found if path not in past]
+    return past, passed
 
 
-def examine(path: Path) -> tuple[str, Record | None]:
-    """A checkpoint's record when everything is there as it was written, or what is wrong."""
+def examine(path: Path, rank: int = 0, world_size: int = 1) -> tuple[str, Record | None]:
+    """A checkpoint's record when everything is there as it was written, or what is wrong.
+
+    Sizes are those of all files; checksums of this rank's share, so that the ranks together read each file once.
+    """
     try:
         raw: dict[str, Any] = json.loads((path / RECORD).read_text())
         record = Record(**{**raw, "files": {key: (int(v[0]), str(v[1])) for key, v in raw["files"].items()}})
@@ -99,12 +97,19 @@ def examine(path: Path) -> tuple[str, Record | None]:
         return f"its record can't be read ({error})", None
     for file, expected in record.files.items():
         try:
-            actual = fingerprint(path / file)
+            mine = writer_of(file) % world_size == rank
+            same = fingerprint(path / file) == expected if mine else (path / file).stat().st_size == expected[0]
         except OSError as error:
             return f"{file} can't be read ({error.strerror})", None
-        if actual != expected:
+        if not same:
             return f"{file} differs from what was written", None
     return "", record
+
+
+def writer_of(file: str) -> int:
+    """The rank that wrote a file of a checkpoint: with as many ranks again, the one that loads it."""
+    match = _WRITER.fullmatch(file)
+    return int(match[1] or match[2]) if match else 0
 
 
 def fingerprint(path: Path) -> tuple[int, str]:
@@ -119,18 +124,22 @@ def fingerprint(path: Path) -> tuple[int, str]:
 
 
 def seal(partial: Path, record: Record) -> None:
-    """Write the record last, and put everything on disk: after this the directory may get its name."""
+    """Write the record last: every other file is on disk, and after this the directory may get its name."""
     target = partial / RECORD
     target.write_text(json.dumps(asdict(record), indent=1))
-    for file in [*record.files, RECORD]:
-        sync_file(partial / file)
+    sync_file(target)
     sync_directory(partial)
 
 
 def collect(directory: Path, keep: int) -> list[Path]:
-    """Remove all but the `keep` newest, and what was left half-written. Returns what was removed."""
+    """Remove all but the `keep` newest. Returns what was removed."""
     doomed = [path for _, _, path in listing(directory)[max(1, keep) :]]
-    doomed += [path for path in directory.iterdir() if path.name.endswith(PARTIAL)]
     for path in doomed:
         shutil.rmtree(path, ignore_errors=True)
     return doomed
+
+
+def sweep(directory: Path) -> None:
+    """Remove what was left half-written. Nothing may be being written."""
+    for path in directory.glob(f"*{PARTIAL}"):
+        shutil.rmtree(path, ignore_errors=True)

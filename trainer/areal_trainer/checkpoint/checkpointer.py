@@ -1,7 +1,8 @@
 """Writes and loads checkpoints with torch's distributed checkpoint, so that any world size loads any other's.
 
-Promises that a name appears only when everything below it is on disk, and that a trainer which was replaced gives
-nothing a name: `still_mine` is asked last.
+Training waits for the copy to the host only. A thread of each rank writes its part and hashes it meanwhile, on a
+process group of its own; rank 0 seals when all have. Promises that a name appears only when everything below it is on
+disk, and that a trainer which was replaced gives nothing a name: `still_mine` is asked last.
 """
 
 from __future__ import annotations
@@ -10,23 +11,36 @@ import hashlib
 import json
 import logging
 import shutil
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from areal.errors import DataError
-from areal.files import install_directory
+import torch
+from areal.errors import DataError, InfraError
+from areal.files import install_directory, sync_file
+from areal.observe.waits import WaitRegistry
+from areal.spec.quantity import show_bytes
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began, Found, Record
+from areal_trainer.checkpoint.hashing_writer import HashingWriter
+from areal_trainer.checkpoint.saving import DEADLINE_S, Position, Saved, Saving
 from areal_trainer.engine.engine import Engine
+from areal_trainer.engine.group import Message
+from areal_trainer.engine.host_copy import copy_to_host
+from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.engine.model import config_json
+from areal_trainer.engine.optimizer import like, local
 from areal_trainer.engine.value_engine import ValueEngine
 
 _log = logging.getLogger(__name__)
@@ -43,88 +57,210 @@ _SHAPE_FIELDS = (
 )
 _TORCH_LOGGER = "c10d-NullHandler-dcp_logger"
 
-
-@dataclass(frozen=True)
-class Position:
-    """How far the run is, and under which fence: goes into the record."""
-
-    step: int
-    next_group: int
-    tombstones_below: int
-    fence: int
+POINTS = ("staged", "written", "met", "before rename", "sealed")
+"""Places at which a checkpoint may be cut short, in their order; `Checkpointer.at` is told of each."""
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A checkpoint on disk, and how long it took to write."""
+class _Snapshot:
+    """What one rank writes: nothing of it changes while training goes on."""
 
     position: Position
-    path: Path
-    wall_s: float
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all its files."""
-        return sum(file.stat().st_size for file in self.path.iterdir())
+    tensors: dict[str, Tensor]
+    rng: dict[str, NDArray[np.uint8]]
+    optimizer_updates: int
+    critic_updates: int
+    still_mine: Callable[[], None]
+    began: float
 
 
 class Checkpointer:
-    """One directory of checkpoints. `save` and `load` are collectives: every rank calls them."""
+    """One directory of checkpoints. `save`, `newest` and `load` are collectives: every rank calls them."""
 
-    def __init__(self, directory: Path, keep: int, engine: Engine, critic: ValueEngine | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        keep: int,
+        engine: Engine | ValueEngine,
+        critic: ValueEngine | None = None,
+        *,
+        waits: WaitRegistry | None = None,
+        at: Callable[[str], None] = lambda point: None,
+    ) -> None:
         logging.getLogger(_TORCH_LOGGER).setLevel(logging.WARNING)  # or two lines for every tensor
         self._directory = directory
         self._keep = keep
         self._engine = engine
         self._critic = critic
-        config = json.dumps(_shape_of(config_json(engine.model_path)), sort_keys=True)
+        self._waits = waits or WaitRegistry("trainer")
+        self._at = at
+        self._meeting = Meeting(engine.ranks, "writing a checkpoint", DEADLINE_S)
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="areal-checkpoint")
+        self._buffers: dict[str, Tensor] = {}
+        self._made = self._pool.submit(self._make_buffers, self._state())  # the first checkpoint needn't
+        self._running: Saving | None = None
+        shape, adapter = _shape_of(config_json(engine.model_path)), engine.options.adapter
+        if adapter is not None:  # the only weights in a checkpoint
+            shape |= {"lora": [adapter.rank, adapter.alpha, sorted(adapter.targets)]}
+        config = json.dumps(shape, sort_keys=True)
         self._model_digest = hashlib.sha256(config.encode()).hexdigest()
 
-    def save(self, position: Position, still_mine: Callable[[], None]) -> Path:
-        """Write everything, seal it, name it, drop the oldest. `still_mine` raises FencedError when it is not."""
-        ranks = self._engine.ranks
+    # ---- save
+
+    def save(self, position: Position, still_mine: Callable[[], None]) -> Saving:
+        """Copy everything to the host and begin to write it, once the checkpoint before is on disk.
+
+        What goes wrong with it later is raised where it is waited for. `still_mine`, asked before the name is given,
+        raises FencedError when this trainer was replaced.
+        """
+        self.wait()
+        began = time.monotonic()
+        if self._engine.ranks.first:
+            self._ask_for_room(position)
+        critic_updates = self._critic.optimizer.updates if self._critic is not None else 0
+        snapshot = _Snapshot(
+            position,
+            self._staged(),
+            self._engine.rng_states(),
+            self._engine.optimizer.updates,
+            critic_updates,
+            still_mine,
+            began,
+        )
+        self._at("staged")
+        future = self._pool.submit(self._write, snapshot)
+        self._running = Saving(position, future, self._engine.ranks, self._waits)
+        return self._running
+
+    def wait(self) -> None:
+        """Wait until the checkpoint under way is on disk. Raises what went wrong with it."""
+        if self._running is not None:
+            self._running.wait()
+            self._running = None
+
+    def close(self) -> None:
+        """Give the thread back; what runs is finished."""
+        self._pool.shutdown(wait=True)
+
+    def _ask_for_room(self, position: Position) -> None:
+        """Refuse to begin what can't end: a disk that is full stops the ledger and the journal, too."""
+        final = self._directory / catalog.name(position.step, position.fence)
+        catalog.sweep(self._directory)
+        needed = sum(tensor.numel() * tensor.element_size() for tensor in self._state().values())
+        place = next(each for each in (self._directory, *self._directory.parents) if each.exists())
+        if (free := shutil.disk_usage(place).free) < needed:
+            raise _broken(final, f"it takes {show_bytes(needed)}, and {place} has {show_bytes(free)} free")
+
+    def _make_buffers(self, state: dict[str, Tensor]) -> None:
+        """Buffers of which every page is touched: their first use would take several times as long."""
+        for name, tensor in state.items():
+            part = local(tensor)
+            self._buffers[name] = torch.empty(
+                part.shape, dtype=part.dtype, pin_memory=part.device.type == "cuda"
+            ).zero_()
+
+    def _staged(self) -> dict[str, Tensor]:
+        """All tensors as shards in host memory, in the buffers of the checkpoint before."""
+        self._made.result()
+        state = self._state()
+        copy_to_host(self._buffers, ((name, local(tensor)) for name, tensor in state.items()))
+        return {name: like(tensor, self._buffers[name]) for name, tensor in state.items()}
+
+    def _write(self, snapshot: _Snapshot) -> Saved:
+        position = snapshot.position
         final = self._directory / catalog.name(position.step, position.fence)
         partial = final.with_name(final.name + catalog.PARTIAL)
-        if ranks.first:
-            self._directory.mkdir(parents=True, exist_ok=True)
-            _empty(partial)
-        ranks.barrier()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about one process without a group: intended
-            save_tensors(
-                self._state(),
-                storage_writer=FileSystemWriter(partial, sync_files=False),  # sealing syncs them
-                no_dist=ranks.world_size == 1,
-            )
-        for device, state in self._engine.rng_states().items():
-            np.save(partial / _rng_name(device, ranks.rank), state)
-        ranks.barrier()
-        if ranks.first:
-            files = {path.name: catalog.fingerprint(path) for path in sorted(partial.iterdir())}
+        written: dict[str, tuple[int, str]] = {}
+        problem: OSError | None = None
+        try:
+            written = self._write_part(snapshot, partial)
+        except OSError as error:
+            problem = error
+        self._at("written")
+        heard = self._meeting.gather(json.dumps(written).encode() if problem is None else failed(problem))
+        self._at("met")
+        if self._engine.ranks.first:
+            self._finish(snapshot, heard, partial, final)
+        elif problem is not None:
+            raise _broken(final, f"{type(problem).__name__}: {problem}") from problem
+        return Saved(position, final, time.monotonic() - snapshot.began)
+
+    def _write_part(self, snapshot: _Snapshot, partial: Path) -> dict[str, tuple[int, str]]:
+        """This rank's files, on disk, with their sizes and checksums. Raises OSError."""
+        ranks = self._engine.ranks
+        writer = HashingWriter(partial)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # about one process without a group: intended
+                save_tensors(
+                    snapshot.tensors,
+                    storage_writer=writer,
+                    process_group=self._meeting.group,
+                    no_dist=ranks.world_size == 1,
+                )
+        except CheckpointException as error:
+            if writer.problem is not None:
+                raise writer.problem from error
+            raise OSError(_told(error)) from error
+        for device, state in snapshot.rng.items():
+            path = partial / _rng_name(device, ranks.rank)
+            np.save(path, state)
+            sync_file(path)
+            writer.written[path.name] = catalog.fingerprint(path)
+        return writer.written
+
+    def _finish(self, snapshot: _Snapshot, heard: list[bytes], partial: Path, final: Path) -> None:
+        try:
+            if wrong := failures(heard):
+                raise _broken(final, wrong)
+            position = snapshot.position
             record = Record(
                 step=position.step,
                 fence=position.fence,
                 next_group=position.next_group,
                 tombstones_below=position.tombstones_below,
-                optimizer_updates=self._engine.optimizer.updates,
-                world_size=ranks.world_size,
+                optimizer_updates=snapshot.optimizer_updates,
+                world_size=self._engine.ranks.world_size,
                 model_digest=self._model_digest,
-                files=files,
-                critic_updates=self._critic.optimizer.updates if self._critic is not None else 0,
+                files={name: tuple(entry) for said in heard for name, entry in json.loads(said).items()},
+                critic_updates=snapshot.critic_updates,
             )
             catalog.seal(partial, record)
-            still_mine()
+            self._at("before rename")
+            snapshot.still_mine()
             install_directory(partial, final)
-            catalog.collect(self._directory, self._keep)
-        ranks.barrier()
-        return final
+        except OSError as error:
+            raise _broken(final, f"{type(error).__name__}: {error}") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)  # there is nothing left of it when it has its name
+        self._at("sealed")
+        catalog.collect(self._directory, self._keep)
 
-    def newest(self, began: list[Began]) -> Found | None:
-        """The checkpoint to go on from. Logs why newer ones were passed over."""
-        found, passed = catalog.newest(self._directory, began)
-        for reason in passed:
-            _log.warning("checkpoint passed over: %s", reason)
-        return found
+    # ---- load
+
+    def newest(self, began: Sequence[Began]) -> Found | None:
+        """The checkpoint to go on from; what `began` is rank 0 alone knows. Logs why newer ones were passed over.
+
+        Each rank reads its own share of the files to the end, so that none is read twice.
+        """
+        ranks = self._engine.ranks
+        past: list[Path] = []
+        if ranks.first:
+            past, passed = catalog.candidates(self._directory, began)
+            for reason in passed:
+                _log.warning("checkpoint passed over: %s", reason)
+        while True:
+            told = ranks.tell(Message({"path": str(past.pop(0)) if past else ""}, {}) if ranks.first else None).header
+            if not told["path"]:
+                return None
+            path = Path(told["path"])
+            problem, record = catalog.examine(path, ranks.rank, ranks.world_size)
+            if problem:
+                _log.warning("checkpoint passed over: %s: %s", path.name, problem)
+            damaged = torch.tensor(float(record is None), device=ranks.device)
+            ranks.maximum(damaged)
+            if record is not None and not damaged:
+                return Found(path, record)
 
     def load(self, found: Found) -> None:
         """Fill models, optimizers and random numbers from a checkpoint."""
@@ -162,6 +298,11 @@ def _rng_name(device: str, rank: int) -> str:
     return f"rng-{device}-{rank:05d}.npy"
 
 
-def _empty(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
-    path.mkdir(parents=True)
+def _told(error: CheckpointException) -> str:
+    causes = (f"of rank {rank}: {type(cause).__name__}: {cause}" for rank, (cause, _) in error.failures.items())
+    return f"a part is missing, {'; '.join(causes)}"
+
+
+def _broken(final: Path, cause: str) -> InfraError:
+    fix = "free space on the run's volume, lower checkpoint.keep, or check the volume's mount"
+    return InfraError(f"checkpoint {final.name} could not be written: {cause}", fix=fix)

@@ -6,8 +6,8 @@ the tokens before), and so do its mask and version: nothing is shifted here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from areal.values.policy import version_of
 from numpy.typing import NDArray
 
 NO_VERSION = -1  # of a token that no policy made
+VERDICT = "S24"  # a verifier's word, as the longest that one has
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class TokenBatch:
     sample_indices: NDArray[np.int64]  # [S]
     rewards: NDArray[np.float64]  # [S]
     truncated: NDArray[np.bool_]  # [S], cut by the limit of its length
+    verdicts: NDArray[np.bytes_] = field(
+        default_factory=lambda: np.zeros(0, VERDICT)
+    )  # [S], or [0] where there are none
+
+    @property
+    def verdict_words(self) -> NDArray[np.str_]:
+        """[S]: the verifier's word for each answer, empty where it gave none."""
+        words: NDArray[np.str_] = self.verdicts.astype(np.str_)
+        return words if len(words) else np.full(self.sequences, "")
 
     @property
     def sequences(self) -> int:
@@ -86,26 +96,33 @@ class AdvantageBatch:
     group_ids: NDArray[np.int64]  # [S]
     sample_indices: NDArray[np.int64]  # [S], within the group; the sequences of one episode share it
     truncated: NDArray[np.bool_]  # [S], cut by the limit of its length
+    verdicts: NDArray[np.str_]  # [S], the verifier's word (EQUAL, WRONG_ANSWER, …); empty where it gave none
     offsets: NDArray[np.int64]  # [S+1]
     token_ids: NDArray[np.int64]  # [T]
     loss_mask: NDArray[np.bool_]  # [T]
     behaviour_logprobs: NDArray[np.float32]  # [T]
     versions: NDArray[np.int64]  # [T], NO_VERSION where not sampled
     values: NDArray[np.float64] | None = None  # [T], the critic's, of the state before the token; None without one
+    columns: Mapping[str, NDArray[np.generic]] = field(default_factory=dict)  # of the recipe's own stages, by name
 
     @classmethod
     def of(
-        cls, tokens: TokenBatch, counted: NDArray[np.bool_], values: NDArray[np.float64] | None = None
+        cls,
+        tokens: TokenBatch,
+        counted: NDArray[np.bool_],
+        values: NDArray[np.float64] | None = None,
+        own: Mapping[str, NDArray[np.generic]] | None = None,
     ) -> AdvantageBatch:
         """A view of `tokens` that can't change it."""
-        names = {field.name for field in fields(cls)} - {"counted", "values"}
+        names = {field.name for field in fields(cls)} - {"counted", "values", "columns", "verdicts"}
         arrays: dict[str, Any] = {name: getattr(tokens, name).view() for name in names}
         arrays["counted"] = counted.view()
+        arrays["verdicts"] = tokens.verdict_words
         if values is not None:
             arrays["values"] = values.view()
         for array in arrays.values():
             array.flags.writeable = False
-        return cls(**arrays)
+        return cls(**arrays, columns=dict(own or {}))
 
 
 def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
@@ -121,6 +138,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
     indices: list[int] = []
     rewards: list[float] = []
     truncated: list[bool] = []
+    verdicts: list[bytes] = []
     for sample in samples:
         for sequence in sample.sequences:
             token_ids = np.frombuffer(sequence.token_ids, dtype="<i4")
@@ -143,6 +161,7 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
             indices.append(sample.key.index)
             rewards.append(sequence.reward)
             truncated.append(sequence.finish_reason == "length")
+            verdicts.append(sample.verdict.status.encode("ascii", "replace"))
     offsets = np.zeros(len(ids) + 1, dtype=np.int64)
     np.cumsum([len(entry) for entry in ids], out=offsets[1:])
     token_column = np.concatenate(ids).astype(np.int64) if ids else np.zeros(0, np.int64)
@@ -161,4 +180,5 @@ def columns(samples: Sequence[common.Sample], vocabulary: int) -> TokenBatch:
         sample_indices=np.array(indices, dtype=np.int64),
         rewards=np.array(rewards, dtype=np.float64),
         truncated=np.array(truncated, dtype=np.bool_),
+        verdicts=np.array(verdicts, dtype=VERDICT),
     )

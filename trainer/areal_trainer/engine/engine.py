@@ -14,18 +14,22 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 import torch
 from areal.spec.training import Attention, Recompute
+from areal.weights.adapter import AdapterConfig, tensor_name
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
 
 from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.engine import lora
+from areal_trainer.engine.divergence import Divergence, Taught
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.layout import layout_of
+from areal_trainer.engine.layout import Layout, layout_of
 from areal_trainer.engine.load import load_weights
 from areal_trainer.engine.model import PolicyModel, ValueModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
+from areal_trainer.engine.tensor import split
 
 # Accumulating unsharded gradients saves a reduction a micro-batch but holds the whole gradient on every rank.
 _ACCUMULATE_UNSHARDED_BELOW = 1 << 28  # parameters
@@ -44,11 +48,18 @@ class EngineOptions:
     attention: Attention = "dense"
     recompute: Recompute = "none"
     temperature: float = 1.0
+    adapter: AdapterConfig | None = None  # trained instead of all weights
+    seed: int = 0  # of the adapter's first weights
     optimizer: AdamWOptions = field(default_factory=AdamWOptions)
 
 
+def served_dtype(options: EngineOptions) -> torch.dtype:
+    """What weights are exported in."""
+    return torch.bfloat16 if options.precision == "bfloat16" else torch.float32
+
+
 class ShardedModel(Generic[Model]):
-    """FSDP2 over all ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
+    """FSDP2 over the mesh of ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
 
     def __init__(self, model: Model, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
         self.options = options
@@ -58,21 +69,29 @@ class ShardedModel(Generic[Model]):
         self._model.train()
         size = sum(p.numel() for p in model.parameters())
         self._always_reduce = size >= _ACCUMULATE_UNSHARDED_BELOW
+        self._adapters: list[nn.Module] = []  # one of each unit
         self._shard()
         load_weights(model, model_path, ranks.device)
+        lora.draw(model.lm, options.seed)
         self._parameters = dict(model.named_parameters())  # the shards; between passes a module may show others
         self.optimizer = ShardedAdamW(self._parameters, options.optimizer, ranks)
 
     def _shard(self) -> None:
         half = torch.bfloat16 if self.options.precision == "bfloat16" else None
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
-        again = self.ranks.world_size > 1  # alone, a rank has nothing to gain from dropping what it gathered
+        mesh, layer_mesh, tensor_mesh = self.ranks.mesh, self.ranks.layer_mesh, self.ranks.tensor_mesh
+        again = layer_mesh.size(-1) > 1  # alone, a rank has nothing to gain from dropping what it gathered
+        if tensor_mesh is not None:
+            split(self._model.lm, tensor_mesh)
         for block in self._model.blocks:
             recompute(block, self.options.recompute)
-            fully_shard(block, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=again)
+            if adapters := lora.adapters_of(block):  # of another precision than the frozen weights: a unit of their own
+                fully_shard(adapters, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
+                self._adapters.append(adapters[0])
+            fully_shard(block, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
         for module in self._model.exact:
-            fully_shard(module, mesh=self.ranks.mesh, reshard_after_forward=False)
-        fully_shard(self._model, mesh=self.ranks.mesh, mp_policy=policy, reshard_after_forward=False)
+            fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        fully_shard(self._model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
 
     @property
     def max_positions(self) -> int:
@@ -81,8 +100,18 @@ class ShardedModel(Generic[Model]):
 
     def _reshard(self) -> None:
         """Drop what a pass without gradient gathered, or the next pass would use it after the weights changed."""
-        for module in (*self._model.blocks, *self._model.exact, self._model):
+        for module in (*self._model.blocks, *self._model.exact, *self._adapters, self._model):
             module.reshard()  # type: ignore[operator]
+
+    @torch.no_grad()
+    def infer(self, micros: Sequence[MicroBatch], tokens: int, forward: Callable[[MicroBatch], Tensor]) -> Tensor:
+        """What `forward` gives of all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
+        out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
+        for micro in micros:
+            out[micro.token_index.to(out.device)] = forward(micro)
+        self._reshard()
+        self.ranks.add(out)  # every token is predicted on exactly one data rank
+        return out.cpu()
 
     def backward(self, micros: Sequence[MicroBatch], loss: Callable[[MicroBatch], Tensor]) -> Tensor:
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
@@ -90,24 +119,54 @@ class ShardedModel(Generic[Model]):
         for number, micro in enumerate(micros):
             last = number == len(micros) - 1
             self._model.set_requires_gradient_sync(last or self._always_reduce)  # type: ignore[operator]
+            self._model.set_requires_all_reduce(last)  # type: ignore[operator]  # between replicas, once is enough
             self._model.set_is_last_backward(last)  # type: ignore[operator]
             value = loss(micro)
-            (value * self.ranks.world_size).backward()  # type: ignore[no-untyped-call]  # FSDP averages over ranks
+            (value * self.ranks.data_size).backward()  # type: ignore[no-untyped-call]  # FSDP averages over data ranks
             total += value.detach()
         return total
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine."""
-        model = {f"model.{name}": like(p, local(p.detach())) for name, p in self._parameters.items()}
+        """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine.
+
+        Frozen weights are the start model's.
+        """
+        trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
+        model = {f"model.{name}": like(p, local(p.detach())) for name, p in trained.items()}
         return {**model, **{f"optimizer.{name}": value for name, value in self.optimizer.state().items()}}
+
+    def _whole(self, parameter: Tensor, dtype: torch.dtype) -> Tensor:
+        """All of a parameter, on the device. A collective; what it returns may share memory with the engine."""
+        data = parameter.detach().to(dtype)  # before the gather: half the bytes on the wire
+        whole = data.full_tensor() if isinstance(data, DTensor) and self.ranks.shards > 1 else local(data)
+        return whole.contiguous()
+
+    def rng_states(self) -> dict[str, NDArray[np.uint8]]:
+        """The state of each of this rank's generators, by device type."""
+        states = {"cpu": torch.get_rng_state().numpy()}
+        if self.ranks.device.type == "cuda":
+            states["cuda"] = torch.cuda.get_rng_state(self.ranks.device).numpy()
+        return states
+
+    def set_rng_states(self, states: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Continue this rank's random numbers, on the devices that have a state."""
+        if "cpu" in states:
+            torch.set_rng_state(torch.from_numpy(states["cpu"].copy()))
+        if "cuda" in states:
+            torch.cuda.set_rng_state(torch.from_numpy(states["cuda"].copy()), self.ranks.device)
 
 
 class Engine(ShardedModel[PolicyModel]):
     """The policy: log-probabilities of tokens, and its weights as they are served."""
 
     def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
-        super().__init__(empty_model(model_path, options.attention), model_path, options, ranks)
-        register_fsdp_forward_method(self._model, "next_token")
+        model = empty_model(model_path, options.attention)
+        if options.adapter is not None:
+            half = options.precision == "bfloat16"
+            lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)
+        super().__init__(model, model_path, options, ranks)
+        for method in ("next_token", "taught", "divergence"):
+            register_fsdp_forward_method(self._model, method)
 
     @property
     def vocabulary(self) -> int:
@@ -121,30 +180,42 @@ class Engine(ShardedModel[PolicyModel]):
 
         `masked` attends by the mask, the reference, whatever the options say.
         """
-        on_device = micro.to(self.ranks.device)
-        masked = masked or self.options.attention == "dense"
         result: tuple[Tensor, Tensor] = self._model(
-            on_device.input_ids,
-            on_device.position_ids,
-            on_device.attention_mask() if masked else layout_of(micro, self.ranks.device),
-            on_device.select,
-            on_device.targets,
+            *self._inputs(micro, masked),
+            micro.to(self.ranks.device).targets,
             self.options.temperature if temperature is None else temperature,
         )
         return result
 
+    def divergence(self, micro: MicroBatch, teacher: Engine, measure: Divergence) -> Tensor:
+        """How far the distributions of the micro-batch's predicted tokens are from a teacher's, [predicted].
+
+        The gradient is this model's alone.
+        """
+        result: Tensor = self._model.divergence(*self._inputs(micro), teacher.taught(micro), measure)
+        return result
+
     @torch.no_grad()
+    def taught(self, micro: MicroBatch) -> Taught:
+        """What a student of this model learns from. Its output layer stays gathered for it."""
+        return self._model.taught(*self._inputs(micro))
+
+    def _inputs(self, micro: MicroBatch, masked: bool = False) -> tuple[Tensor, Tensor, Tensor | Layout, Tensor]:
+        on_device = micro.to(self.ranks.device)
+        dense = masked or self.options.attention == "dense"
+        seen = on_device.attention_mask() if dense else layout_of(micro, self.ranks.device)
+        return on_device.input_ids, on_device.position_ids, seen, on_device.select
+
     def logprobs(
         self, micros: Sequence[MicroBatch], tokens: int, temperature: float | None = None, *, masked: bool = False
     ) -> Tensor:
         """Log-probabilities of all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
-        out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
-        for micro in micros:
-            values, _ = self.forward(micro, temperature, masked=masked)
-            out[micro.token_index.to(out.device)] = values
-        self._reshard()
-        self.ranks.add(out)  # every token is predicted on exactly one rank
-        return out.cpu()
+        return self.infer(micros, tokens, lambda micro: self.forward(micro, temperature, masked=masked)[0])
+
+    def base_logprobs(self, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
+        """As `logprobs`, of the model without its adapter: the start model, with no second one in memory."""
+        with lora.without_adapters(self._model):
+            return self.logprobs(micros, tokens)
 
     @torch.no_grad()
     def most_likely(self, token_ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
@@ -166,35 +237,31 @@ class Engine(ShardedModel[PolicyModel]):
         """Elements of every tensor that `export` goes through, by its Hugging Face name."""
         return {name: parameter.numel() for name, parameter in self._exported()}
 
-    def export(self, wanted: Callable[[str], bool] = lambda name: True) -> Iterator[tuple[str, Tensor]]:
-        """Whole tensors in the dtype that is served, on the device, under their Hugging Face names.
+    def export(self, owners: Mapping[str, int] | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors in the dtype that is served, on the device, under their Hugging Face names; an adapter's alone,
+        under peft's, where that is what is trained.
 
-        A collective: all ranks must iterate to the end. Yields those that are wanted on this rank; a tensor may share
-        memory with the engine, so it is copied before training goes on.
+        A collective: all ranks must iterate to the end. Yields those that this rank owns, all of them without `owners`;
+        only the replica of its owner gathers a tensor. It may share memory with the engine, so it is copied before
+        training goes on.
         """
-        dtype = torch.bfloat16 if self.options.precision == "bfloat16" else torch.float32
+        dtype = served_dtype(self.options)
+        ranks = self.ranks
         for name, parameter in self._exported():
-            data = parameter.detach().to(dtype)  # before the gather: half the bytes on the wire
-            whole = data.full_tensor() if isinstance(data, DTensor) and self.ranks.world_size > 1 else local(data)
-            if wanted(name):
-                yield name, whole.contiguous()
+            owner = ranks.rank if owners is None else owners[name]
+            if ranks.replica_of(owner) != ranks.replica_of(ranks.rank):
+                continue
+            whole = self._whole(parameter, dtype)
+            if owner == ranks.rank:
+                yield name, whole
 
     def _exported(self) -> Iterator[tuple[str, Tensor]]:
+        if self.options.adapter is not None:
+            for name, parameter in self._parameters.items():
+                if lora.is_adapter(name):
+                    yield tensor_name(*lora.module_and_matrix(name.removeprefix("lm."))), parameter
+            return
         tied = is_tied(self._model)
         for name, parameter in self._parameters.items():
             if not (tied and name.endswith("lm_head.weight")):
                 yield name.removeprefix("lm."), parameter
-
-    def rng_states(self) -> dict[str, NDArray[np.uint8]]:
-        """The state of each of this rank's generators, by device type."""
-        states = {"cpu": torch.get_rng_state().numpy()}
-        if self.ranks.device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(self.ranks.device).numpy()
-        return states
-
-    def set_rng_states(self, states: Mapping[str, NDArray[np.uint8]]) -> None:
-        """Continue this rank's random numbers, on the devices that have a state."""
-        if "cpu" in states:
-            torch.set_rng_state(torch.from_numpy(states["cpu"].copy()))
-        if "cuda" in states:
-            torch.cuda.set_rng_state(torch.from_numpy(states["cuda"].copy()), self.ranks.device)

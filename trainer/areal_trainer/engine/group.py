@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from areal.errors import ConfigError
 from numpy.typing import NDArray
 from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-_COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
+_SLICE_S = 5.0  # between two words of rank 0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,14 @@ class Message:
 
 
 class Ranks:
-    """All ranks of this trainer. With one rank no call communicates."""
+    """All ranks of this trainer. With one rank no call communicates.
 
-    def __init__(self) -> None:
+    A replica holds the whole model and its optimizer, sharded over its `shards` ranks, which have consecutive numbers
+    (one node, or several that are near each other). `tensor` ranks next to each other split the layers among them: they
+    get the same micro-batches, so there are world_size / tensor data ranks.
+    """
+
+    def __init__(self, replicas: int = 1, tensor: int = 1) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.device = torch.device("cpu")
@@ -45,15 +55,39 @@ class Ranks:
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
             if "MASTER_ADDR" in os.environ:
-                dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
+                dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
             else:  # one rank without torchrun: tests and notebooks
                 dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-        self.mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world_size,), mesh_dim_names=("dp",))
+        if self.world_size % (replicas * tensor):
+            raise ConfigError(
+                f"{self.world_size} ranks can't hold {replicas} equal copies of the model in parts of {tensor} ranks",
+                fix="make trainer.mesh.replicate · trainer.mesh.tensor a divisor of the number of processes",
+            )
+        self.shards = self.world_size // replicas
+        self.data_size, self.data_rank = self.world_size // tensor, self.rank // tensor
+        self.mesh = self._mesh({"replicate": replicas, "shard": self.shards})
+        self.layer_mesh, self.tensor_mesh = self.mesh, None  # over which layers are sharded, and split
+        self._data_group: Any = None
+        if tensor > 1:
+            whole = self._mesh({"replicate": replicas, "shard": self.shards // tensor, "tensor": tensor})
+            names = whole.mesh_dim_names or ()
+            self.layer_mesh, self.tensor_mesh = whole[names[:-1]], whole["tensor"]
+            others = [list(range(place, self.world_size, tensor)) for place in range(tensor)]
+            self._data_group, _ = dist.new_subgroups_by_enumeration(others)
+
+    def _mesh(self, sizes: Mapping[str, int]) -> DeviceMesh:
+        """Without replicas there is no dimension of them."""
+        made = {name: size for name, size in sizes.items() if name != "replicate" or size > 1}
+        return init_device_mesh(self.device.type, tuple(made.values()), mesh_dim_names=tuple(made))
 
     @property
     def first(self) -> bool:
         """Whether this is rank 0, which alone talks to the other roles."""
         return self.rank == 0
+
+    def replica_of(self, rank: int) -> int:
+        """Which copy of the model a rank holds a part of."""
+        return rank // self.shards
 
     def tell(self, message: Message | None) -> Message:
         """Rank 0 gives a message, the others give None; all get it."""
@@ -74,7 +108,12 @@ class Ranks:
         return message if message is not None else _decode(body.numpy(), int(size[0]))
 
     def add(self, tensor: Tensor) -> None:
-        """Sum over ranks, in place."""
+        """Sum over data ranks, in place: ranks that split layers have computed the same."""
+        if self.data_size > 1:
+            dist.all_reduce(tensor, dist.ReduceOp.SUM, group=self._data_group)
+
+    def add_all(self, tensor: Tensor) -> None:
+        """Sum over all ranks, in place."""
         if self.world_size > 1:
             dist.all_reduce(tensor, dist.ReduceOp.SUM)
 
@@ -92,6 +131,34 @@ class Ranks:
         """Leave the group."""
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def wait_together(ranks: Ranks, done: Callable[[float], bool] | None) -> None:
+    """Wait until rank 0's `done`, asked for a few seconds at a time, says so; the others give None.
+
+    Rank 0 speaks after each of them: a collective may wait for minutes, what is waited for may take hours.
+    """
+    while not ranks.tell(Message({"done": done(_SLICE_S)}, {}) if done is not None else None).header["done"]:
+        pass
+
+
+def first_works(ranks: Ranks, work: Callable[[], T] | None) -> T | None:
+    """What rank 0's `work` returns, there; the others give None and wait, however long it takes. A collective.
+
+    `work` runs on a thread, and says itself what it waits for. What it raises, rank 0 raises.
+    """
+    if ranks.world_size == 1:
+        return work() if work is not None else None
+    if work is None:
+        wait_together(ranks, None)
+        return None
+    pool = ThreadPoolExecutor(1, thread_name_prefix="areal-first")
+    try:
+        running = pool.submit(work)
+        wait_together(ranks, lambda within_s: bool(wait([running], within_s).done))
+        return running.result()
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _encode(message: Message) -> tuple[bytes, Tensor]:

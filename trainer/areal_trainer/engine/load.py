@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
+from areal_trainer.engine.lora import is_adapter
 from areal_trainer.engine.model import PolicyModel, ValueModel
 
 _log = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ def _computed_buffers(lm: nn.Module) -> None:
 
 
 def _read(lm: nn.Module, path: Path) -> None:
-    wanted = {**dict(lm.named_parameters()), **_stored_buffers(lm)}
+    frozen = {name: each for name, each in lm.named_parameters() if not is_adapter(name)}
+    wanted = {**frozen, **_stored_buffers(lm)}
     missing, extra = set(wanted), []
     for file in _files(path):
         here = {header.name: header for header in read_header(file)[1]}

@@ -47,7 +47,8 @@ class _ChunkedLogprob(torch.autograd.Function):
         if grad_logprobs is None:
             grad_logprobs = torch.zeros_like(normalizer)
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        trains = ctx.needs_input_grad[1]  # not where the output layer is frozen
+        grad_weight = torch.zeros(weight.shape if trains else (), dtype=torch.float32, device=weight.device)
         for start in range(0, hidden.shape[0], ctx.chunk):
             part = slice(start, min(start + ctx.chunk, hidden.shape[0]))
             logits = (hidden[part] @ weight.T).float().div_(ctx.temperature)
@@ -61,8 +62,9 @@ class _ChunkedLogprob(torch.autograd.Function):
                 grad_logits.sub_(slope.mul_((grad_entropy[part] / ctx.temperature)[:, None]))
             grad_logits = grad_logits.to(hidden.dtype)
             grad_hidden[part] = grad_logits @ weight
-            grad_weight += (grad_logits.T @ hidden[part]).float()
-        return grad_hidden, grad_weight.to(weight.dtype), None, None, None
+            if trains:
+                grad_weight += (grad_logits.T @ hidden[part]).float()
+        return grad_hidden, grad_weight.to(weight.dtype) if trains else None, None, None, None
 
 
 def chunked_logprobs(

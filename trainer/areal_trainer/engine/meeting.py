@@ -1,4 +1,4 @@
-"""A gather of small byte strings at rank 0, on a process group of its own.
+"""A gather of small byte strings at rank 0, on a process group of its own, that names who doesn't come.
 
 For threads that work beside training: collectives of the training group may run meanwhile, in another order. Never a
 pickle. Every call has a deadline.
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from areal.errors import InfraError
+from areal.observe.waits import WaitRegistry
 from torch import Tensor
 
 from areal_trainer.engine.group import Ranks
@@ -30,6 +31,16 @@ class Meeting:
         if ranks.world_size > 1:
             self._group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_s))
 
+    @property
+    def group(self) -> Any:
+        """The process group, for other collectives of the same thread; None with one rank."""
+        return self._group
+
+    def all_here(self, waits: WaitRegistry) -> None:
+        """Wait until every rank is done with what comes before the meeting. Raises InfraError as `gather` does."""
+        with waits.waiting("ranks", f"every rank to be done with {self._what}", deadline_s=self._timeout_s):
+            self.gather(b"here")
+
     def gather(self, said: bytes) -> list[bytes]:
         """What all ranks said, in their order; on ranks above 0 nothing.
 
@@ -38,6 +49,8 @@ class Meeting:
         if self._ranks.world_size == 1:
             return [said]
         try:
+            # Its error on rank 0 names the ranks that are missing.
+            dist.monitored_barrier(self._group, timedelta(seconds=self._timeout_s), wait_all_ranks=True)
             sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self._ranks.world_size)]
             dist.all_gather(sizes, torch.tensor([len(said)]), group=self._group)
             longest = max(int(size) for size in sizes)
@@ -47,7 +60,7 @@ class Meeting:
             dist.gather(mine, parts, 0, group=self._group)
         except RuntimeError as error:
             raise InfraError(
-                f"not every rank has come to the meeting after {self._what} within {self._timeout_s:.0f} s: {error}",
+                f"not every rank was done with {self._what} within {self._timeout_s:.0f} s of another: {error}",
                 fix="look at the ranks that are missing, and at the run's volume",
             ) from error
         return [_bytes(part, size) for part, size in zip(parts or [], sizes, strict=False)]

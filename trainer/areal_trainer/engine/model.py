@@ -8,16 +8,18 @@ logits are not hidden·Wᵀ.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from areal.errors import DataError
-from areal.spec.model_families import refuse_untrainable
+from areal.spec.model_families import refuse_unscorable, refuse_untrainable
 from areal.spec.training import Attention
 from torch import Tensor, nn
 
 from areal_trainer.engine.attention import VARLEN, register
+from areal_trainer.engine.divergence import Divergence, Taught, chunked_divergence
 from areal_trainer.engine.layout import Layout
 from areal_trainer.engine.logprob import chunked_logprobs
 
@@ -61,12 +63,21 @@ class PolicyModel(nn.Module):
 
         `seen` says which tokens a token attends to: a mask, or the layout that stands for it.
         """
-        attended = {"layout": seen} if isinstance(seen, Layout) else {"attention_mask": seen}
-        hidden = self.lm.get_decoder()(
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **attended
-        ).last_hidden_state
-        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, select)
+        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
         return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature)
+
+    def taught(self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Taught:
+        """What a student learns from at the `select`ed flat positions. It shares memory with this model."""
+        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
+        return Taught(flat.detach(), self.lm.get_output_embeddings().weight.detach())
+
+    def divergence(
+        self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor, taught: Taught,
+        measure: Divergence,
+    ) -> Tensor:  # fmt: skip
+        """How far the distributions at the `select`ed flat positions are from a teacher's, [selected]."""
+        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
+        return chunked_divergence(flat, self.lm.get_output_embeddings().weight, taught, measure)
 
     def new_cache(self) -> Any:
         """Keys and values of no token yet, for `next_token`."""
@@ -107,13 +118,18 @@ class ValueModel(nn.Module):
 
     def forward(self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Tensor:
         """The value at the `select`ed flat positions, [selected]; `seen` is as the policy's."""
-        attended = {"layout": seen} if isinstance(seen, Layout) else {"attention_mask": seen}
-        hidden = self.lm.get_decoder()(
-            input_ids=input_ids, position_ids=position_ids, use_cache=False, **attended
-        ).last_hidden_state
-        flat = hidden.reshape(-1, hidden.shape[-1]).index_select(0, select)
+        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
         values: Tensor = self.head(flat.float()).squeeze(-1).clone()  # a view would lose FSDP's hook
         return values
+
+
+def _hidden(lm: Any, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Tensor:
+    """What the decoder gives the output layer at the `select`ed flat positions, [selected, width]."""
+    attended = {"layout": seen} if isinstance(seen, Layout) else {"attention_mask": seen}
+    states: Tensor = lm.get_decoder()(
+        input_ids=input_ids, position_ids=position_ids, use_cache=False, **attended
+    ).last_hidden_state
+    return states.reshape(-1, states.shape[-1]).index_select(0, select)
 
 
 def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
@@ -137,6 +153,23 @@ def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(f"the model in {path} can't be loaded: {error}", fix="check its files") from error
     return PolicyModel(lm)
+
+
+def score_architecture(config: Mapping[str, Any]) -> str:
+    """The sequence-classification class of a model's family, for example Qwen3ForSequenceClassification.
+
+    Raises DataError when transformers has none.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as KNOWN
+
+    refuse_unscorable(config, "the start model")
+    named = KNOWN.get(str(config.get("model_type")))
+    if not isinstance(named, str) or not named.endswith("ForSequenceClassification"):
+        raise DataError(
+            f"transformers has no sequence-classification model of the family {config.get('model_type')}",
+            fix="start a reward model from another family",
+        )
+    return named
 
 
 def max_positions(config: Any) -> int:

@@ -7,6 +7,7 @@ size loads in another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,7 @@ class ShardedAdamW:
         A norm or a rank's `loss` that is not finite changes nothing, and the norm returned is not finite on any rank.
         """
         gradients: list[Tensor] = []
+        copies: list[int] = []  # ranks that have the same gradient
         for name, shard in self._shards.items():
             tensor = self._local[name]
             gradient = shard.grad
@@ -62,7 +64,8 @@ class ShardedAdamW:
             if tensor.numel():
                 tensor.grad = torch.zeros_like(tensor) if gradient is None else local(gradient)
                 gradients.append(tensor.grad)
-        norm = self._norm(gradients, loss)
+                copies.append(self._ranks.world_size // _parts(shard))
+        norm = self._norm(gradients, copies, loss)
         if torch.isfinite(norm):
             scale = self._options.grad_clip / (norm + 1e-6)
             if scale < 1.0:
@@ -73,13 +76,14 @@ class ShardedAdamW:
         self._adam.zero_grad(set_to_none=True)
         return float(norm)
 
-    def _norm(self, gradients: list[Tensor], loss: Tensor | None) -> Tensor:
+    def _norm(self, gradients: list[Tensor], copies: list[int], loss: Tensor | None) -> Tensor:
         total = torch.zeros((), dtype=torch.float64, device=self._ranks.device)
         if gradients:
-            total = torch.stack(torch._foreach_norm(gradients)).double().square().sum()
+            squares = torch.stack(torch._foreach_norm(gradients)).double().square()
+            total = (squares / torch.tensor(copies, device=squares.device)).sum()
         if loss is not None:
             total = total + loss.double() * 0.0  # 0, or not a number
-        self._ranks.add(total)
+        self._ranks.add_all(total)
         return total.sqrt()
 
     def state(self) -> dict[str, Tensor]:
@@ -124,9 +128,14 @@ def local(tensor: Tensor) -> Tensor:
 
 def like(parameter: Tensor, value: Tensor) -> Tensor:
     """`value` as a shard laid out like `parameter`."""
-    data = parameter.detach()
-    if not isinstance(data, DTensor):
+    if not isinstance(parameter, DTensor):
         return value
-    return DTensor.from_local(
-        value, data.device_mesh, data.placements, run_check=False, shape=data.shape, stride=data.stride()
-    )
+    return DTensor(value, parameter._spec, requires_grad=False)  # from_local would move it to the mesh's device
+
+
+def _parts(parameter: Tensor) -> int:
+    """How many ranks a parameter's parts lie on, each a different one."""
+    if not isinstance(parameter, DTensor):
+        return 1
+    mesh = parameter.device_mesh
+    return math.prod(mesh.size(at) for at, place in enumerate(parameter.placements) if not place.is_replicate())

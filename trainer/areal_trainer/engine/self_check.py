@@ -72,4 +72,4 @@ def _score(
         micros += rank_micro_batches(
             batch, chosen, batch.trainable(), rank=0, world_size=1, micro_batch_tokens=length, pack_length=length
         )
-    return engine.logprobs(micros, len(ids), masked=masked) / engine.ranks.world_size  # every rank scored all of it
+    return engine.logprobs(micros, len(ids), masked=masked) / engine.ranks.data_size  # every data rank scored all of it

@@ -1,18 +1,18 @@
-"""The critic's engine: a value model of its own, sharded as the policy is, with its own optimizer.
+"""The engine of a value model, sharded as the policy is, with its own optimizer: a critic's, or a reward model's.
 
-Starts as the job's start model with a head of zeros. Shares nothing with the policy: neither weights nor gradients.
+Starts as the job's start model with a head of zeros. Shares nothing with a policy: neither weights nor gradients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.engine.engine import EngineOptions, ShardedModel
+from areal_trainer.engine.engine import EngineOptions, ShardedModel, served_dtype
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.model import ValueModel, empty_model
@@ -38,16 +38,21 @@ class ValueEngine(ShardedModel[ValueModel]):
         )
         return values
 
-    @torch.no_grad()
     def values(self, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
         """Values before all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""
-        out = torch.zeros(tokens, dtype=torch.float32, device=self.ranks.device)
-        for micro in micros:
-            out[micro.token_index.to(out.device)] = self.forward(micro)
-        self._reshard()
-        self.ranks.add(out)  # every token is predicted on exactly one rank
-        return out.cpu()
+        return self.infer(micros, tokens, self.forward)
 
     def accumulate(self, micros: Sequence[MicroBatch], loss: Callable[[Tensor, MicroBatch], Tensor]) -> Tensor:
         """Forward and backward over all micro-batches; gradients add up. Returns this rank's loss."""
         return self.backward(micros, lambda micro: loss(self.forward(micro), micro))
+
+    def export(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors under the names of Hugging Face's sequence classification, the head in float32.
+
+        A collective: all ranks must iterate to the end. A tensor may share memory with the engine.
+        """
+        for name, parameter in self._parameters.items():
+            if name == "head.weight":
+                yield "score.weight", self._whole(parameter, torch.float32)
+            elif not name.endswith("lm_head.weight"):
+                yield name.removeprefix("lm."), self._whole(parameter, served_dtype(self.options))

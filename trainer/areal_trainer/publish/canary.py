@@ -120,8 +120,8 @@ def _score(engine: Engine, token_ids: NDArray[np.int64]) -> Tensor:
         tokens,
         np.zeros(1, np.int64),
         tokens.trainable(),
-        rank=engine.ranks.rank,
-        world_size=engine.ranks.world_size,
+        rank=engine.ranks.data_rank,
+        world_size=engine.ranks.data_size,
         micro_batch_tokens=length,
         pack_length=length,
     )

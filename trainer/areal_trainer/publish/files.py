@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from areal.weights.shards import TensorSource
 from torch import Tensor
+
+from areal_trainer.engine.model import score_architecture
 
 _MODEL_FILES = ("config.json", "generation_config.json")
 _TOKENIZER_FILES = (
@@ -27,6 +31,23 @@ def side_files(model: Path, tokenizer: Path) -> dict[str, Path]:
     """What goes beside the weights: the model's configuration and the tokenizer's files."""
     wanted = [(model, _MODEL_FILES), (tokenizer, _TOKENIZER_FILES)]
     return {name: home / name for home, names in wanted for name in names if (home / name).is_file()}
+
+
+def score_config(config: Mapping[str, Any], ends: Collection[int]) -> bytes:
+    """config.json of a reward model: sequence classification with one label, of the start model's shape.
+
+    transformers takes a sequence's score at its last token that is no padding: a padding token that also ends an answer
+    is left out, and transformers then refuses batches instead of scoring another token.
+    """
+    pad = config.get("pad_token_id")
+    changed = {
+        **config,
+        "architectures": [score_architecture(config)],
+        "id2label": {"0": "score"},
+        "label2id": {"score": 0},
+        "pad_token_id": None if pad in ends else pad,
+    }
+    return json.dumps(changed, indent=2).encode()
 
 
 def sources(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[TensorSource]:

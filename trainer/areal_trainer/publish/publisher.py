@@ -9,6 +9,7 @@ swallowed; one version at a time bounds memory to two copies.
 from __future__ import annotations
 
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,14 +20,16 @@ from pathlib import Path
 from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
+from areal.weights.adapter import base_checksums
 from areal.weights.collect import collect
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.publish import WeightsRef, open_staging, seal, seal_delta
-from areal.weights.shards import DeltaPart, Part, write_delta, write_part
+from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, Part, write_delta, write_part
 from areal.weights.verify import open_version
 from torch import Tensor
 
 from areal_trainer.engine.meeting import Meeting, failed, failures
+from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.snapshot import Snapshots
 
@@ -64,15 +67,21 @@ class Publisher:
     def __init__(
         self,
         root: Path,
-        files: Mapping[str, Path],
+        files: Mapping[str, bytes | Path],
         rank: int,
         meeting: Meeting,
         announce: Announce,
         waits: WaitRegistry,
         full_every: int = 1,
+        base: Path | None = None,
+        exporter: Exporter | None = None,
         at: Callable[[str], None] = lambda point: None,
     ) -> None:
-        """Every `full_every`-th version is a full one, the others are deltas of the one before if that saves much."""
+        """Every `full_every`-th version is a full one, the others are deltas of the one before if that saves much.
+
+        `base` is the frozen model whose adapters these are; adapters are one file, so rank 0 has all tensors.
+        `exporter` makes models of what is published.
+        """
         self._root = root
         self._files = files
         self._rank = rank
@@ -80,6 +89,9 @@ class Publisher:
         self._announce = announce
         self._waits = waits
         self._full_every = full_every
+        self._adapter_of = base
+        self._exporter = exporter
+        self._frozen: Mapping[str, str] = {}  # checksums of `base`, read when the first version is sealed
         self._base: Manifest | None = None  # on rank 0: of the version before
         self._until_full = 0  # on rank 0: publications until the next full one
         self._at = at
@@ -91,7 +103,8 @@ class Publisher:
     def order(self, policy: PolicyId, *, final: bool) -> Order:
         """Begin a publication: rank 0 only, once nothing is being published."""
         try:
-            full = final or self._base is None or self._until_full <= 0  # the last one is the run's result
+            kept = final or (self._exporter is not None and self._exporter.due(policy))  # as a model of its own
+            full = kept or self._base is None or self._until_full <= 0
             return Order(policy, open_staging(self._root, policy), final, full)
         except OSError as error:
             raise InfraError(
@@ -150,7 +163,8 @@ class Publisher:
         """Write this rank's part; also how many bytes."""
         current = sources(self._snapshots.current.items())
         if order.full:
-            part = write_part(order.staging, self._rank, current)
+            room = DEFAULT_SHARD_BYTES if self._adapter_of is None else sys.maxsize
+            part = write_part(order.staging, self._rank, current, room)
             return part, sum(entry.length for file in part.files for entry in file.values())
         base = {name: data for name, _, _, data in sources(self._snapshots.before.items())}
         changes = write_delta(order.staging, self._rank, base, current)
@@ -169,6 +183,8 @@ class Publisher:
         self._count(self._base)
         served = self._announce(reference, order.final)
         self._at("announced")
+        if self._exporter is not None:
+            self._exporter.run(order.policy)
         collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
 
     def _seal(self, order: Order, heard: list[bytes], canary: Canary) -> WeightsRef:
@@ -179,7 +195,9 @@ class Publisher:
 
         if order.full:
             parts = [Part.model_validate_json(raw) for raw in heard]
-            return seal(*place, parts, canary, self._files, before_rename=before_rename)
+            if self._adapter_of is not None and not self._frozen:
+                self._frozen = base_checksums(self._adapter_of)
+            return seal(*place, parts, canary, self._files, frozen=self._frozen, before_rename=before_rename)
         assert self._base is not None
         changes = [DeltaPart.model_validate_json(raw) for raw in heard]
         return seal_delta(*place, changes, self._base, canary, self._files, before_rename=before_rename)

@@ -1,1 +1,1 @@
-"""Trainings on fixed rows: SFT and DPO. No ledger, no controller: the order of rows is known before the run."""
+"""Trainings on fixed rows: SFT, DPO, reward models, distillation. No ledger: the order of rows is known before."""

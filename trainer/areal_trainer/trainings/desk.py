@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +22,17 @@ from areal.spec.job import JobSpec
 from areal.supervised.order import Order
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.values.policy import PolicyId
+from areal.weights.exports import link_version
 from areal.weights.publish import publish
+from areal.workflow.tokenizer import Tokenizer
 from torch import Tensor
 
 from areal_trainer.checkpoint.catalog import Began
-from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.saving import Saved
 from areal_trainer.control import Telling, TrainerControl
 from areal_trainer.engine.group import Message
-from areal_trainer.publish.files import side_files, sources
+from areal_trainer.engine.model import config_json
+from areal_trainer.publish.files import score_config, side_files, sources
 from areal_trainer.run import Ports, copy_model
 from areal_trainer.settings import Paths
 from areal_trainer.trainings.reporting import Reporter
@@ -44,7 +48,6 @@ class SupervisedSettings:
     spec: JobSpec
     paths: Paths
     dataset: Path
-    evaluations: Path
     cache: Path
     token: str
     bind: str = "127.0.0.1"
@@ -62,13 +65,15 @@ class Desk:
         self.telling = Telling()
         self._closing: list[Callable[[], None]] = [self._thread.stop]
 
-    def restore(self, checkpointer: Checkpointer) -> Message:
-        """Which checkpoint to go on from, and this trainer's fence."""
-        paths = self._settings.paths
-        starts = evidence_room.read(paths.evidence).starts
-        found = checkpointer.newest([Began(start.fence, start.from_step) for start in starts])
-        self._fence = fences.allocate(paths.fences, "trainer")
-        return Message({"checkpoint": str(found.path) if found else None, "fence": self._fence}, {})
+    def history(self) -> list[Began]:
+        """Where the trainers before began, as the evidence says."""
+        starts = evidence_room.read(self._settings.paths.evidence).starts
+        return [Began(start.fence, start.from_step) for start in starts]
+
+    def restore(self) -> Message:
+        """This trainer's fence, which all ranks must know."""
+        self._fence = fences.allocate(self._settings.paths.fences, "trainer")
+        return Message({"fence": self._fence}, {})
 
     def serve(self, steps: int) -> None:
         """Open the role's server: it is ready when the rows are."""
@@ -87,14 +92,15 @@ class Desk:
         server = self._thread.call(serve(), 10.0)
         self._closing.append(lambda: self._thread.call(server.stop(0.2), 5.0))
 
-    def start(self, step: int, order: Order) -> None:
-        """Leave evidence of this start, before any step of it."""
+    def start(self, step: int, order: Order, metric: str) -> None:
+        """Leave evidence of this start, before any step of it. `metric` is what held-out rows are measured by."""
         settings, paths = self._settings, self._settings.paths
         self._evidence = EvidenceLog(paths.evidence, self._fence)
         self._evidence.start(step, order.batch, 1, FixedRows(order.rows, order.positions))
         self.reporter = Reporter(
-            settings.spec.training, self._fence, paths.metrics, settings.evaluations, paths.tensorboard, self._metrics
-        )
+            settings.spec.training, self._fence, paths.metrics, paths.evaluations, paths.tensorboard, self._metrics,
+            metric,
+        )  # fmt: skip
         self._closing += [self.reporter.close, self._evidence.close]
         self.telling.step = self.telling.checkpoint_step = step
         self._progress.policy_id = str(PolicyId(step, self._fence))
@@ -115,11 +121,10 @@ class Desk:
         self._progress.policy_id = str(PolicyId(step + 1, self._fence))
         self._progress.advance()
 
-    def saved(self, step: int, path: Path, seconds: float) -> None:
+    def saved(self, saved: Saved) -> None:
         """A checkpoint is on disk."""
-        status = path.stat()
-        self.reporter.checkpoint(seconds, sum(file.stat().st_size for file in path.iterdir()))
-        self.telling.checkpoint_step, self.telling.checkpoint_at = step, status.st_mtime
+        self.reporter.checkpoint(saved.wall_s, saved.size_bytes)
+        self.telling.checkpoint_step, self.telling.checkpoint_at = saved.position.step, saved.path.stat().st_mtime
         self._progress.advance()
 
     def still_mine(self) -> None:
@@ -130,14 +135,39 @@ class Desk:
 
     def export(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> None:
         """Write the final model whole, then say that the run is done."""
+        with self._written(policy, tensors) as version:
+            copy_model(version, self._settings.paths.model)
+        if (exports := self._settings.paths.exports_of(self._settings.spec)) is not None:
+            exports.tidy()
+        self._evidence.finished(policy.version)
+        self.telling.finished = True
+
+    def export_due(self, step: int) -> bool:
+        """Whether the model of this step is one to export."""
+        exports = self._settings.paths.exports_of(self._settings.spec)
+        return exports is not None and exports.lacks(PolicyId(step, self._fence))
+
+    def export_step(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> None:
+        """Write the model of a step beside the others of the run."""
+        exports = self._settings.paths.exports_of(self._settings.spec)
+        assert exports is not None
+        with self._written(policy, tensors) as version:
+            exports.add(policy, lambda target: link_version(version, target))
+
+    @contextlib.contextmanager
+    def _written(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> Iterator[Path]:
+        """A model as a version that nobody serves, gone afterwards."""
         paths = self._settings.paths
         self.still_mine()
         self.doing("export")
-        publish(paths.weights, policy, sources(tensors), None, side_files(paths.start_model, paths.tokenizer))
-        copy_model(paths.weights / policy.directory, paths.model)
-        shutil.rmtree(paths.weights / policy.directory, ignore_errors=True)  # nobody serves it
-        self._evidence.finished(policy.version)
-        self.telling.finished = True
+        beside: dict[str, bytes | Path] = {**side_files(paths.start_model, paths.tokenizer)}
+        if self._settings.spec.reward_model is not None:
+            tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
+            beside = {**beside, "config.json": score_config(config_json(paths.start_model), tokenizer.eos_ids)}
+            beside.pop("generation_config.json", None)
+        publish(paths.weights, policy, sources(tensors), None, beside)
+        yield paths.weights / policy.directory
+        shutil.rmtree(paths.weights / policy.directory, ignore_errors=True)
 
     def doing(self, phase: str) -> None:
         """Say in a word what goes on."""

@@ -1,4 +1,4 @@
-"""SFT and DPO as a run sees them: a batch's objective, and the figures of held-out rows."""
+"""Trainings on fixed rows as a run sees them: a batch's objective, and the figures of held-out rows."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import io
 import json
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
+from areal.dataflow.builtin import graph_of
+from areal.dataflow.running import StepColumns
 from areal.errors import BugError
 from areal.files import write_atomically
 from areal.spec.job import JobSpec
@@ -28,14 +30,16 @@ _log = logging.getLogger(__name__)
 class Kind(Protocol):
     """One kind of supervised training. Every method is a collective."""
 
+    metric: Literal["loss", "pair_accuracy"]  # of held-out rows, by which versions are compared
+
     def prepare(self, rows: Rows, used: Sequence[int]) -> None:
         """Before the checkpoint is loaded: what the start model must say of the rows that will be used."""
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch) -> Objective:
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
         """The loss of a batch around the present weights."""
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
-        """Figures of held-out rows, `loss` among them."""
+        """Figures of held-out rows, `loss` and the training's metric among them."""
 
 
 def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> Kind:
@@ -44,11 +48,36 @@ def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> 
         return Sft(learner, spec)
     if spec.dpo is not None:
         return Dpo(learner, spec, cache, model_digest)
+    if spec.reward_model is not None:
+        return RewardModel(learner, spec)
+    if spec.distillation is not None:
+        return Distillation(learner)
     raise BugError(f"training {spec.training} has no loop here")
+
+
+def step_of(spec: JobSpec, batch: TokenBatch) -> StepColumns:
+    """A step on fixed rows, of which the rows are there."""
+    graph = graph_of(spec)
+    step = StepColumns(graph, sequences=batch.sequences, tokens=batch.tokens)
+    step.given(graph.stage("data").writes)
+    return step
+
+
+def _mean_of_pairs(found: Iterable[Objective]) -> dict[str, float]:
+    """Means over all pairs of some batches' losses and figures."""
+    sums: dict[str, float] = {}
+    for one in found:
+        pairs = one.figures["pairs"]
+        for name, value in {"loss": one.loss or 0.0, **one.figures}.items():
+            sums[name] = sums.get(name, 0.0) + (value if name == "pairs" else value * pairs)
+    pairs = max(sums.pop("pairs", 0.0), 1.0)
+    return {name: value / pairs for name, value in sums.items()}
 
 
 class Sft:
     """Supervised fine-tuning."""
+
+    metric: Literal["loss", "pair_accuracy"] = "loss"
 
     def __init__(self, learner: Learner, spec: JobSpec) -> None:
         assert spec.sft is not None
@@ -58,15 +87,18 @@ class Sft:
     def prepare(self, rows: Rows, used: Sequence[int]) -> None:
         """Nothing: the loss knows no other model."""
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch) -> Objective:
-        return objective.sft(batch, self._options.loss_aggregation)
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
+        step.begin("objective")
+        found = objective.sft(batch, self._options.loss_aggregation)
+        step.end("objective", {"loss_weights": found.weights})
+        return found
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
         """`loss`: mean over tokens. `answer_probability`: mean probability of a whole answer, sampled as it is."""
         total, tokens, likely = 0.0, 0, 0.0
         for _, batch in rows.chunks(used):
             mask = batch.trainable()
-            sums = per_sequence(batch, np.where(mask, self._learner.logprobs(batch), 0.0).astype(np.float64))
+            sums = per_sequence(batch, np.where(mask, self._learner.outputs(batch), 0.0).astype(np.float64))
             total -= float(sums.sum())
             tokens += int(mask.sum())
             likely += float(np.exp(sums[batch.has_signal()]).sum())
@@ -77,9 +109,12 @@ class Sft:
 class Dpo:
     """Preference learning against the start model, whose log-probabilities are computed once and kept."""
 
+    metric: Literal["loss", "pair_accuracy"] = "loss"
+
     def __init__(self, learner: Learner, spec: JobSpec, cache: Path, model_digest: str) -> None:
         assert spec.dpo is not None
         block = spec.dpo
+        self._spec = spec
         self._learner = learner
         self._options = PairLoss(block.beta, block.loss, block.label_smoothing, block.nll_weight)
         self._cache = cache
@@ -98,27 +133,29 @@ class Dpo:
         if missing:
             _log.info("the start model scores %d pairs", len(missing))
         for part, batch in rows.chunks(missing):
-            masked = np.where(batch.trainable(), self._learner.logprobs(batch), 0.0).astype(np.float64)
+            masked = np.where(batch.trainable(), self._learner.outputs(batch), 0.0).astype(np.float64)
             table[np.asarray(part)] = per_sequence(batch, masked).reshape(-1, 2)
         if missing and ranks.first:
             self._write(file, table)
         self._reference[rows.digest] = table
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch) -> Objective:
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
+        step.begin("reference")
         reference = self._reference[rows.digest][np.asarray(used)].reshape(-1)
-        return objective.dpo(batch, self._learner.logprobs(batch), reference, self._options)
+        step.end("reference", {"reference_sums": reference})
+        step.begin("logprobs")
+        logprobs = self._learner.outputs(batch)
+        step.end("logprobs", {"logprobs": logprobs})
+        step.begin("objective")
+        found = objective.dpo(batch, logprobs, reference, self._options)
+        step.end("objective", {"loss_weights": found.weights})
+        return found
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
-        """Means over all pairs of the batch's figures."""
-        sums: dict[str, float] = {}
-        for part, batch in rows.chunks(used):
-            found = self.objective(rows, part, batch)
-            pairs = found.figures["pairs"]
-            figures = {"loss": found.loss or 0.0, **found.figures}
-            for name, value in figures.items():
-                sums[name] = sums.get(name, 0.0) + (value if name == "pairs" else value * pairs)
-        pairs = max(sums.get("pairs", 0.0), 1.0)
-        return {name: value / pairs for name, value in sums.items() if name != "pairs"}
+        """Means over all pairs."""
+        return _mean_of_pairs(
+            self.objective(rows, part, batch, step_of(self._spec, batch)) for part, batch in rows.chunks(used)
+        )
 
     def _read(self, file: Path, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
         try:
@@ -134,3 +171,62 @@ class Dpo:
         np.savez(buffer, sums=table, facts=np.array(json.dumps(self._facts)))
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, buffer.getvalue())
+
+
+class RewardModel:
+    """Bradley–Terry: the chosen answer of a pair scores higher than the rejected one."""
+
+    metric: Literal["loss", "pair_accuracy"] = "pair_accuracy"
+
+    def __init__(self, learner: Learner, spec: JobSpec) -> None:
+        assert spec.reward_model is not None
+        self._learner = learner
+        self._spec = spec
+        self._centering = spec.reward_model.centering_weight
+
+    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+        """Nothing: the loss knows no other model."""
+
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
+        step.begin("scores")
+        outputs = self._learner.outputs(batch)
+        step.end("scores", {"scores": outputs[batch.offsets[1:] - 1]})
+        step.begin("objective")
+        found = objective.bradley_terry(batch, outputs, rows.margins(used), self._centering)
+        step.end("objective", {"loss_weights": found.weights})
+        return found
+
+    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+        """Means over all pairs."""
+        return _mean_of_pairs(
+            self.objective(rows, part, batch, step_of(self._spec, batch)) for part, batch in rows.chunks(used)
+        )
+
+
+class Distillation:
+    """A teacher's distributions: the learner's outputs are how far the student's are from them."""
+
+    metric: Literal["loss", "pair_accuracy"] = "loss"
+
+    def __init__(self, learner: Learner) -> None:
+        self._learner = learner
+
+    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+        """Nothing: the teacher answers micro-batch by micro-batch."""
+
+    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
+        step.begin("teacher")
+        step.end("teacher", {})  # it is there, and never changes
+        step.begin("objective")
+        found = objective.distillation(batch)
+        step.end("objective", {"loss_weights": found.weights})
+        return found
+
+    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+        """`loss`: mean over tokens."""
+        total, tokens = 0.0, 0
+        for _, batch in rows.chunks(used):
+            mask = batch.trainable()
+            total += float(np.where(mask, self._learner.outputs(batch), 0.0).sum(dtype=np.float64))
+            tokens += int(mask.sum())
+        return {"loss": total / max(tokens, 1)}

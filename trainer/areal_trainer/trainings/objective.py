@@ -1,8 +1,9 @@
-"""Losses of SFT and DPO as the weight of each token's log-probability. Pure: numpy in, numpy out.
+"""Losses on fixed rows as the weight of each output of the model. Pure: numpy in, numpy out.
 
-Every loss here reaches the model through log-probabilities ℓ_j alone, so its gradient is Σ_j (∂L/∂ℓ_j)·∇ℓ_j: a
-training is the function from a batch to these weights. They are formed from the whole batch before the pass that
-learns, so that no loss depends on how sequences are packed, cut into micro-batches or dealt to ranks.
+Every loss here reaches the model through its outputs ℓ_j alone (log-probabilities, scores of a reward model, or a
+student's divergences from its teacher), so its gradient is Σ_j (∂L/∂ℓ_j)·∇ℓ_j: a training is the function from a batch
+to these weights. They are formed from the whole batch before the pass that learns, so that no loss depends on how
+sequences are packed, cut into micro-batches or dealt to ranks.
 """
 
 from __future__ import annotations
@@ -33,6 +34,12 @@ def sft(batch: TokenBatch, aggregation: Literal["token", "sequence"] = "token") 
     counts = per_sequence(batch, mask)
     sequences = max(int((counts > 0).sum()), 1)
     return Objective(-mask / (np.maximum(counts, 1)[batch.sequence_of] * sequences))
+
+
+def distillation(batch: TokenBatch) -> Objective:
+    """Mean of a student's divergences from its teacher over the trained tokens: (1/N) Σ_j m_j D_j."""
+    mask = batch.trainable().astype(np.float64)
+    return Objective(mask / max(mask.sum(), 1.0))
 
 
 @dataclass(frozen=True)
@@ -91,6 +98,39 @@ def dpo(
             "chosen_reward": float((share * rewards[0::2]).sum()),
             "rejected_reward": float((share * rewards[1::2]).sum()),
             "chosen_logprob": float(-(share * nll).sum()),
+        },
+    )
+
+
+def bradley_terry(
+    batch: TokenBatch, outputs: NDArray[np.float32], margins: NDArray[np.float64], centering: float = 0.0
+) -> Objective:
+    """Loss of a reward model on pairs (2203.02155, 2307.09288), mean over pairs.
+
+    Of scores s: −log σ(s_c − s_r − margin) + centering·(s_c + s_r)².
+
+    Args:
+        batch: sequences 2p and 2p+1 are the chosen and the rejected answer of pair p, each with one trained place.
+        outputs: [tokens], the sequence's score at that place.
+        margins: [pairs]
+    """
+    mask = batch.trainable()
+    scores = per_sequence(batch, np.where(mask, outputs, 0.0).astype(np.float64))
+    chosen, rejected = scores[0::2], scores[1::2]
+    pairs = max(len(chosen), 1)
+    gap, total = chosen - rejected - margins, chosen + rejected
+    of_sequence = np.empty(len(scores))
+    of_sequence[0::2] = (2 * centering * total - _sigmoid(-gap)) / pairs
+    of_sequence[1::2] = (2 * centering * total + _sigmoid(-gap)) / pairs
+    return Objective(
+        np.where(mask, of_sequence[batch.sequence_of], 0.0),
+        float((np.logaddexp(0, -gap) + centering * total**2).sum() / pairs),
+        {
+            "pairs": float(len(chosen)),
+            "pair_accuracy": float((chosen > rejected).sum() / pairs),
+            "margin": float((chosen - rejected).sum() / pairs),
+            "chosen_score": float(chosen.sum() / pairs),
+            "rejected_score": float(rejected.sum() / pairs),
         },
     )
 

@@ -20,9 +20,10 @@ class Reporter:
 
     def __init__(
         self, training: str, fence: int, metrics_file: Path, evaluations: Path, tensorboard: Path | None,
-        metrics: RoleMetrics,
+        metrics: RoleMetrics, metric: str,
     ) -> None:  # fmt: skip
         self._training = training
+        self._metric = metric
         self._fence = fence
         self._file = metrics_file
         self._evaluations = evaluations
@@ -65,8 +66,8 @@ class Reporter:
         """Held-out rows were measured under one version."""
         row = {
             "version": version,
-            "metric": "loss",
-            "mean": figures["loss"],
+            "metric": self._metric,
+            "mean": figures[self._metric],
             "rows": rows,
             **figures,
             "at": time.time(),

@@ -10,8 +10,9 @@ import xxhash
 from areal.data import Snapshot
 from areal.errors import ArealError
 from areal.spec.job import JobSpec
-from areal.supervised.examples import Example, sequences_of
+from areal.supervised.examples import Example, margin_of, sequences_of
 from areal.workflow.tokenizer import Tokenizer
+from numpy.typing import NDArray
 
 from areal_trainer.data.batch import NO_VERSION, TokenBatch
 
@@ -29,6 +30,7 @@ class Rows:
         self._tokenizer = tokenizer
         self._spec = spec
         self._longest = block.max_tokens
+        self._scored = spec.reward_model
         self.truncated = 0  # sequences that were cut so far
 
     def __len__(self) -> int:
@@ -42,6 +44,11 @@ class Rows:
     def fingerprint(self, row: int) -> int:
         """xxh3 of a row as it is on disk."""
         return xxhash.xxh3_64_intdigest(self._snapshot.row_json(row))
+
+    def margins(self, rows: Sequence[int]) -> NDArray[np.float64]:
+        """How much higher the chosen answer of each pair must score, [rows]."""
+        field = None if self._scored is None else self._scored.margin_field
+        return np.array([margin_of(self._snapshot.row(row), field) for row in rows], np.float64)
 
     def batch(self, rows: Sequence[int]) -> TokenBatch:
         """The sequences of some rows; a row's sequences share a group, which is its place among `rows`."""
@@ -65,7 +72,8 @@ class Rows:
             place = f"{self._snapshot.meta.source}, row {row + 1}"
             raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
         self.truncated += sum(len(example.ids) > self._longest for example in found)
-        return [example.cut(self._longest) for example in found]
+        kept = [example.cut(self._longest) for example in found]
+        return kept if self._scored is None else [example.scored() for example in kept]
 
 
 def token_batch(examples: Sequence[Example], groups: Sequence[int]) -> TokenBatch:

@@ -9,27 +9,29 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from areal.errors import DataError, ExitCode
+from areal.errors import ExitCode
 from areal.ledger.evidence import TrainedGroup
+from areal.observe.waits import WaitRegistry
 from areal.supervised.order import Order
 from areal.values.policy import PolicyId
 from areal.workflow.tokenizer import Tokenizer
 
-from areal_trainer.checkpoint.catalog import Found, examine
-from areal_trainer.checkpoint.checkpointer import Checkpointer, Position
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.saving import Position, Saving
+from areal_trainer.engine.engine import EngineOptions
+from areal_trainer.engine.group import Message, Ranks, first_works
+from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
-from areal_trainer.run import Ports
+from areal_trainer.run import LOAD_DEADLINE_S, Ports
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trainings.desk import Desk, SupervisedSettings
-from areal_trainer.trainings.kinds import kind_of
-from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.kinds import kind_of, step_of
+from areal_trainer.trainings.models import learner_of
 from areal_trainer.trainings.rows import Rows
 
 _log = logging.getLogger(__name__)
@@ -37,10 +39,14 @@ _log = logging.getLogger(__name__)
 
 def run(settings: SupervisedSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
-    ranks = Ranks()
+    ranks = Ranks(settings.spec.trainer.mesh.replicate, settings.spec.trainer.mesh.tensor)
     desk = Desk(settings, ports) if ranks.first else None
     try:
-        return _Course(settings, ranks, desk, stopping).run()
+        course = _Course(settings, ranks, desk, stopping)
+        try:
+            return course.run()
+        finally:
+            course.close()
     finally:
         if desk is not None:
             desk.close()
@@ -66,25 +72,30 @@ class _Course:
             recompute=spec.trainer.recompute,
             optimizer=options,
         )
-        self._engine = Engine(paths.start_model, numerics, ranks)
+        loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
+        self._learner = learner_of(spec, paths, numerics, ranks)
+        self._engine = self._learner.engine
+        loaded.all_here(WaitRegistry("trainer"))
         tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
         self._train = Rows(settings.dataset / "train", tokenizer, spec)
         held_out = settings.dataset / "evaluation"
         self._held_out = Rows(held_out, tokenizer, spec) if held_out.exists() else None
         self._order = Order.of(block, len(self._train), spec.seed)
         self._schedule = Schedule(block.learning_rate, block.warmup_steps, block.lr_schedule, block.min_lr_ratio)
-        self._learner = Learner(
-            self._engine, micro_batch_tokens=spec.trainer.micro_batch_tokens, pack_length=spec.trainer.pack_length
-        )
         self._kind = kind_of(spec, self._learner, settings.cache, _model_digest(paths.start_model))
         self._checkpointer = Checkpointer(paths.checkpoints, spec.checkpoint.keep, self._engine)
+        self._saving: Saving | None = None  # on rank 0: the checkpoint that nobody was told of yet
         self._timer = PhaseTimer()
+
+    def close(self) -> None:
+        """Give back the thread that writes; what runs is finished."""
+        self._checkpointer.close()
 
     def run(self) -> ExitCode:
         """The whole run."""
         desk, order = self._desk, self._order
-        told = self._ranks.tell(desk.restore(self._checkpointer) if desk is not None else None).header
-        self._fence = int(told["fence"])
+        found = self._checkpointer.newest(desk.history() if desk is not None else [])
+        self._fence = int(self._ranks.tell(desk.restore() if desk is not None else None).header["fence"])
         if desk is not None:
             self._timer.doing = desk.doing
             desk.serve(order.steps)
@@ -94,23 +105,31 @@ class _Course:
             )
             if self._held_out is not None:
                 self._kind.prepare(self._held_out, self._evaluated())
-        step = self._load(told["checkpoint"])
+        step = 0
+        if found is not None:
+            self._checkpointer.load(found)
+            _log.info("goes on from %s", found.path.name)
+            step = found.record.step
         if desk is not None:
-            desk.start(step, order)
+            desk.start(step, order, self._kind.metric)
         if step == 0 and self._settings.spec.evaluation.at_start:
             self._evaluate(0)
         saved = step
         while step < order.steps:
             if self._stopped():
                 self._save(step, saved)
+                self._saved()
                 return ExitCode.DRAINED
             self._step(step)
+            self._note_saved()
             step += 1
             if step % self._settings.spec.evaluation.interval_steps == 0 or step == order.steps:
                 self._evaluate(step)
+            self._export_step(step)
             if step % self._settings.spec.checkpoint.interval_steps == 0:
                 saved = self._save(step, saved)
         self._save(step, saved)
+        self._saved()
         self._export(step)
         return ExitCode.DONE
 
@@ -120,7 +139,9 @@ class _Course:
         rate = self._schedule.at(step, self._order.steps)
         with self._timer.phase("train"):
             batch = self._train.batch(rows)
-            aim = self._kind.objective(self._train, rows, batch)
+            columns = step_of(self._settings.spec, batch)
+            aim = self._kind.objective(self._train, rows, batch, columns)
+            columns.begin("update policy" if self._settings.spec.reward_model is None else "update reward model")
             update = self._learner.update(batch, aim.weights, rate)
         if self._desk is None:
             return
@@ -160,28 +181,39 @@ class _Course:
         message = Message({"stop": self._stopping.is_set()}, {}) if self._desk else None
         return bool(self._ranks.tell(message).header["stop"])
 
-    def _load(self, checkpoint: str | None) -> int:
-        if not checkpoint:
-            return 0
-        path = Path(checkpoint)
-        problem, record = examine(path)
-        if record is None:
-            raise DataError(f"checkpoint {path.name}: {problem}", fix="start again: an older one will be used")
-        self._checkpointer.load(Found(path, record))
-        _log.info("goes on from %s", path.name)
-        return record.step
-
     def _save(self, step: int, saved: int) -> int:
-        """Write a checkpoint unless the newest one is of this step."""
+        """Begin a checkpoint unless the newest one is of this step. The one before is on disk when this returns."""
         if step == saved:
             return saved
         position = Position(step, self._order.span(step).start, 0, self._fence)
-        desk, began = self._desk, time.monotonic()
+        desk = self._desk
         with self._timer.phase("checkpoint"):
-            path = self._checkpointer.save(position, desk.still_mine if desk is not None else lambda: None)
-        if desk is not None:
-            desk.saved(step, path, time.monotonic() - began)
+            saving = self._checkpointer.save(position, desk.still_mine if desk is not None else lambda: None)
+        self._note_saved()
+        self._saving = saving
         return step
+
+    def _note_saved(self) -> None:
+        """Rank 0 tells of a checkpoint once it is on disk. Raises what went wrong with writing it."""
+        if self._desk is not None and self._saving is not None and (saved := self._saving.done()) is not None:
+            self._desk.saved(saved)
+            self._saving = None
+
+    def _saved(self) -> None:
+        """Wait until the checkpoint under way is on disk."""
+        with self._timer.phase("checkpoint"):
+            self._checkpointer.wait()
+        self._note_saved()
+
+    def _export_step(self, step: int) -> None:
+        """The model of a step as a Hugging Face directory, where the job asks for it."""
+        wanted = Message({"due": self._desk.export_due(step)}, {}) if self._desk is not None else None
+        if self._settings.spec.export is None or not self._ranks.tell(wanted).header["due"]:
+            return
+        with self._timer.phase("checkpoint"):
+            tensors = [pair for pair in self._engine.export() if self._desk is not None]
+            policy, desk = PolicyId(step, self._fence), self._desk
+            first_works(self._ranks, partial(desk.export_step, policy, tensors) if desk is not None else None)
 
     def _export(self, step: int) -> None:
         """The final model as a Hugging Face directory."""

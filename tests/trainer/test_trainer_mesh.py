@@ -1,0 +1,105 @@
+"""Meshes of ranks: every world and mesh gives one rank's losses, gradient norms and tensors, and resumes another's.
+
+`--all-meshes` trains every family on every mesh.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import mesh_ranks
+from support.mesh_ranks import SAVED, Case
+from support.trainer_parts import VOCABULARY
+from transformers import AutoConfig, AutoModelForCausalLM
+
+pytestmark = [pytest.mark.component, pytest.mark.timeout(600)]
+
+SIZES = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "num_hidden_layers": 2, "head_dim": 16, "max_position_embeddings": 256, "pad_token_id": 0,
+}  # fmt: skip
+MODELS = [f"{family}-{kind}" for family in ("qwen2", "qwen3", "llama") for kind in ("tied", "untied")]
+MESHES = [
+    {"world": 2}, {"world": 2, "replicas": 2}, {"world": 4}, {"world": 4, "replicas": 2},
+    {"world": 4, "replicas": 2, "reduce_always": True}, {"world": 4, "replicas": 4},
+    {"world": 2, "tensor": 2}, {"world": 4, "tensor": 2, "recompute": "full"}, {"world": 4, "tensor": 2, "replicas": 2},
+]  # fmt: skip
+FEW = {"qwen2-tied": [3], "qwen2-untied": [6], "qwen3-untied": [4, 7], "llama-tied": [0], "llama-untied": [8]}
+MOVES = [{"world": 2, "tensor": 2}, {"world": 1}]  # from the last mesh of four ranks
+
+
+def saved(path: Path) -> Path:
+    """A tiny model of the family and the kind that the directory's name says."""
+    family, kind = path.name.split("-")
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(family, **SIZES, tie_word_embeddings=kind == "tied")
+    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def trained(request, tmp_path_factory):
+    """By model: the case of one rank and the others, each with its line and its tensors."""
+    home = tmp_path_factory.mktemp("mesh")
+    chosen = {model: range(len(MESHES)) for model in MODELS} if request.config.getoption("--all-meshes") else FEW
+    cases = []
+    for model, meshes in chosen.items():
+        path = str(saved(home / model))
+        cases += [Case(path, 1), *(Case(path, **MESHES[place]) for place in meshes)]
+        four = [case for case in cases if case.model == path and case.world == 4]
+        cases += [Case(path, **move, resumes=str(home / four[-1].name)) for move in MOVES[: 2 * len(four)]]
+    student, teacher = (str(home / name) for name in ("qwen2-untied", "llama-tied"))
+    cases += [Case(student, teacher=teacher, **mesh) for mesh in ({"world": 1}, MESHES[0], MESHES[8])]
+    path = os.pathsep.join([str(Path(mesh_ranks.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "support.mesh_ranks", str(home), json.dumps([asdict(case) for case in cases])],
+        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=580, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    by_model: dict[str, list] = {model: [] for model in [*chosen, "taught"]}
+    for line in map(json.loads, done.stdout.splitlines()):
+        assert not any(line["codes"]), (line["name"], line["errors"], done.stderr[-4000:])
+        files = sorted((home / line["name"]).glob("*.safetensors"))
+        tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
+        by_model["taught" if line["teacher"] else Path(line["model"]).name].append((line, tensors))
+    return by_model
+
+
+def test_every_mesh_has_one_ranks_losses_gradient_norms_and_logprobs(trained):
+    for alone, *others in trained.values():
+        expected = np.array(alone[0]["ranks"][0]["steps"])
+        assert np.abs(expected[:, 1]).min() > 1e-3
+        for line, _ in others:
+            for rank in line["ranks"]:
+                steps = np.array(rank["steps"])
+                begins = SAVED if line["resumes"] else 0
+                np.testing.assert_allclose(steps, expected[begins:], rtol=1e-6, atol=1e-6, err_msg=line["name"])
+
+
+def test_every_mesh_publishes_one_ranks_tensors_each_once(trained):
+    for (alone, expected), *others in trained.values():
+        names = sorted(expected)
+        assert alone["ranks"][0]["tensors"] == names
+        for line, tensors in others:
+            assert sorted(name for rank in line["ranks"] for name in rank["tensors"]) == names, line["name"]
+            for name in names:
+                torch.testing.assert_close(tensors[name], expected[name], rtol=0, atol=1e-6, msg=line["name"])
+
+
+def test_checkpoints_move_from_four_ranks_to_two_and_to_one(trained):
+    for (alone, _), *others in trained.values():
+        for line, _ in (case for case in others if case[0]["resumes"]):
+            assert line["world"] < 4
+            for rank in line["ranks"]:
+                ((_, norm, _),) = rank["steps"]  # moments that were lost or mixed up change the tensors, not this
+                assert norm == pytest.approx(alone["ranks"][0]["steps"][SAVED][1], rel=1e-6)
