@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,18 +146,21 @@ def test_a_pause_that_aborts_returns_what_was_made(engine):
     engine.post("/continue_generation")
 
 
-def test_a_batch_streams_each_item_with_its_index(engine, models):
+def test_a_batch_streams_what_is_new_of_each_item_with_its_index(engine, models):
     prompts = [PROMPT, [8, 9], [30, 31, 32]]
     sampling = [{"max_new_tokens": count, "temperature": 1.0, "ignore_eos": True} for count in (9, 3, 6)]
-    events = engine.events(prompts, sampling, rid=["s0", "s1", "s2"])
+    events = engine.events(prompts, sampling, rid=["s0", "s1", "s2"], incremental_streaming_output=True)
     for index, prompt in enumerate(prompts):
         own = [event for event in events if event["index"] == index]
         assert own[0]["meta_info"]["id"] == f"s{index}"
-        for before, after in itertools.pairwise(own):
-            assert after["output_ids"][: len(before["output_ids"])] == before["output_ids"]
+        made, scores = [], []
+        for event in own:
+            made += event["output_ids"]
+            scores += logprobs(event)
+            assert event["meta_info"]["completion_tokens"] == len(made) == len(scores)
         last = own[-1]
         assert last["meta_info"]["finish_reason"] == {"type": "length", "length": sampling[index]["max_new_tokens"]}
-        assert worst(logprobs(last), hf_logprobs(models[0], prompt, last["output_ids"])) < 1e-5
+        assert worst(scores, hf_logprobs(models[0], prompt, made)) < 1e-5
         assert last["meta_info"]["weight_versions"] == [
             {"version": "0.f1", "start": 0, "end": sampling[index]["max_new_tokens"]}
         ]
@@ -166,9 +168,9 @@ def test_a_batch_streams_each_item_with_its_index(engine, models):
 
 def test_a_stream_interval_bundles_tokens(engine):
     sampling = {"max_new_tokens": 20, "temperature": 1.0, "ignore_eos": True, "stream_interval": 8}
-    events = engine.events(PROMPT, sampling)
+    events = engine.events(PROMPT, sampling, incremental_streaming_output=True)
     assert len(events) <= 4
-    assert len(events[-1]["output_ids"]) == 20
+    assert sum(len(event["output_ids"]) for event in events) == 20
 
 
 def test_a_request_that_arrives_during_a_pause_is_served_afterwards(engine):

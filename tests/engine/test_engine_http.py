@@ -58,6 +58,18 @@ pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.mark.component
+def test_a_stream_tells_everything_again_unless_increments_are_asked_for(engine):
+    sampling = {"max_new_tokens": 12, "temperature": 0.0, "ignore_eos": True, "stream_interval": 4}
+    again = engine.events(PROMPT, sampling)
+    parts = engine.events(PROMPT, sampling, incremental_streaming_output=True)
+    made = again[-1]["output_ids"]
+    assert len(made) == 12
+    assert all(event["output_ids"] == made[: len(event["output_ids"])] for event in again)
+    assert [token for part in parts for token in part["output_ids"]] == made
+    assert "".join(part["text"] for part in parts) == again[-1]["text"]
+
+
+@pytest.mark.component
 def test_an_id_outside_the_vocabulary_is_refused_and_the_server_lives(engine):
     answer = engine.post("/generate", input_ids=[3, VOCAB], sampling_params={"max_new_tokens": 4})
     assert answer.status_code == 400
@@ -127,7 +139,10 @@ def test_calls_without_the_right_key_are_refused(engine):
 def test_it_does_not_pass_itself_off_as_sglang(engine):
     info = engine.http.get("/server_info").json()
     assert info["frontend"] == "embedded"
-    names = {line.split("{")[0] for line in engine.http.get("/metrics").text.splitlines() if line[0] != "#"}
+    told = engine.http.get("/metrics").text
+    assert 'model_name="model"' in told
+    assert str(engine.model) not in told, "whoever may scrape learns no path of the machine"
+    names = {line.split("{")[0] for line in told.splitlines() if line[0] != "#"}
     assert {"sglang:num_running_reqs", "sglang:generation_tokens_total", "sglang:token_usage"} <= names
 
 

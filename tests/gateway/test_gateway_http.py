@@ -3,85 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from areal.errors import InfraError
-from areal.gateway.core import Access, Gateway
-from areal.gateway.http import GatewayServer
 from areal.gateway.session import Limits
-from areal.gateway.templates.template import Template
-from areal.workflow.generation import GenerationResult, Ids, Sampling, TokenSpan, as_ids
+from areal.workflow.generation import Sampling
 from areal.workflow.tokenizer import Tokenizer
-from support.chat_tokenizer import write_chat_tokenizer
+from support.gateway_scene import ASK, Body, Scene
 
 pytestmark = pytest.mark.component
-
-Body = dict[str, Any]
-ASK: Body = {"model": "any", "messages": [{"role": "user", "content": "q"}]}
-
-
-class Engine:
-    """Answers with "the" and an end, when it is let."""
-
-    sampling = Sampling(max_new_tokens=16)
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.asked: list[tuple[Ids, Sampling, int]] = []
-        self.let = asyncio.Event()
-        self.let.set()
-        self.fault: InfraError | None = None
-        self.ids = as_ids([*tokenizer.encode("the", special=False), next(iter(tokenizer.eos_ids))])
-
-    async def generate(self, turn: int, ids: Ids, sampling: Sampling, draw: int) -> GenerationResult:
-        self.asked.append((ids, sampling, draw))
-        await self.let.wait()
-        if self.fault is not None:
-            raise self.fault
-        logprobs = np.full(len(self.ids), -0.25, "<f4")
-        return GenerationResult(self.ids, logprobs, (TokenSpan(0, len(self.ids), "3.f1", "server"),))
-
-    async def until_asked(self, times: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.asked) < times:  # noqa: ASYNC110
-                await asyncio.sleep(0.002)  # a list has no event
-
-
-class Scene:
-    """One gateway with one session."""
-
-    def __init__(self, server: GatewayServer, engine: Engine, access: Access) -> None:
-        self.server, self.engine, self.access = server, engine, access
-        self.client = httpx.AsyncClient(timeout=20)
-
-    async def ask(self, body: Body | None = None, *, retry: int = 0, **how: Any) -> httpx.Response:
-        url = how.pop("url", f"{self.access.base_url}/chat/completions")
-        headers = {"authorization": f"Bearer {how.pop('key', self.access.api_key)}"}
-        if retry:
-            headers["x-stainless-retry-count"] = str(retry)
-        return await self.client.post(url, json=body or ASK, headers=headers, **how)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    return Tokenizer.from_dir(write_chat_tokenizer(tmp_path_factory.mktemp("tokenizer")))
-
-
-@pytest.fixture
-async def scene(tokenizer: Tokenizer) -> AsyncIterator[Scene]:
-    server = GatewayServer(Gateway(Template(tokenizer), secret=b"s", clock=time.monotonic), tokenizer)
-    await server.start()
-    engine = Engine(tokenizer)
-    access = server.open("3.1", engine, Limits(16, 4096, 32), lives_s=600)
-    made = Scene(server, engine, access)
-    yield made
-    engine.let.set()
-    await made.client.aclose()
-    await server.stop()
 
 
 async def test_an_answer_has_openais_shape_and_the_sampled_ids(scene: Scene, tokenizer: Tokenizer) -> None:
@@ -116,9 +48,12 @@ async def test_t12_sampling_is_the_jobs_and_an_override_is_shown(scene: Scene) -
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
-        ({"n": 2}, "n"),
-        ({"stream": True}, "stream"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"n": 0}, "n"),
+        ({"stream": "yes"}, "stream"),
+        ({"tools": [{"type": "function"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ({"beam_width": 2}, "beam_width"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop": [""]}, "stop"),
@@ -177,6 +112,24 @@ async def test_a_key_opens_its_own_session_until_that_ends(scene: Scene) -> None
     assert (late.status_code, late.headers["x-should-retry"]) == (410, "false")
     assert "revoked" in late.json()["error"]["message"]
     assert (await scene.ask(url=f"{other.base_url}/chat/completions", key=other.api_key)).status_code == 200
+
+
+async def test_an_agent_posts_its_reward_and_ends_its_session(scene: Scene) -> None:
+    async def post(name: str, **body: Any) -> tuple[int, Any]:
+        answered = await scene.ask(body or {"x": 1}, url=f"{scene.access.base_url}/rl/{name}")
+        return answered.status_code, answered.json()
+
+    root = scene.access.base_url.removesuffix("/v1")
+    assert (await scene.ask({"reward": 0}, url=f"{root}/rl/set_reward")).status_code == 200, "also without the /v1"
+    first, newest = [(await scene.ask({**ASK, "seed": seed})).json()["id"] for seed in (1, 2)]
+    assert (await post("set_reward", reward="much"))[1]["error"]["param"] == "reward"
+    assert (await post("set_reward", reward=1, interaction_id=first))[1]["error"]["param"] == "interaction_id"
+    assert (await post("set_reward", reward=0.5, interaction_id=newest))[0] == 200
+    assert (await post("end_session"))[1]["interaction_count"] == 2
+    assert [(await post(name, reward=1))[0] for name in ("set_reward", "end_session")] == [410, 410]
+    assert (await scene.ask()).status_code == 410
+    finished = scene.server.close("3.1", "it is over")
+    assert (len(finished.nodes), finished.reward) == (2, 0.5)
 
 
 async def test_a_call_under_way_ends_with_its_session(scene: Scene) -> None:

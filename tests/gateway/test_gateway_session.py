@@ -10,17 +10,10 @@ from areal.gateway.session import Call, Limits, Question, Session
 from areal.gateway.templates.template import Template
 from areal.workflow.branches import branches_of
 from areal.workflow.generation import GenerationResult, TokenSpan, as_ids
-from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.chat_tokenizer import write_chat_tokenizer
 
 LIMITS = Limits(max_new_tokens=8, max_sample_tokens=4096, max_calls=64)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory):
-    return Tokenizer.from_dir(write_chat_tokenizer(tmp_path_factory.mktemp("tokenizer")))
 
 
 @pytest.fixture(scope="module")

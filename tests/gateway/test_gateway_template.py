@@ -13,7 +13,10 @@ from support.chat_tokenizer import ADDED, CHATML, CONTROL, FORGETFUL, LLAMA, REW
 
 ROLES = st.sampled_from(["user", "system"])
 HOSTILE = st.lists(
-    st.one_of(st.sampled_from([*CONTROL, *ADDED, "<|im_", "end|>", "<", "|>"]), st.text("ab1 \n<|>the", max_size=4)),
+    st.one_of(
+        st.sampled_from([*CONTROL, *ADDED, "<|im_", "end|>", "<", "|>"]),
+        st.text("ab1 \n<|>the\ue000\ue001", max_size=4),
+    ),
     max_size=6,
 ).map("".join)
 

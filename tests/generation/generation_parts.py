@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from areal.generation.agent import Agent, AgentSettings
+from areal.generation.engine_command import AdapterRoom
 from areal.net.channel import connect
 from areal.spec.serving import EmbeddedEngine, SglangEngine
 from areal.v1 import generation_pb2 as wire
@@ -91,12 +92,12 @@ class RawClient:
     def send(self, call: wire.GenerateCall) -> None:
         self._outgoing.put_nowait(call)
 
-    async def ended(self, *request_ids: str, deadline_s: float = 40.0) -> list[Answer]:
+    async def ended(self, *request_ids: str, deadline_s: float = 90.0) -> list[Answer]:
         """Wait for the ends of these requests."""
         await self.until(lambda: all(self.answers[one].end is not None for one in request_ids), deadline_s)
         return [self.answers[one] for one in request_ids]
 
-    async def until(self, condition, deadline_s: float = 40.0) -> None:
+    async def until(self, condition, deadline_s: float = 90.0) -> None:
         async with self._changed:
             await asyncio.wait_for(self._changed.wait_for(condition), deadline_s)
 
@@ -188,34 +189,57 @@ class World:
 
 
 @asynccontextmanager
-async def running_world(
-    models: list[Path], volume: Path, engine: EmbeddedEngine | SglangEngine | None = None
-) -> AsyncIterator[World]:
-    """A controller, and an agent with its engine; both are stopped at the end."""
-    controller = FakeController(TOKEN)
+async def running_agent(
+    controller: FakeController,
+    models: list[Path],
+    volume: Path,
+    engine: EmbeddedEngine | SglangEngine | None = None,
+    adapters: AdapterRoom | None = None,
+    server_id: str = SERVER,
+) -> AsyncIterator[Agent]:
+    """An agent with its engine; both are stopped at the end."""
     agent = Agent(
         AgentSettings(
-            server_id=SERVER,
+            server_id=server_id,
             job="test",
             run=str(volume),
             token=TOKEN,
             incarnation="one",
-            controller=await controller.start(),
+            controller=controller.address,
             model_path=models[0],
             tokenizer_path=models[0],
             engine=engine or EmbeddedEngine(max_running_requests=64),
             engine_port=free_port(),
             stream_interval=4,
+            adapters=adapters,
         )
     )
     await agent.start()
     stop = asyncio.Event()
     running = asyncio.create_task(agent.run(stop))
-    client = RawClient(agent.address)
     try:
-        yield World(agent, controller, client, models, volume, count(1))
+        yield agent
     finally:
-        await client.close()
         stop.set()
         await asyncio.wait_for(running, 30)
+
+
+@asynccontextmanager
+async def running_world(
+    models: list[Path],
+    volume: Path,
+    engine: EmbeddedEngine | SglangEngine | None = None,
+    adapters: AdapterRoom | None = None,
+) -> AsyncIterator[World]:
+    """A controller, and an agent with its engine; all are stopped at the end."""
+    controller = FakeController(TOKEN)
+    await controller.start()
+    try:
+        async with running_agent(controller, models, volume, engine, adapters) as agent:
+            client = RawClient(agent.address)
+            try:
+                yield World(agent, controller, client, models, volume, count(1))
+            finally:
+                await client.close()
+    finally:
         await controller.stop()

@@ -111,7 +111,7 @@ class SlowEngine:
     async def checksums(self) -> None:
         return None
 
-    async def score(self, token_ids: Sequence[int], key: str) -> list[float]:
+    async def score(self, token_ids: Sequence[int], key: str, adapter: str | None = None) -> list[float]:
         return [-1.0] * (len(token_ids) - 1)
 
 

@@ -1,10 +1,12 @@
-"""From cumulative answers to deltas: each token once, under the policy that made it, and never before its proof."""
+"""From answers to deltas: each token once, under the policy that made it, and never before its proof."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pytest
+from areal.errors import InfraError
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, Wanted
 from areal.generation.requests import ClientStream, Live, Requests
@@ -66,38 +68,59 @@ class Table:
         return answer
 
 
-def answer(made: int, spans: list[tuple[str, int, int]] | None, finish=None, version: str = "0.f1"):
+def answer(made: int, spans: list[tuple[str, int, int]] | None, finish=None, version: str = "0.f1", since: int = 0):
+    """Of an engine that tells all tokens again, or those from `since` on."""
     meta = {
         "id": "0.r",
         "weight_version": version,
         "finish_reason": finish,
-        "output_token_logprobs": [[-0.5 * token, token, None] for token in range(made)],
+        "completion_tokens": made,
+        "output_token_logprobs": [[-0.5 * token, token, None] for token in range(since, made)],
     }
     if spans is not None:
         meta["weight_versions"] = [{"version": name, "start": start, "end": end} for name, start, end in spans]
-    return {"output_ids": list(range(made)), "meta_info": meta}
+    return {"output_ids": list(range(since, made)), "meta_info": meta}
 
 
 LENGTH = {"type": "length", "length": 9}
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 40))
-async def test_deltas_add_up_to_the_answer_however_it_was_cut(cuts, split):
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=8), st.integers(0, 40), st.booleans())
+async def test_deltas_add_up_to_the_answer_however_it_was_cut(cuts, split, increments):
     table = Table()
     await table.hold("0.f1")
     table.start()
     await table.hold("1.f1")
     total = max(cuts)
     split = min(split, total)
+    told = 0
     for made in sorted(cuts):
-        table.requests.receive(answer(made, [("0.f1", 0, min(split, made)), ("1.f1", min(split, made), made)]))
-    table.requests.receive(answer(total, [("0.f1", 0, split), ("1.f1", split, total)], LENGTH))
+        spans = [("0.f1", 0, min(split, made)), ("1.f1", min(split, made), made)]
+        table.requests.receive(answer(made, spans, since=told))
+        told = made if increments else 0
+    table.requests.receive(answer(total, [("0.f1", 0, split), ("1.f1", split, total)], LENGTH, since=told))
     heard = await table.heard()
     assert heard.ids == list(range(total))
     assert np.allclose(heard.logprobs, [-0.5 * token for token in range(total)])
     assert heard.spans == [span for span in [("0.f1", 0, split), ("1.f1", split, total)] if span[2] > span[1]]
     assert heard.reason == "LENGTH"
     assert table.requests.tokens_total == total
+
+
+async def test_ids_that_the_end_repeats_are_not_taken_again_and_a_gap_is_no_answer():
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    table.requests.receive(answer(4, [("0.f1", 0, 4)], since=0))
+    with pytest.raises(InfraError, match="told 4 tokens, then those from 5 on"):
+        table.requests.receive(answer(7, [("0.f1", 0, 7)], since=5))
+    ended = answer(6, [("0.f1", 0, 6)], {"type": "abort", "message": "Abort in waiting queue"}, since=4)
+    ended["output_ids"] += ended["output_ids"][-1:]  # as SGLang joins events that wait
+    ended["meta_info"]["output_token_logprobs"] += answer(6, [])["meta_info"]["output_token_logprobs"]
+    table.requests.receive(ended)
+    heard = await table.heard()
+    assert heard.ids == [0, 1, 2, 3, 4, 5]
+    assert np.allclose(heard.logprobs, [-0.5 * token for token in range(6)])
 
 
 async def test_tokens_of_an_unproven_policy_wait_and_follow_its_proof():

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from areal.errors import DataError
-from areal.workflow import GenerationResult, MultiTurnWorkflow, RLVRWorkflow, Sampling, TokenSpan
+from areal.workflow import MultiTurnWorkflow, RLVRWorkflow
 from areal.workflow.prompt import prompt_of
 from areal.workflow.seeds import sample_seed
 from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from support.char_tokenizer import TEMPLATE, write_tokenizer
-
-
-class Listed:
-    """Answers with the next text of a list; scores 1 for `good`."""
-
-    sampling = Sampling()
-
-    def __init__(self, tokenizer, answers, good):
-        self.tokenizer = tokenizer
-        self.inputs = []
-        self._answers = iter(answers)
-        self._good = good
-
-    def prompt(self, row):
-        return prompt_of(row, self.tokenizer)
-
-    async def agenerate(self, request):
-        self.inputs.append(list(request.input_ids))
-        text, finish = next(self._answers)
-        ids = [*self.tokenizer.encode(text).tolist(), *([1] if finish == "stop" else [])] if text else []
-        span = (TokenSpan(0, len(ids), f"{len(self.inputs)}.f1", "s"),) if ids else ()
-        reason = "stop" if finish == "stop string" else finish
-        return GenerationResult(np.array(ids, "<i4"), np.full(len(ids), -1.0, "<f4"), span, reason)
-
-    async def score(self, *, prompt, completion, prompt_ids, completion_ids, row):
-        return float(completion == self._good)
+from support.listed_engine import Listed
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ import torch
 from tokenizers import Tokenizer
 
 from areal.engine import held
+from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
 from areal.engine.commands import Abort, Add, Answer, Continue, Flush, Load, Pause, PauseMode, SetVersion, Stop
 from areal.engine.model import Model
@@ -26,6 +27,7 @@ from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.stats import Stats
 from areal.engine.weights import DTYPES, Weights, load_weights
 from areal.errors import DataError
+from areal.weights.adapter import ADAPTER_CONFIG
 
 CACHE_BYTES = 2 << 30  # unless told otherwise; never by free memory, which depends on what else runs
 
@@ -101,6 +103,7 @@ class EmbeddedEngine:
         self.update_open = False  # between begin_ and end_weight_update
         self.draining = False
         weights = load_weights(options.model_path, self.config, dtype)
+        self._base: Weights | None = weights  # what adapters are for: the model that the engine started with
         self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
         self._scheduler = DecodeScheduler(
             Model(self.config, dtype, self.context),
@@ -196,6 +199,11 @@ class EmbeddedEngine:
             return await _answer(command.done)
 
     def _read(self, path: Path) -> Weights:
+        if (path / ADAPTER_CONFIG).is_file():
+            if self._base is None:
+                self._base = load_weights(self.options.model_path, self.config, self._dtype)
+            return with_adapter(self._base, path, self.config)
+        self._base = None  # or a copy of weights that nobody uses would stay in memory
         if (path / "config.json").is_file():
             config = replace(ModelConfig.from_dir(path), eos_token_ids=self.config.eos_token_ids)
             if config != self.config:

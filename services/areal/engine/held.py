@@ -1,8 +1,8 @@
 """Checksums of the weights in use, under their Hugging Face names: what an engine really holds.
 
 Taken from the fused tensors that the forward pass reads, not from a file and not when they were loaded, so that a load
-that did nothing, or did something else, shows. Fusing is undone; a tensor is hashed in the dtype of its file, and left
-out when that is finer than the engine's, because then its bytes can't be had back.
+that did nothing, or did something else, shows. Fusing is undone; a tensor is hashed in the dtype of its file, where
+that is not finer than the engine's.
 """
 
 from __future__ import annotations
@@ -13,16 +13,22 @@ import torch
 import xxhash
 from torch import Tensor
 
+from areal.engine.adapter import Adapter
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import Layer, Weights
+from areal.weights.adapter import tensor_name
 
 
 def checksums(weights: Weights, config: ModelConfig) -> dict[str, str]:
-    """xxh3-128 of each tensor's bytes, by name: of equal weights the same as in a published version's manifest."""
+    """xxh3-128 of each tensor's bytes, by name: of equal weights the same as in a published version's manifest.
+
+    Empty text where the file's numbers are finer than the engine's.
+    """
     found: dict[str, str] = {}
     for name, tensor in _tensors(weights, config):
         dtype = weights.file_dtypes.get(name, tensor.dtype)
         if torch.finfo(dtype).eps < torch.finfo(tensor.dtype).eps:
+            found[name] = ""  # its bytes can't be had back
             continue
         raw = tensor.to(dtype).contiguous().flatten().view(torch.uint8)
         found[name] = xxhash.xxh3_128_hexdigest(raw.numpy().data)
@@ -37,6 +43,9 @@ def _tensors(weights: Weights, config: ModelConfig) -> Iterator[tuple[str, Tenso
     for index, layer in enumerate(weights.layers):
         for name, tensor in _layer(layer, config):
             yield f"model.layers.{index}.{name}", tensor
+        for fused in (layer.adapter.qkv, layer.adapter.out, layer.adapter.gate_up, layer.adapter.down):
+            if fused is not None:
+                yield from _adapter(fused, f"model.layers.{index}.", config.head_dim)
 
 
 def _layer(layer: Layer, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
@@ -59,6 +68,13 @@ def _layer(layer: Layer, config: ModelConfig) -> Iterator[tuple[str, Tensor]]:
     yield "mlp.gate_proj.weight", gate
     yield "mlp.up_proj.weight", up
     yield "mlp.down_proj.weight", layer.down
+
+
+def _adapter(fused: Adapter, prefix: str, head_dim: int) -> Iterator[tuple[str, Tensor]]:
+    for block in fused.blocks:
+        b = fused.b[block.rows, block.ranks]
+        yield tensor_name(prefix + block.module, "A"), fused.a[block.ranks]
+        yield tensor_name(prefix + block.module, "B"), _halves(b, head_dim) if block.rotary else b
 
 
 def _halves(rows: Tensor, head_dim: int) -> Tensor:

@@ -52,15 +52,21 @@ def answer(content: Any, status: int = 200) -> Response:
 
 
 async def _events(engine: EmbeddedEngine, subscription: Subscription, batch: bool) -> AsyncIterator[bytes]:
-    """Server-sent events, cumulative; items of a batch carry their index."""
+    """Server-sent events: each has all tokens so far, or where asked for those that none before had; the text of those
+    comes with the last. Items of a batch carry their index.
+    """
     index = {request.rid: number for number, request in enumerate(subscription.requests)}
+    told = dict.fromkeys(index, 0)
     try:
         while outputs := await subscription.next():
             chunks = []
             for output in outputs:
-                reply = generate_reply(output, subscription.received_s)
+                rid = output.request.rid
+                reply = generate_reply(output, subscription.received_s, told[rid])
+                if output.request.increments:
+                    told[rid] = len(output.output_ids)
                 if batch:
-                    reply["index"] = index[output.request.rid]
+                    reply["index"] = index[rid]
                 chunks.append(b"data: " + orjson.dumps(reply) + b"\n\n")
             yield b"".join(chunks)
         yield b"data: [DONE]\n\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -112,7 +113,7 @@ class _EngineCollector(Collector):
             "sglang:num_retracted_reqs": ("Requests put back by a pause", stats.retracted),
         }
         labels = ["model_name", "engine_type"]
-        values = [str(engine.options.model_path), "embedded"]
+        values = [Path(engine.options.model_path).name, "embedded"]  # open to all: no path of the machine
         for name, (text, value) in gauges.items():
             gauge = GaugeMetricFamily(name, text, labels=labels)
             gauge.add_metric(values, value)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from areal.engine.adapter import add
 from areal.engine.cache import KVCache
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import Layer, Weights
@@ -96,7 +97,8 @@ class Model:
         config = self.config
         heads, kv_heads, dim = config.heads, config.kv_heads, config.head_dim
         normed = F.rms_norm(x, (config.hidden,), layer.input_norm, config.rms_eps)
-        fused = F.linear(normed, layer.qkv, layer.qkv_bias).view(-1, heads + 2 * kv_heads, dim)
+        fused = add(layer.adapter.qkv, F.linear(normed, layer.qkv, layer.qkv_bias), normed)
+        fused = fused.view(-1, heads + 2 * kv_heads, dim)
         rotated, values = fused[:, : heads + kv_heads], fused[:, heads + kv_heads :]
         if layer.qk_norm is not None:
             rotated = F.rms_norm(rotated, (dim,), None, config.rms_eps).mul_(layer.qk_norm)
@@ -109,9 +111,11 @@ def _after_attention(layer: Layer, x: Tensor, attended: Tensor, eps: float) -> T
     """Output projection, residuals and the gated MLP."""
     if layer.out_bias is not None:
         x = x + layer.out_bias
-    x = torch.addmm(x, attended, layer.out.t())
-    gate, up = F.linear(F.rms_norm(x, (x.shape[-1],), layer.post_norm, eps), layer.gate_up).chunk(2, -1)
-    return torch.addmm(x, F.silu(gate).mul_(up), layer.down.t())
+    x = add(layer.adapter.out, torch.addmm(x, attended, layer.out.t()), attended)
+    normed = F.rms_norm(x, (x.shape[-1],), layer.post_norm, eps)
+    gate, up = add(layer.adapter.gate_up, F.linear(normed, layer.gate_up), normed).chunk(2, -1)
+    inner = F.silu(gate).mul_(up)
+    return add(layer.adapter.down, torch.addmm(x, inner, layer.down.t()), inner)
 
 
 def _rotary_table(config: ModelConfig, context: int) -> Tensor:

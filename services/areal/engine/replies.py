@@ -8,9 +8,10 @@ from typing import Any
 from areal.engine.request import Output
 
 
-def generate_reply(output: Output, received_s: float) -> dict[str, Any]:
-    """One result object; cumulative while the request runs. `received_s` is the wall clock at arrival."""
+def generate_reply(output: Output, received_s: float, told: int = 0) -> dict[str, Any]:
+    """One result object: all that there is, without the first `told` tokens. `received_s` is the clock at arrival."""
     request = output.request
+    ids = output.output_ids[told:]
     prompt = len(request.input_ids)
     now = time.time()
     meta: dict[str, Any] = {
@@ -27,10 +28,10 @@ def generate_reply(output: Output, received_s: float) -> dict[str, Any]:
     if request.return_logprob:
         meta["input_token_logprobs"] = _prompt_logprobs(output)
         meta["output_token_logprobs"] = [
-            [logprob, token, None] for logprob, token in zip(output.logprobs, output.output_ids, strict=True)
+            [logprob, token, None] for logprob, token in zip(output.logprobs[told:], ids, strict=True)
         ]
         meta["output_token_logprobs_length"] = len(output.output_ids)
-    return {"text": output.text, "output_ids": output.output_ids, "meta_info": meta}
+    return {"text": output.text, "output_ids": ids, "meta_info": meta}
 
 
 def _prompt_logprobs(output: Output) -> list[list[Any]]:

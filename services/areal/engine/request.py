@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+INCREMENTS = "incremental_streaming_output"  # of a call; stock SGLang has the flag of this name for all its calls
+
 # Options of SGLang that the engine accepts at these values only: at others they would silently change the distribution.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "n": (None, 1),
@@ -77,6 +79,7 @@ class GenerateRequest:
     return_logprob: bool = False
     logprob_start_len: int = -1  # from this token on, log-probabilities of the prompt are wanted too
     stream: bool = False
+    increments: bool = False  # a streamed event has only what the ones before had not
 
 
 @dataclass(slots=True)
@@ -111,7 +114,7 @@ def parse_generate(body: Any, limits: Limits) -> tuple[list[GenerateRequest], bo
     sampling = _each(body.get("sampling_params"), count, batch, "sampling_params")
     wants = _each(body.get("return_logprob"), count, batch, "return_logprob")
     starts = _each(body.get("logprob_start_len"), count, batch, "logprob_start_len")
-    stream = bool(body.get("stream", False))
+    stream, increments = bool(body.get("stream", False)), bool(body.get(INCREMENTS, False))
     interval = body.get("stream_interval") or limits.stream_interval
     parsed: dict[int, SamplingParams] = {}  # a batch usually shares one object, or few
     requests = []
@@ -128,7 +131,7 @@ def parse_generate(body: Any, limits: Limits) -> tuple[list[GenerateRequest], bo
         rid = rids[index] or secrets.token_hex(16)
         if not isinstance(rid, str):
             raise BadRequest("rid must be a string")
-        requests.append(GenerateRequest(rid, ids, params, bool(wants[index]), start, stream))
+        requests.append(GenerateRequest(rid, ids, params, bool(wants[index]), start, stream, increments))
     return requests, batch
 
 

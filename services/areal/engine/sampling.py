@@ -2,8 +2,8 @@
 
 The number is a hash of (seed, absolute position of the token) and of nothing else, so a sample does not depend on which
 other requests share its batch, and a request that is interrupted and submitted again elsewhere, with its tokens so far,
-continues as if nothing had happened. Probabilities are float32, their sums float64: in float32 they would be off
-by more than the probability of a rare token in a large vocabulary.
+continues as if nothing had happened. Weights are float32, their long sums float64: in float32 these would be off by
+more than the probability of a rare token in a large vocabulary.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _BLOCK = 512  # tokens of a partial sum: about the root of a large vocabulary
+_NUMBERS = 1 << 18  # weights that are computed at once: a mebibyte
 _CANDIDATES = 1024  # most likely tokens put in order first: nearly always more than top-p keeps
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -35,6 +36,11 @@ class Choice:
     top_p: NDArray[np.float32]
     min_p: NDArray[np.float32]
 
+    def of(self, rows: slice) -> Choice:
+        """How these rows choose."""
+        seeds, positions, temperatures = self.seeds[rows], self.positions[rows], self.temperatures[rows]
+        return Choice(seeds, positions, temperatures, self.top_k[rows], self.top_p[rows], self.min_p[rows])
+
 
 def uniforms(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
     """Numbers in [0, 1) with 53 random bits: SplitMix64 of the seed, advanced to the position and mixed twice."""
@@ -48,24 +54,44 @@ def choose(logits: Tensor, choice: Choice) -> tuple[NDArray[np.int64], NDArray[n
     The log-probability is that of the temperature-scaled full softmax, before top-k, top-p and min-p; of greedy rows it
     is that at temperature 1, as SGLang reports it.
     """
+    rows, vocab = logits.shape
+    few = max(1, _NUMBERS // vocab)
+    if rows <= few:
+        return _choose(logits, choice)
+    tokens, logprobs = np.empty(rows, np.int64), np.empty(rows, np.float32)
+    for first in range(0, rows, few):
+        some = slice(first, first + few)
+        tokens[some], logprobs[some] = _choose(logits[some], choice.of(some))
+    return tokens, logprobs
+
+
+def _choose(logits: Tensor, choice: Choice) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """`choose` for few enough rows that what is computed of them stays in the processor's cache."""
+    vocab = logits.shape[-1]
     greedy = choice.temperatures == 0.0
     scale = np.where(greedy, np.float32(1.0), choice.temperatures)
     if (scale != 1.0).any():
         logits = logits / torch.from_numpy(scale)[:, None]
-    logprobs = logits.log_softmax(-1)
+    highest = logits.amax(-1, keepdim=True)
+    block = 1 if vocab <= _BLOCK else _BLOCK
+    padded = logits.new_empty(logits.shape[0], -(-vocab // block) * block)
+    weights = torch.sub(logits, highest, out=padded[:, :vocab]).exp_()
+    padded[:, vocab:] = 0.0
+    ends = _ends(padded, block)
+    total = ends[:, -1:].log().float()  # of the whole softmax, before anything is left out
+    truncated = (choice.top_k > 0) | (choice.top_p < 1.0) | (choice.min_p > 0.0)
+    if (truncated & ~greedy).any():
+        picked = torch.from_numpy(np.flatnonzero(truncated))
+        weights[picked] = _truncate(weights[picked], ends[picked, -1:], choice, truncated)
+        ends = _ends(padded, block)
     if greedy.all():
-        tokens = logprobs.argmax(-1)
+        tokens = logits.argmax(-1)
     else:
-        weights = logprobs.exp()
-        truncated = (choice.top_k > 0) | (choice.top_p < 1.0) | (choice.min_p > 0.0)
-        if truncated.any():
-            picked = torch.from_numpy(np.flatnonzero(truncated))
-            weights[picked] = _truncate(weights[picked], choice, truncated)
-        tokens = _invert(weights, torch.from_numpy(uniforms(choice.seeds, choice.positions))[:, None])
+        tokens = _invert(padded, ends, block, torch.from_numpy(uniforms(choice.seeds, choice.positions))[:, None])
         if greedy.any():
-            tokens = torch.where(torch.from_numpy(greedy), logprobs.argmax(-1), tokens)
-    chosen = logprobs.gather(-1, tokens[:, None])[:, 0]
-    return tokens.numpy(), chosen.numpy()
+            tokens = torch.where(torch.from_numpy(greedy), logits.argmax(-1), tokens)
+    chosen = logits.gather(-1, tokens[:, None]) - highest - total
+    return tokens.numpy(), chosen[:, 0].numpy()
 
 
 def forbid(logits: Tensor, row: int, token_ids: NDArray[np.int64]) -> None:
@@ -73,37 +99,46 @@ def forbid(logits: Tensor, row: int, token_ids: NDArray[np.int64]) -> None:
     logits[row, torch.from_numpy(token_ids)] = -math.inf
 
 
-def _invert(weights: Tensor, drawn: Tensor) -> Tensor:
-    """The token at which the cumulative weight of a row passes `drawn` of its total. float32 [rows, vocab] → [rows]
+def _ends(padded: Tensor, block: int) -> Tensor:
+    """Cumulative weight at the end of each block. float32 [rows, blocks · block] → float64 [rows, blocks]"""
+    sums = padded if block == 1 else padded.view(padded.shape[0], -1, block).sum(-1)
+    return sums.double().cumsum(-1)
 
-    Blocks are summed in float64, then the block that is hit: two short searches instead of one long sum in float64.
+
+def _invert(padded: Tensor, ends: Tensor, block: int, drawn: Tensor) -> Tensor:
+    """The token at which the cumulative weight of a row passes `drawn` of its total; int64 [rows].
+
+    A block is found by the sums of blocks, a token by the sums inside it, as a share of the block's: so the blocks'
+    rounding changes every token's probability by a millionth of itself, a rare one's too.
     """
-    rows, vocab = weights.shape
-    padded = torch.nn.functional.pad(weights, (0, -vocab % _BLOCK)).view(rows, -1, _BLOCK)
-    ends = padded.sum(-1, dtype=torch.float64).cumsum(-1)
-    aim = drawn * ends[:, -1:]
-    aim = torch.minimum(aim, torch.nextafter(ends[:, -1:], torch.zeros_like(aim)))
-    block = torch.searchsorted(ends, aim, right=True).clamp_(max=ends.shape[-1] - 1)
-    before = torch.where(block > 0, ends.gather(-1, (block - 1).clamp_(min=0)), torch.zeros_like(aim))
-    hit = padded.gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]
-    inside = hit.double().cumsum(-1)
-    # sums of one block in two orders may differ in the last bit: never past its last possible token
-    rest = torch.minimum(aim - before, torch.nextafter(inside[:, -1:], torch.zeros_like(aim))).clamp_(min=0.0)
-    return (block * _BLOCK + torch.searchsorted(inside, rest, right=True))[:, 0].clamp_(max=vocab - 1)
+    aim, hit = _search(ends, drawn)
+    if block == 1:
+        return hit[:, 0]
+    before = torch.where(hit > 0, ends.gather(-1, (hit - 1).clamp_(min=0)), torch.zeros_like(aim))
+    inside = padded.view(*ends.shape, block).gather(1, hit[:, :, None].expand(-1, -1, block))[:, 0].double().cumsum(-1)
+    _, token = _search(inside, (aim - before) / (ends.gather(-1, hit) - before))
+    return (hit * block + token)[:, 0]
 
 
-def _truncate(weights: Tensor, choice: Choice, truncated: NDArray[np.bool_]) -> Tensor:
-    """Zero the probabilities outside top-k, then outside top-p, then below min-p. float32 [picked, vocab]
+def _search(ends: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """This share of the total of cumulative weights [rows, places], below the total, and where they pass it."""
+    last = ends[:, -1:]
+    aim = torch.minimum(drawn * last, torch.nextafter(last, torch.zeros_like(last)))
+    return aim, torch.searchsorted(ends, aim, right=True).clamp_(max=ends.shape[-1] - 1)
+
+
+def _truncate(weights: Tensor, total: Tensor, choice: Choice, truncated: NDArray[np.bool_]) -> Tensor:
+    """Zero the weights outside top-k, then outside top-p of `total`, then below min-p. float32 [picked, vocab]
 
     Only the largest are put in order; the whole row is, where so many don't decide.
     """
     vocab = weights.shape[-1]
     top_k = torch.from_numpy(np.where(choice.top_k[truncated] > 0, choice.top_k[truncated], vocab))[:, None]
-    top_p = torch.from_numpy(choice.top_p[truncated].astype(np.float64))[:, None]
+    top_p = torch.from_numpy(choice.top_p[truncated].astype(np.float64))[:, None] * total
     min_p = torch.from_numpy(choice.min_p[truncated])[:, None]
     kept = torch.zeros_like(weights)
     undecided = torch.arange(weights.shape[0])
-    for count in (min(_CANDIDATES, vocab), vocab):
+    for count in sorted({min(_CANDIDATES, vocab), min(8 * _CANDIDATES, vocab), vocab}):
         rows = weights[undecided]
         ordered, order = rows.topk(count, dim=-1) if count < vocab else rows.sort(-1, descending=True)
         before = ordered.cumsum(-1, dtype=torch.float64) - ordered

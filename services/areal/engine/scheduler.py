@@ -414,7 +414,8 @@ class DecodeScheduler:
             self._cache.copy_rows(torch.tensor(source), torch.tensor(target), length)
 
     def _with_text(self, output: Output) -> Output:
-        if self._decode_text is not None:
+        """Text of all there is; of an answer that is told in increments, only at its end."""
+        if self._decode_text is not None and (output.finish is not None or not output.request.increments):
             output.text = self._decode_text(output.output_ids)
         return output
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from areal.engine.adapter import NONE, LayerAdapter
 from areal.engine.model_config import ModelConfig
 from areal.errors import DataError
 from areal.weights.safetensors_format import TensorHeader, read_header
@@ -43,6 +44,7 @@ class Layer:
     post_norm: Tensor  # [hidden]
     gate_up: Tensor  # [2·intermediate, hidden]
     down: Tensor  # [hidden, intermediate]
+    adapter: LayerAdapter = NONE
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,11 @@ def _layer(source: _Source, config: ModelConfig, index: int) -> Layer:
     present = [bias for bias in biases if bias is not None]
     if present and len(present) != len(biases):
         raise DataError(f"layer {index} has only some of its attention biases", fix="publish the whole model")
-    qkv = torch.cat([_pairs(matrices[0], dim), _pairs(matrices[1], dim), matrices[2]])
-    bias = torch.cat([_pairs(present[0], dim), _pairs(present[1], dim), present[2]]) if present else None
+    qkv = torch.cat([pairs(matrices[0], dim), pairs(matrices[1], dim), matrices[2]])
+    bias = torch.cat([pairs(present[0], dim), pairs(present[1], dim), present[2]]) if present else None
     qk_norm = None
     if q_norm is not None and k_norm is not None:
-        rows = [_pairs(q_norm, dim)] * config.heads + [_pairs(k_norm, dim)] * config.kv_heads
+        rows = [pairs(q_norm, dim)] * config.heads + [pairs(k_norm, dim)] * config.kv_heads
         qk_norm = torch.stack(rows)
     return Layer(
         input_norm=source.take(f"{prefix}input_layernorm.weight", (hidden,)),
@@ -135,7 +137,7 @@ def _shape(source: _Source, prefix: str, hidden: int) -> tuple[int, ...]:
     return (int(up.shape[0]) if up is not None else 0, hidden)
 
 
-def _pairs(rows: Tensor, head_dim: int) -> Tensor:
+def pairs(rows: Tensor, head_dim: int) -> Tensor:
     """Permute rows of each head from [first half, second half] to adjacent rotary pairs."""
     shape = rows.shape
     return rows.view(-1, 2, head_dim // 2, *shape[1:]).transpose(1, 2).reshape(shape)

@@ -1,4 +1,4 @@
-"""Request fields of the chat dialect: which are read, ignored or refused, as one table.
+"""Request fields: which are read, ignored or refused, as one table for each dialect; that of chat is here.
 
 Whatever would change the distribution that the loss assumes is refused by its name. Pure.
 """
@@ -31,7 +31,8 @@ class Field:
     harmless: tuple[Any, ...] = (None,)
 
 
-_SAMPLING = Field(Treatment.OVERRIDDEN, "the job owns sampling: rollout.sampling")
+SAMPLED = Field(Treatment.OVERRIDDEN, "the job owns sampling: rollout.sampling")
+IGNORED = Field(Treatment.IGNORED, "of no consequence")
 _SHAPES_TOKENS = "it changes the distribution of tokens, which the loss takes to be the policy's"
 
 FIELDS: Mapping[str, Field] = {
@@ -43,18 +44,18 @@ FIELDS: Mapping[str, Field] = {
     "seed": Field(Treatment.READ, "another seed is another question"),
     "logprobs": Field(Treatment.READ, "of the sampled tokens, at the job's temperature"),
     "return_token_ids": Field(Treatment.READ, "adds prompt_token_ids and token_ids"),
-    "temperature": _SAMPLING,
-    "top_p": _SAMPLING,
-    "top_k": _SAMPLING,
+    "temperature": SAMPLED,
+    "top_p": SAMPLED,
+    "top_k": SAMPLED,
     "min_p": Field(Treatment.REFUSED, _SHAPES_TOKENS, (None, 0, 0.0)),
-    "n": Field(Treatment.REFUSED, "one answer a call", (None, 1)),
-    "stream": Field(Treatment.REFUSED, "answers come whole", (None, False)),
-    "stream_options": Field(Treatment.IGNORED, "there is no stream"),
+    "n": Field(Treatment.READ, "so many answers, each sampled for itself"),
+    "stream": Field(Treatment.READ, "tokens come as they are sampled"),
+    "stream_options": Field(Treatment.READ, "include_usage: usage comes before the end"),
     "top_logprobs": Field(Treatment.REFUSED, "engines report the sampled token's alone", (None, 0)),
-    "tools": Field(Treatment.REFUSED, "tool calls are not parsed", (None, [])),
+    "tools": Field(Treatment.READ, "functions, written into the prompt by the model's template"),
     "tool_choice": Field(Treatment.REFUSED, _SHAPES_TOKENS, (None, "auto", "none")),
-    "functions": Field(Treatment.REFUSED, "tool calls are not parsed", (None, [])),
-    "function_call": Field(Treatment.REFUSED, "tool calls are not parsed", (None, "auto", "none")),
+    "functions": Field(Treatment.REFUSED, "give tools instead", (None, [])),
+    "function_call": Field(Treatment.REFUSED, "give tools instead", (None, "auto", "none")),
     "response_format": Field(Treatment.REFUSED, _SHAPES_TOKENS, (None, {"type": "text"})),
     "logit_bias": Field(Treatment.REFUSED, _SHAPES_TOKENS, (None, {})),
     "frequency_penalty": Field(Treatment.REFUSED, _SHAPES_TOKENS, (None, 0, 0.0)),
@@ -67,20 +68,25 @@ FIELDS: Mapping[str, Field] = {
     "modalities": Field(Treatment.REFUSED, "text only", (None, ["text"])),
     "audio": Field(Treatment.REFUSED, "text only"),
     "chat_template_kwargs": Field(Treatment.REFUSED, "the template is pinned by the job", (None, {})),
-    "parallel_tool_calls": Field(Treatment.IGNORED, "there are no tools"),
-    "user": Field(Treatment.IGNORED, "of no consequence"),
-    "store": Field(Treatment.IGNORED, "of no consequence"),
-    "metadata": Field(Treatment.IGNORED, "of no consequence"),
-    "service_tier": Field(Treatment.IGNORED, "of no consequence"),
-    "prompt_cache_key": Field(Treatment.IGNORED, "of no consequence"),
-    "safety_identifier": Field(Treatment.IGNORED, "of no consequence"),
+    "parallel_tool_calls": Field(Treatment.REFUSED, _SHAPES_TOKENS, (None, True)),
+    "user": IGNORED,
+    "store": IGNORED,
+    "metadata": IGNORED,
+    "service_tier": IGNORED,
+    "prompt_cache_key": IGNORED,
+    "safety_identifier": IGNORED,
 }
 
 
-def admit(body: Mapping[str, Any]) -> None:
+def read_fields(*names: str) -> dict[str, Field]:
+    """Fields that are read."""
+    return {name: Field(Treatment.READ, "read") for name in names}
+
+
+def admit(body: Mapping[str, Any], fields: Mapping[str, Field] = FIELDS) -> None:
     """Refuse a request that can't be trained. Raises Refused with the field's name."""
     for name, value in body.items():
-        field = FIELDS.get(name)
+        field = fields.get(name)
         if field is None:
             raise Refused(f"{name} is not known here, so it can't be honoured", code="unsupported_field", field=name)
         if field.treatment is Treatment.REFUSED and value not in field.harmless:

@@ -15,7 +15,7 @@ from areal.gateway import keys
 from areal.gateway.faults import Refused, over
 from areal.gateway.session import Limits, Session
 from areal.gateway.templates.template import Template
-from areal.workflow.branches import Node
+from areal.workflow.branches import Finished
 
 ENDED_KEPT = 65_536  # sessions whose end can still be told
 
@@ -67,10 +67,10 @@ class Gateway:
             raise over(self._ended.get(name, "its worker gave it up"))
         return opened
 
-    def close(self, name: str, reason: str) -> list[Node]:
-        """End a session; its key answers 410 from now on. Returns what was sampled."""
+    def close(self, name: str, reason: str) -> Finished:
+        """End a session; its key answers 410 from now on."""
         opened = self._opened.pop(name, None)
         if opened is None:
-            return []
+            return Finished()
         self._ended[name] = reason
-        return opened.session.close(reason)
+        return Finished(tuple(opened.session.close(reason)), opened.session.reward)

@@ -65,6 +65,13 @@ class Graph:
             return Place(None, whole)
         return Place(best, new)
 
+    def place_ids(self, ids: Ids) -> int | None:
+        """The node whose path is the longest beginning of these ids; None for a root."""
+        for number in sorted(self._length, key=lambda number: (-self._length[number], -number)):
+            if self._length[number] <= len(ids) and np.array_equal(ids[: self._length[number]], self.ids(number)):
+                return number
+        return None
+
     def ids(self, number: int) -> Ids:
         """All ids up to the end of a node's answer `[tokens]`."""
         parts = [part for node in path_of(self.nodes, number) for part in (node.given, node.result.output_ids)]

@@ -1,4 +1,4 @@
-"""HTTP server of a gateway: `/v1/chat/completions` and `/v1/models`, by a session's path and key.
+"""HTTP server of a gateway: the routes of its dialects, by a session's path and key.
 
 Lives in the running event loop. A client that leaves cancels nothing: its answer waits for the retry.
 """
@@ -6,33 +6,44 @@ Lives in the running event loop. A client that leaves cancels nothing: its answe
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
 import orjson
-import uvicorn
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from areal.errors import ArealError, InfraError
 from areal.gateway.core import Access, Gateway, Opened
-from areal.gateway.dialects import chat
-from areal.gateway.faults import Refused, over
-from areal.gateway.messages import Message
+from areal.gateway.dialects import chat, completions, inference, messages, responses
+from areal.gateway.dialects.dialect import Dialect, Reply
+from areal.gateway.faults import Refused
+from areal.gateway.reading import Manner, Reader, read
+from areal.gateway.requests import body_of, key_of
+from areal.gateway.rewards import episode_routes
 from areal.gateway.session import Call, Limits, Session
-from areal.workflow.branches import Node
-from areal.workflow.generation import GenerationResult, Ids, Sampling
+from areal.gateway.streams import Answering
+from areal.gateway.tools import Form, names_of
+from areal.net.http_server import HttpServer
+from areal.workflow.branches import Finished
+from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 LOOPBACK = "127.0.0.1"
-MAX_BODY = 16 * 1024 * 1024  # bytes of one request
 _GRACE_S = 1
+DIALECTS: Mapping[str, Dialect] = {
+    "/v1/chat/completions": chat,
+    "/v1/completions": completions,
+    "/v1/messages": messages,
+    "/v1/responses": responses,
+    "/v1/v1/messages": messages,  # Anthropic's clients put their own /v1 behind the base URL
+    "/inference/v1/generate": inference,
+}
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Owner(Protocol):
@@ -42,8 +53,11 @@ class Owner(Protocol):
     def sampling(self) -> Sampling:
         """How tokens are drawn."""
 
-    async def generate(self, turn: int, ids: Ids, sampling: Sampling, draw: int) -> GenerationResult:
-        """Sample a continuation; raises ArealError. `draw` is what its seed is made of."""
+    async def generate(
+        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
+    ) -> GenerationResult:
+        """Sample a continuation; raises ArealError. `draw` is what its seed is made of; `on_tokens` is told each token
+        once, or never."""
 
 
 class GatewayServer:
@@ -55,80 +69,104 @@ class GatewayServer:
         self._tokenizer = tokenizer
         self._tasks: dict[Call, asyncio.Task[None]] = {}
         self._of_session: dict[str, set[Call]] = {}
-        self._server: _QuietServer | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._on_end: dict[str, Callable[[], None]] = {}
+        self._server: HttpServer | None = None
 
-    async def start(self) -> None:
-        """Listen on a free port of loopback."""
+    def start(self, host: str = LOOPBACK, port: int = 0) -> None:
+        """Listen, on a free port unless told. Raises InfraError when the port can't be had."""
         routes = []
-        for prefix in ("/s/{session}/v1", "/v1"):
-            routes.append(Route(f"{prefix}/chat/completions", self._chat, methods=["POST"]))
-            routes.append(Route(f"{prefix}/models", self._models, methods=["GET"]))
+        for prefix in ("/s/{session}", ""):
+            for path, dialect in DIALECTS.items():
+                routes.append(Route(prefix + path, _in_shape(dialect, partial(self._ask, dialect)), methods=["POST"]))
+            for path in ("/v1/messages", "/v1/v1/messages"):
+                count = _in_shape(messages, self._count)
+                routes.append(Route(f"{prefix}{path}/count_tokens", count, methods=["POST"]))
+            routes.append(Route(f"{prefix}/v1/models", self._models, methods=["GET"]))
+            routes += self._own_routes(prefix)
         app = Starlette(routes=routes, exception_handlers={Refused: _refuse})
-        config = uvicorn.Config(
-            app, host=LOOPBACK, port=0, log_level="warning", access_log=False, lifespan="off",
-            timeout_graceful_shutdown=_GRACE_S,
-        )  # fmt: skip
-        try:
-            socket = config.bind_socket()
-        except SystemExit:
-            raise InfraError("no free port on loopback", fix="end what uses them all") from None
-        self.address = f"http://{LOOPBACK}:{socket.getsockname()[1]}"
-        self._server = _QuietServer(config)
-        self._serving = asyncio.create_task(self._server.serve([socket]))
+        self._server = HttpServer(app, host, port, grace_s=_GRACE_S)
+        self.address = f"http://{host}:{self._server.start()}"
 
     async def stop(self) -> None:
         """End it; running calls get a moment."""
-        if self._server is not None and self._serving is not None:
-            self._server.should_exit = True
-            await asyncio.gather(self._serving, return_exceptions=True)
+        if self._server is not None:
+            await self._server.stop()
 
-    def open(self, name: str, owner: Owner, limits: Limits, *, lives_s: float) -> Access:
-        """Begin a session."""
+    def open(
+        self, name: str, owner: Owner, limits: Limits, *, lives_s: float, on_end: Callable[[], None] | None = None
+    ) -> Access:
+        """Begin a session; `on_end` is told when its agent has ended it with a reward."""
         self._of_session[name] = set()
+        if on_end is not None:
+            self._on_end[name] = on_end
         return self._gateway.open(name, owner, limits, lives_s=lives_s, address=self.address)
 
-    def close(self, name: str, reason: str) -> list[Node]:
-        """End a session and its calls under way; returns what was sampled."""
-        nodes = self._gateway.close(name, reason)
+    def close(self, name: str, reason: str) -> Finished:
+        """End a session and its calls under way; returns what was sampled and the reward that was posted."""
+        self._on_end.pop(name, None)
+        finished = self._gateway.close(name, reason)
         for call in self._of_session.pop(name, ()):
             if (task := self._tasks.pop(call, None)) is not None:
                 task.cancel()
-        return nodes
+        return finished
 
     # ---- routes
+
+    def _own_routes(self, prefix: str) -> list[Route]:
+        """Those of sessions that are episodes."""
+        return episode_routes(prefix, self._find, self._ended)
+
+    def _ended(self, session: Session) -> None:
+        if session.reward is not None and (told := self._on_end.pop(session.name, None)) is not None:
+            told()
 
     async def _models(self, request: Request) -> Response:
         opened = self._find(request)
         model = {"id": "policy", "object": "model", "owned_by": "areal", "max_model_len": opened.session.max_tokens}
         return _json({"object": "list", "data": [model]})
 
-    async def _chat(self, request: Request) -> Response:
-        opened = self._find(request)
-        sampling = opened.owner.sampling
+    async def _count(self, request: Request) -> Response:
+        return await self._counted(self._find(request), request)
+
+    async def _counted(self, opened: Opened, request: Request) -> Response:
+        asked = messages.parse(await body_of(request), {})
+        return _json(messages.counted(opened.session.measure(asked.question)))
+
+    async def _ask(self, dialect: Dialect, request: Request) -> Response:
+        return self._answer(dialect, self._find(request), request, await body_of(request))
+
+    def _answer(self, dialect: Dialect, opened: Opened, request: Request, body: bytes) -> Response:
+        """Begin what a request asks for; the response waits for it. Raises Refused."""
+        sampling, session = opened.owner.sampling, opened.session
         enforced = {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k}
-        question, fields = chat.parse(await _body(request), enforced)
-        session = opened.session
+        asked = dialect.parse(body, enforced)
         retry = request.headers.get("x-stainless-retry-count", "0") != "0"  # of the OpenAI and Anthropic clients
-        call, begin = session.ask(question, retry=retry)
-        if begin:
-            self._begin(opened, call)
-        try:
-            await self._answered(request, session, call)
-        except BaseException:
-            session.gone(call)
-            raise
-        body = chat.response(session.name, call, fields, text_of=self._tokenizer.text_of, created=int(time.time()))
-        answer = _Delivered(session, call, orjson.dumps(body))
-        if question.overridden:
-            answer.headers["x-areal-overridden"] = ", ".join(question.overridden)
-        return answer
+        if asked.question.tools and self._gateway.template.form is None:
+            raise Refused(
+                "how this model's chat template writes calls of tools is not known here; known are "
+                + ", ".join(form.value for form in Form),
+                code="unsupported_field",
+                field="tools",
+            )
+        calls = session.choices(asked.question, retry=retry)
+        for call, begin in calls:
+            if begin:
+                self._begin(opened, call)
+        reply = Reply(
+            session.name, tuple(call for call, _ in calls), asked.fields, int(time.time()), self._tokenizer.text_of
+        )
+        names = ", ".join(asked.question.overridden)
+        return Answering(
+            dialect,
+            session,
+            reply,
+            stream=asked.stream,
+            reader_of=partial(self._reader, session.name),
+            headers={"x-areal-overridden": names} if names else {},
+        )
 
     def _find(self, request: Request) -> Opened:
-        scheme, _, key = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer":
-            raise Refused("give the session's API key as a bearer token", status=401, code="invalid_api_key")
-        return self._gateway.find(request.path_params.get("session"), key.strip())
+        return self._gateway.find(request.path_params.get("session"), key_of(request))
 
     # ---- generations
 
@@ -151,78 +189,42 @@ class GatewayServer:
             top_p=job.top_p,
             top_k=job.top_k,
             stop=call.question.stop,
+            stop_token_ids=call.question.stop_token_ids,
         )
         try:
-            result = await opened.owner.generate(call.number, call.prompt_ids, sampling, call.draw)
+            result = await opened.owner.generate(call.number, call.prompt_ids, sampling, call.draw, call.made.add)
         except ArealError as error:
             status = 503 if isinstance(error, InfraError) else 400
             session.failed(call, Refused(error.message, status=status, code="generation_failed"))
             return
-        session.answered(call, result, self._read(result))
+        reader = self._reader(session.name, call)
+        answer = read(reader, result.output_ids.tolist())
+        call.unparsed = reader.unparsed
+        session.answered(call, result, answer)
 
-    def _read(self, result: GenerationResult) -> Message:
-        """The answer as its client reads it: without the stop string, as OpenAI answers."""
-        text = self._tokenizer.decode(result.output_ids)
-        if result.matched and text.endswith(result.matched):
-            text = text.removesuffix(result.matched)
-        return Message("assistant", text)
-
-    async def _answered(self, request: Request, session: Session, call: Call) -> None:
-        """Wait for a call's end. Raises Refused when it failed or its session ended, ClientDisconnect for a client
-        that left."""
-        task = self._tasks.get(call)
-        if task is not None:
-            gone = asyncio.ensure_future(_disconnected(request))
-            try:
-                await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                gone.cancel()
-            if not task.done():
-                raise ClientDisconnect
-            if task.cancelled():
-                raise over(session.over)
-        if call.fault is not None:
-            raise call.fault
+    def _reader(self, session: str, call: Call) -> Reader:
+        template, question = self._gateway.template, call.question
+        manner = Manner(
+            stops=question.stop,
+            form=template.form if question.tools and question.calls_tools else None,
+            names=names_of(question.tools),
+            thinks=template.thinks and bool(question.messages),
+            thinking=bool(question.messages) and template.opens_thinking(call.prompt_ids),
+            call_id=f"call_{session}_{call.number}_{{}}".format,
+        )
+        return Reader(self._tokenizer, manner)
 
 
-class _Delivered(Response):
-    """A response that tells its session whether it left whole."""
+def _in_shape(dialect: Dialect, endpoint: Endpoint) -> Endpoint:
+    """An endpoint whose refusals have the dialect's shape."""
 
-    media_type = "application/json"
-
-    def __init__(self, session: Session, call: Call, content: bytes) -> None:
-        super().__init__(content)
-        self._session = session
-        self._call = call
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def answer(request: Request) -> Response:
         try:
-            await super().__call__(scope, receive, send)
-        except BaseException:
-            self._session.gone(self._call)
-            raise
-        self._session.delivered(self._call)
+            return await endpoint(request)
+        except Refused as error:
+            return Response(orjson.dumps(dialect.error(error)), error.status, error.headers, "application/json")
 
-
-class _QuietServer(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """None of them: the owner stops it."""
-        yield
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _body(request: Request) -> bytes:
-    chunks = bytearray()
-    async for chunk in request.stream():
-        chunks += chunk
-        if len(chunks) > MAX_BODY:
-            raise Refused(f"the body has more than {MAX_BODY} bytes", status=413, code="too_large")
-    return bytes(chunks)
+    return answer
 
 
 def _json(content: Any) -> Response:

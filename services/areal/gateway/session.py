@@ -7,7 +7,8 @@ clock, no task, no client.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 import numpy as np
@@ -15,20 +16,33 @@ import xxhash
 
 from areal.gateway.faults import Refused, over
 from areal.gateway.graph import Graph
+from areal.gateway.growing import Growing
 from areal.gateway.messages import Message
 from areal.gateway.templates.template import Template
+from areal.gateway.tools import Tool, digest_of
 from areal.workflow.branches import Node
 from areal.workflow.generation import GenerationResult, Ids, as_ids
 
+_NO_CHAT = "no chat"  # instead of the tools' digest: no chat continues such an answer
 _POSITIVE = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class Question:
-    """One request, whatever its dialect. `digest` is of its whole body."""
+    """One request, whatever its dialect. `digest` is of its whole body, `choices` says how many answers it wants.
+
+    Without messages it continues `ids`, or else `text`.
+    """
 
     messages: tuple[Message, ...]
     digest: int
+    tools: tuple[Tool, ...] = ()
+    calls_tools: bool = True  # whether calls of tools are parsed
+    choices: int = 1
+    ids: tuple[int, ...] = ()
+    text: str = ""
+    stop_token_ids: tuple[int, ...] = ()
+    follows: int | None = None  # number of an earlier call, whose messages and answer come before these
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
@@ -57,6 +71,7 @@ class Call:
     """One generation, and the connections that wait for it."""
 
     number: int
+    choice: int  # of its request
     question: Question
     parent: int | None
     given: Ids  # [tokens], ids new in this prompt
@@ -64,12 +79,15 @@ class Call:
     max_new_tokens: int
     draw: int  # what its seed is made of: the same for a retry, another one for a new question
     asked: int  # number of the place and messages that it shares with its siblings
+    request: int  # number of the first choice of its request
     state: State = State.RUNNING
     connections: int = 0
     delivered: bool = False
     answer: Message | None = None
     result: GenerationResult | None = None
     fault: Refused | None = None
+    unparsed: bool = False  # the answer holds what looks like a call of a tool and is none
+    made: Growing = field(default_factory=Growing)  # its answer as it comes
 
 
 class Session:
@@ -81,9 +99,28 @@ class Session:
         self._template = template
         self._limits = limits
         self._calls: list[Call] = []
-        self._by_digest: dict[int, list[Call]] = {}
-        self._asked: dict[tuple[int | None, tuple[Message, ...]], int] = {}
+        self._numbers = 0
+        self._by_digest: dict[tuple[int, int], list[Call]] = {}  # by choice
+        self._asked: dict[tuple[int | None, object], int] = {}
         self._over = ""
+        self._reward: float | None = None
+
+    @property
+    def reward(self) -> float | None:
+        """What the agent posted last."""
+        return self._reward
+
+    def score(self, reward: float, answer: str | None) -> None:
+        """The agent posts its reward; it may name the newest answer by its id. Raises Refused."""
+        if self._over:
+            raise over(self._over)
+        newest = max((call.request for call in self._calls if call.state is State.DONE), default=None)
+        if answer is not None and (newest is None or re.split("[-_]", answer)[-1] != str(newest)):
+            raise Refused(
+                "all answers of an episode have one reward: leave interaction_id out, or name the newest answer",
+                field="interaction_id",
+            )
+        self._reward = reward
 
     @property
     def over(self) -> str:
@@ -103,17 +140,55 @@ class Session:
     def close(self, reason: str) -> list[Node]:
         """End it: later calls are told why. Returns what was sampled, for the episode."""
         self._over = self._over or reason
+        for call in self._calls:
+            if call.state is State.RUNNING:
+                call.made.changed()
         return self.graph.nodes
 
     def ask(self, question: Question, *, retry: bool) -> tuple[Call, bool]:
-        """The call that answers a request, and whether it has to be generated. Raises Refused.
+        """The call that answers a request for one answer; see `choices`."""
+        return self.choices(question, retry=retry)[0]
+
+    def choices(self, question: Question, *, retry: bool) -> list[tuple[Call, bool]]:
+        """The calls that answer a request, and whether each has to be generated. Raises Refused.
 
         `retry` says that the client itself calls this a retry. The connection counts as alive until `gone` or
         `delivered`.
         """
         if self._over:
             raise over(self._over)
-        earlier = self._by_digest.setdefault(question.digest, [])
+        question = self._with_history(question)
+        asked: list[tuple[Call, bool]] = []
+        try:
+            for choice in range(question.choices):
+                asked.append(self._choice(question, choice, asked[0][0] if asked else None, retry=retry))
+        except Refused:
+            for call, begin in asked:
+                self.gone(call)
+                if begin:  # none of them is generated
+                    self._calls.remove(call)
+                    self._by_digest[question.digest, call.choice].remove(call)
+            raise
+        return asked
+
+    def measure(self, question: Question) -> int:
+        """Tokens that the prompt of a request would have. Raises Refused."""
+        return len(self._place(question)[2])
+
+    def _with_history(self, question: Question) -> Question:
+        if question.follows is None:
+            return question
+        earlier = next((call for call in self._calls if call.number == question.follows), None)
+        if earlier is None or earlier.answer is None:
+            raise Refused("the previous response is none of this session", field="previous_response_id")
+        history = (*earlier.question.messages, earlier.answer)
+        if question.messages[0].role == "system" and history[0].role == "system":
+            history = history[1:]  # instructions replace those of before
+            return replace(question, messages=(question.messages[0], *history, *question.messages[1:]))
+        return replace(question, messages=(*history, *question.messages))
+
+    def _choice(self, question: Question, choice: int, first: Call | None, *, retry: bool) -> tuple[Call, bool]:
+        earlier = self._by_digest.setdefault((question.digest, choice), [])
         last = earlier[-1] if earlier else None
         again = last is not None and (
             retry
@@ -125,9 +200,10 @@ class Session:
             last.connections += 1
             if last.state is State.FAILED:
                 last.state, last.fault = State.RUNNING, None
+                last.made.clear()
                 return last, True
             return last, False
-        call = self._begin(question, sibling=len(earlier))
+        call = self._begin(question, choice, sibling=len(earlier), first=first)
         earlier.append(call)
         self._calls.append(call)
         call.connections = 1
@@ -136,12 +212,16 @@ class Session:
     def answered(self, call: Call, result: GenerationResult, answer: Message) -> None:
         """The call's answer was sampled, and reads like this."""
         call.state, call.result, call.answer = State.DONE, result, answer
-        node = Node(call.number, call.parent, call.given, result, call.asked)
-        self.graph.add(node, (*call.question.messages, answer), "")
+        node = Node(call.number, call.parent, call.given, result, call.asked, call.request)
+        tools = digest_of(call.question.tools) if call.question.messages else _NO_CHAT
+        self.graph.add(node, (*call.question.messages, answer), tools)
+        call.made.complete(result)
+        call.made.changed()
 
     def failed(self, call: Call, fault: Refused) -> None:
         """The call's generation failed, by no fault of the agent."""
         call.state, call.fault = State.FAILED, fault
+        call.made.changed()
 
     def delivered(self, call: Call) -> None:
         """A client has the whole answer."""
@@ -152,33 +232,46 @@ class Session:
         """A client left before it had the answer."""
         call.connections -= 1
 
-    def _begin(self, question: Question, sibling: int) -> Call:
+    def _begin(self, question: Question, choice: int, *, sibling: int, first: Call | None) -> Call:
         if self.calls >= self._limits.max_calls:
             raise Refused(
                 f"this episode has made its {self._limits.max_calls} calls (rollout.agent.maxCalls); it can still be "
                 "scored",
                 code="too_many_calls",
             )
-        place = self.graph.place(question.messages, "")
-        if place.parent is None:
-            before = as_ids([])
-            given = self._template.first(place.new)
-        else:
-            before = self.graph.ids(place.parent.node.number)
-            given = self._template.bridge(place.new, last_id=int(before[-1]))
-        parent = place.parent.node.number if place.parent else None
-        prompt = as_ids(np.concatenate([before, given]))
-        asked = self._asked.setdefault((parent, place.new), len(self._asked))
+        parent, given, prompt, what = self._place(question)
+        asked = self._asked.setdefault((parent, what), len(self._asked))
+        number = self._numbers
+        self._numbers += 1
         return Call(
-            number=len(self._calls),
+            number=number,
+            choice=choice,
+            request=number if first is None else first.number,
             question=question,
             parent=parent,
             given=given,
             prompt_ids=prompt,
             max_new_tokens=self._room(len(prompt), parent, question.max_tokens),
-            draw=_draw(prompt, question.seed, sibling),
+            draw=_draw(prompt, question.seed, f"{sibling}.{choice}" if choice else str(sibling)),
             asked=asked,
         )
+
+    def _place(self, question: Question) -> tuple[int | None, Ids, Ids, object]:
+        """Parent, ids that are new, all ids, and what is asked behind the parent. Raises Refused."""
+        if not question.messages:
+            prompt = as_ids(question.ids) if question.ids else self._template.text(question.text)
+            behind = self.graph.place_ids(prompt)
+            given = prompt if behind is None else prompt[len(self.graph.ids(behind)) :]
+            return behind, given, prompt, given.tobytes()
+        tools = digest_of(question.tools)
+        place = self.graph.place(question.messages, tools)
+        if place.parent is None:
+            given = self._template.first(place.new, question.tools)
+            return None, given, given, (place.new, tools)
+        before = self.graph.ids(place.parent.node.number)
+        given = self._template.bridge(place.new, last_id=int(before[-1]), tools=question.tools)
+        prompt = as_ids(np.concatenate([before, given]))
+        return place.parent.node.number, given, prompt, (place.new, tools)
 
     def _room(self, prompt: int, parent: int | None, wanted: int | None) -> int:
         """Tokens that the answer may have. Raises Refused when there is no room."""
@@ -197,7 +290,7 @@ class Session:
         return min(room, limits.max_new_tokens, wanted or limits.max_new_tokens)
 
 
-def _draw(prompt: Ids, seed: int | None, sibling: int) -> int:
+def _draw(prompt: Ids, seed: int | None, sibling: str) -> int:
     """What the seed of a call is made of: independent of how calls interleave."""
     digest = xxhash.xxh3_64(prompt.tobytes())
     digest.update(f"{seed}/{sibling}".encode())

@@ -19,11 +19,14 @@ from typing import Any
 from areal.errors import DataError
 from areal.generation import engine_command
 from areal.generation.aborts import Aborts
+from areal.generation.adapters import Adapters
 from areal.generation.controller_link import controller_stream
 from areal.generation.core import AgentCore, Wanted
 from areal.generation.dispatch import Dispatcher
 from areal.generation.engine_client import EngineClient
+from areal.generation.engine_command import AdapterRoom
 from areal.generation.engine_process import EngineProcess
+from areal.generation.journal import Journal
 from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
@@ -33,6 +36,7 @@ from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.record.writer import RecordWriter
 from areal.spec.serving import EmbeddedEngine, SglangEngine
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
@@ -63,19 +67,22 @@ class AgentSettings:
     engine: EmbeddedEngine | SglangEngine
     engine_port: int
     stream_interval: int = 16
+    adapters: AdapterRoom | None = None  # versions are LoRA adapters of the start model
     port: int = 0
     host: str = "127.0.0.1"  # to listen on
     advertise: str = "127.0.0.1"  # under which workers reach it
+    journal: Path | None = None  # where to journal what is sampled; None: nowhere
+    journal_bytes: int = 1 << 30  # at most, of all its processes together
 
 
 class Agent:
     """One generation server. `start`, then `run` until its `stop` is set; `run` cleans up."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, progress: ProgressCounter | None = None) -> None:
         self.settings = settings
         self.core = AgentCore()
         self.waits = WaitRegistry(settings.server_id)
-        self.progress = ProgressCounter()
+        self.progress = progress or ProgressCounter()
         self.metrics = RoleMetrics("generation", settings.job)
         self.limits = ModelLimits.from_dir(settings.model_path)
         self._api_key = secrets.token_hex(24)
@@ -84,13 +91,34 @@ class Agent:
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aborts = Aborts(self.engine)
-        self.requests = Requests(self.core, settings.server_id, self.progress, self._aborts)
+        self._journal: Journal | None = None
+        if settings.journal is not None:
+            writer = RecordWriter(settings.journal, settings.server_id, self.metrics, keep_bytes=settings.journal_bytes)
+            self._journal = Journal(writer, settings.server_id)
+        room = None if embedded else settings.adapters  # the embedded engine swaps them as any weights
+        beside = room is not None
+        self.requests = Requests(
+            self.core, settings.server_id, self.progress, self._aborts, self._journal, adapters=beside
+        )
+        self._adapters = None if room is None else Adapters(self.engine, room.slots, self.requests.leave_policy)
         self.dispatcher = Dispatcher(
-            self.core, self.engine, self.requests, self._lock, max_running=settings.engine.max_running_requests
+            self.core,
+            self.engine,
+            self.requests,
+            self._lock,
+            max_running=settings.engine.max_running_requests,
+            adapters=beside,
         )
         self._stage = Stage(own_directory(settings.run, settings.server_id))
         self._swapper = Swapper(
-            self.core, self.engine, self.requests, self.metrics, self.waits, self._lock, self._stage
+            self.core,
+            self.engine,
+            self.requests,
+            self.metrics,
+            self.waits,
+            self._lock,
+            self._stage,
+            self._adapters,
         )
         self._look = asyncio.Event()
         self._holds: Wanted | None = None  # what the engine's command line named
@@ -149,6 +177,8 @@ class Agent:
             await self.dispatcher.close()
             await self._aborts.close()
             await self.engine.close()
+            if self._journal is not None:
+                await asyncio.to_thread(self._journal.close)
             await asyncio.to_thread(self._stage.close)
 
     async def drain(self, grace_s: float) -> int:
@@ -241,6 +271,7 @@ class Agent:
                 port=settings.engine_port,
                 stream_interval=settings.stream_interval,
                 api_key=self._api_key,
+                adapters=settings.adapters,
             ),
         )
 
@@ -257,6 +288,8 @@ class Agent:
             self._failed = self._holds  # it may have been collected while the engine started
         self.core.engine_lost()
         self._aborts.forget()
+        if self._adapters is not None:
+            self._adapters.forget()
         self.requests.lose_all()
         self._task(self._changed())
 

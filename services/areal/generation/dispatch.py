@@ -34,13 +34,21 @@ class Dispatcher:
     """Gives the engine what it can run and a little more; the others wait, lowest floor first."""
 
     def __init__(
-        self, core: AgentCore, engine: EngineClient, requests: Requests, lock: asyncio.Lock, *, max_running: int
+        self,
+        core: AgentCore,
+        engine: EngineClient,
+        requests: Requests,
+        lock: asyncio.Lock,
+        *,
+        max_running: int,
+        adapters: bool = False,
     ) -> None:
-        """`max_running` is how many requests the engine runs at once."""
+        """`max_running` is how many requests the engine runs at once; `adapters`: each names its own."""
         self._core = core
         self._engine = engine
         self._requests = requests
         self._lock = lock
+        self._name_adapter = adapters
         spare = max(MIN_SPARE, max_running // SPARE_SHARE)
         self._capacity = max_running + spare
         self._refill = max_running + spare // 2  # below this the engine gets more: several in a call
@@ -132,7 +140,9 @@ class Dispatcher:
             "input_ids": [live.ids for live in batch],
             "sampling_params": [live.sampling for live in batch],
             "return_logprob": True,
+            "incremental_streaming_output": True,  # stock SGLang has a flag for it
             "extra_key": policy,
+            **({"lora_path": [policy] * len(batch)} if self._name_adapter else {}),
         }
         try:
             async with self._engine.stream(body) as groups:
@@ -144,7 +154,7 @@ class Dispatcher:
                         self._requests.receive(answer)
                     self._left(a["meta_info"]["id"] for a in answers if a["meta_info"].get("finish_reason"))
         except EngineRefusal as refusal:
-            left = [live for live in batch if not live.done and live.seen == 0]
+            left = [live for live in batch if not live.done and not live.made]
             if len(batch) == 1 and left:
                 fault = common.Fault(kind=common.FAULT_KIND_DATA, message=refusal.message)
                 self._requests.end(left[0], wire.END_REASON_REFUSED, fault=fault)

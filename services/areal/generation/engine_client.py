@@ -102,14 +102,27 @@ class EngineClient:
         """End all requests."""
         await self._call("POST", "/abort_request", {"abort_all": True})
 
-    async def score(self, token_ids: Sequence[int], extra_key: str) -> list[float]:
-        """Log-probabilities of tokens 1… given those before them."""
+    async def load_adapter(self, name: str, path: str) -> None:
+        """Load a LoRA adapter beside those there are, while generation goes on. Raises EngineRefusal."""
+        answer = await self._call("POST", "/load_lora_adapter", {"lora_name": name, "lora_path": path}, LOAD_S)
+        if not answer.get("success"):
+            raise EngineRefusal(f"the engine did not load the adapter {path}: {answer.get('error_message')}")
+
+    async def unload_adapter(self, name: str) -> None:
+        """Give an adapter's room back. Answers when no request uses it any more."""
+        answer = await self._call("POST", "/unload_lora_adapter", {"lora_name": name}, LOAD_S)
+        if not answer.get("success"):
+            raise EngineRefusal(f"the engine did not unload the adapter {name}: {answer.get('error_message')}")
+
+    async def score(self, token_ids: Sequence[int], extra_key: str, adapter: str | None = None) -> list[float]:
+        """Log-probabilities of tokens 1… given those before them, with an adapter if one is named."""
         body = {
             "input_ids": list(token_ids),
             "sampling_params": {"max_new_tokens": 0, "temperature": 1.0},
             "return_logprob": True,
             "logprob_start_len": 0,
             "extra_key": extra_key,
+            **({} if adapter is None else {"lora_path": adapter}),
         }
         answer = await self._call("POST", "/generate", body, timeout_s=SCORE_S)
         values = [triple[0] for triple in answer["meta_info"]["input_token_logprobs"]]

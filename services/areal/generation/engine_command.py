@@ -18,6 +18,15 @@ SGLANG_CPU_TOKENS = 65_536  # cache positions of stock SGLang on a CPU: its own 
 
 
 @dataclass(frozen=True)
+class AdapterRoom:
+    """What an engine that serves LoRA adapters must have room for."""
+
+    rank: int
+    targets: tuple[str, ...]
+    slots: int  # adapters that it holds at once
+
+
+@dataclass(frozen=True)
 class EngineStart:
     """What one start of the engine serves."""
 
@@ -27,6 +36,7 @@ class EngineStart:
     port: int
     stream_interval: int
     api_key: str
+    adapters: AdapterRoom | None = None  # of the versions to come; the embedded engine needs no room for them
 
 
 @dataclass(frozen=True)
@@ -55,10 +65,14 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
             {"AREAL_ENGINE_API_KEY": start.api_key, "OMP_NUM_THREADS": "1"},
         )
     stock = [*common, "--api-key", start.api_key, "--enable-metrics", "--log-level", "warning", "--sleep-on-idle"]
+    stock += ["--incremental-streaming-output"]  # not all tokens again in each event
     if engine.context_length is not None:
         stock += ["--context-length", str(engine.context_length)]
     if engine.mem_fraction is not None:
         stock += ["--mem-fraction-static", str(engine.mem_fraction)]
+    if (room := start.adapters) is not None:
+        stock += ["--enable-lora", "--max-lora-rank", str(room.rank), "--lora-target-modules", *room.targets]
+        stock += ["--max-loras-per-batch", str(room.slots), "--max-loaded-loras", str(room.slots)]
     env = {"SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}  # /health then answers while paused
     if engine.gpus:
         python = engine.python or os.environ.get(SGLANG_PYTHON) or sys.executable
@@ -66,6 +80,7 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
         return Launch([*argv, *engine.extra_args], env)
     cpu = ["--device", "cpu", "--attention-backend", "torch_native", "--disable-overlap-schedule"]
     cpu += ["--max-total-tokens", str(SGLANG_CPU_TOKENS)]
+    cpu += ["--lora-backend", "torch_native"] if start.adapters is not None else []
     return Launch(
         [sys.executable, "-m", "areal.engine.sglang_cpu", *stock, *cpu, *engine.extra_args],
         {**env, "OMP_NUM_THREADS": "1"},

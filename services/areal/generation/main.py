@@ -7,7 +7,10 @@ import logging
 from areal import nvidia
 from areal.errors import ExitCode
 from areal.generation.agent import Agent, AgentSettings
+from areal.generation.engine_command import AdapterRoom
 from areal.plan.context import RoleContext
+from areal.spec.job import JobSpec
+from areal.spec.rules_lora import lora_slots
 from areal.spec.serving import SglangEngine
 
 log = logging.getLogger(__name__)
@@ -15,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def settings_of(ctx: RoleContext) -> AgentSettings:
     """An agent's settings from what the role was told."""
-    generation = ctx.resolved.spec.generation
+    generation, recording = ctx.resolved.spec.generation, ctx.resolved.spec.recording
     return AgentSettings(
         server_id=ctx.name,
         job=ctx.resolved.name,
@@ -28,10 +31,21 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         engine=generation.engine,
         engine_port=ctx.resolved.ports_of(ctx.role, ctx.index)["engine"],
         stream_interval=generation.stream_interval,
+        adapters=_adapters(ctx.resolved.spec),
         port=ctx.port,
         host=ctx.bind,
         advertise=ctx.advertise,
+        journal=ctx.resolved.layout.tokens if recording.token_audit else None,
+        journal_bytes=recording.keep // (2 * generation.replicas),  # the trainer has the other half
     )
+
+
+def _adapters(spec: JobSpec) -> AdapterRoom | None:
+    """Room for every adapter that a running answer may still use, and for the one that comes."""
+    lora = spec.trainer.lora
+    if lora is None:
+        return None
+    return AdapterRoom(lora.rank, tuple(lora.targets), lora_slots(spec))
 
 
 async def run(ctx: RoleContext) -> int:
@@ -41,7 +55,7 @@ async def run(ctx: RoleContext) -> int:
     settings = settings_of(ctx)
     if isinstance(settings.engine, SglangEngine):
         nvidia.require(settings.engine.gpus, f"the generation server {settings.server_id}")
-    agent = Agent(settings)
+    agent = Agent(settings, ctx.progress)
     port = await agent.start()
     agent.metrics.serve(ctx.metrics_port, ctx.bind)
     log.info("serving on port %d, engine %s on port %d", port, agent.settings.engine.type, agent.settings.engine_port)

@@ -1,7 +1,7 @@
 """The requests of an agent, waiting and running: what the engine made of each, and what of it was told to its client.
 
 Owns token truth on this side of the wire: each token leaves once, with the engine's log-probability and the policy the
-engine named for it, and never before that policy is proven. The engine's answers are cumulative; deltas are made here.
+engine named for it, and never before that policy is proven. An answer of the engine has what is new, or all so far.
 Requests that the engine does not have yet wait here, and end without a call to it.
 """
 
@@ -11,17 +11,20 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from areal.errors import InfraError
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore
+from areal.generation.journal import Journal
 from areal.generation.waiting import WaitingQueue
 from areal.observe.progress import ProgressCounter
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
+from areal.values.policy import PolicyId
 
 log = logging.getLogger(__name__)
 
@@ -71,27 +74,59 @@ class Live:
     sampling: dict[str, Any]
     floor: int
     client: ClientStream
+    key: common.SampleKey | None = None  # whose answer it is; None in an evaluation
+    told: list[wire.GenerateDelta] | None = None  # all that its client got; None where nothing is journaled
     policy: str = ""  # held by the engine when the request started there
+    made: list[int] = field(default_factory=list)  # tokens that the engine told, withheld ones included
+    logprobs: list[float] = field(default_factory=list)  # of `made`
     sent: int = 0
-    seen: int = 0  # tokens that the engine told, withheld ones included
-    withheld: dict[str, Any] | None = None  # the engine's newest answer, when part of it waits for a canary
+    withheld: dict[str, Any] | None = None  # what the engine told last, when part of it waits for a canary
     ending: wire.EndReason.ValueType | None = None  # why the agent ends it, once it was asked to
     done: bool = False
 
     @property
     def complete(self) -> bool:
         """Whether the engine finished it, and only a canary is awaited."""
-        return self.withheld is not None and self.withheld["meta_info"].get("finish_reason") is not None
+        return self.withheld is not None and self.withheld.get("finish_reason") is not None
+
+    def take(self, answer: dict[str, Any]) -> int:
+        """Add what an answer of the engine has; returns how many tokens are new. Raises InfraError when some lack.
+
+        Ids are those beside the log-probabilities, counted from the end: stock SGLang repeats ids when it answers an
+        abort.
+        """
+        meta, before = answer["meta_info"], len(self.made)
+        made = int(meta.get("completion_tokens", len(answer["output_ids"])))
+        triples = meta.get("output_token_logprobs") or []
+        first = max(0, made - len(triples))
+        if triples and first > before:
+            raise InfraError(f"the engine told {before} tokens, then those from {first} on")
+        new = triples[len(triples) - (made - first) :]
+        self.made[first:made] = [triple[1] for triple in new]
+        self.logprobs[first:made] = [triple[0] for triple in new]
+        return len(self.made) - before
 
 
 class Requests:
     """All requests. Lives on one event loop."""
 
-    def __init__(self, core: AgentCore, server_id: str, progress: ProgressCounter, aborts: Aborts) -> None:
+    def __init__(
+        self,
+        core: AgentCore,
+        server_id: str,
+        progress: ProgressCounter,
+        aborts: Aborts,
+        journal: Journal | None = None,
+        *,
+        adapters: bool = False,
+    ) -> None:
+        """`adapters`: each request keeps the version that it started with, whatever comes after it."""
         self._core = core
         self._server_id = server_id
         self._progress = progress
         self._aborts = aborts
+        self._journal = journal
+        self._keep_version = adapters
         self._live: dict[str, Live] = {}
         self.waiting: WaitingQueue[Live] = WaitingQueue()  # those that the engine doesn't have
         self._proven: set[str] = set()
@@ -107,6 +142,8 @@ class Requests:
 
     def add(self, live: Live) -> None:
         """A request that waits for its turn."""
+        if self._journal is not None:
+            live.told = []
         self._live[live.rid] = live
         live.client.requests[live.request_id] = live
         self.waiting.push(live)
@@ -124,6 +161,8 @@ class Requests:
         live.client.requests.pop(live.request_id, None)
         end = wire.GenerateEnd(reason=reason, matched=matched, fault=fault)
         live.client.put(wire.GenerateEvent(request_id=live.request_id, end=end))
+        if self._journal is not None and live.told:
+            self._journal.ended(live.request_id, live.key, live.ids, live.told, live.sampling["temperature"], reason)
         if not self._live:
             self._empty.set()
 
@@ -157,7 +196,7 @@ class Requests:
         live.floor = floor
         if live.rid in self.waiting:
             self.waiting.moved(live)
-        if self._core.ready and self._core.too_old_for(floor):
+        if self._core.ready and self._too_old(live):
             self.leave(live, wire.END_REASON_BELOW_FLOOR)
 
     async def drain(self, grace_s: float) -> int:
@@ -191,26 +230,24 @@ class Requests:
     # ---- what the engine made
 
     def receive(self, answer: dict[str, Any]) -> None:
-        """One cumulative answer of the engine."""
+        """One answer of the engine."""
         live = self._live.get(str(answer["meta_info"]["id"]))
         if live is None:
             return  # cancelled or ended meanwhile
-        self._tell(live, answer)
+        if (new := live.take(answer)) > 0:
+            self.tokens_total += new
+            self._progress.advance(new)
+        self._tell(live, answer["meta_info"])
 
-    def _tell(self, live: Live, answer: dict[str, Any]) -> None:
-        """Send what is new and proven; keep the answer when the rest must wait."""
-        meta = answer["meta_info"]
-        made = len(answer["output_ids"])
-        if made > live.seen:
-            self.tokens_total += made - live.seen
-            self._progress.advance(made - live.seen)
-            live.seen = made
-        spans = _spans(live, meta, made)
+    def _tell(self, live: Live, meta: dict[str, Any]) -> None:
+        """Send what is new and proven; keep what the engine told when the rest must wait."""
+        made = len(live.made)
+        spans = _spans(live, {"weight_version": live.policy} if self._keep_version else meta, made)
         proven = self._proven_tokens(spans, made) if spans is not None else live.sent
         if spans is not None and proven > live.sent:
-            self._send(live, answer, spans, proven)
+            self._send(live, spans, proven)
         if proven < made:
-            live.withheld = answer
+            live.withheld = meta
             return
         live.withheld = None
         finish = meta.get("finish_reason")
@@ -223,12 +260,11 @@ class Requests:
                 return int(span["start"])
         return made
 
-    def _send(self, live: Live, answer: dict[str, Any], spans: list[dict[str, Any]], until: int) -> None:
+    def _send(self, live: Live, spans: list[dict[str, Any]], until: int) -> None:
         first = live.sent
-        ids = answer["output_ids"][first:until]
-        logprobs = [triple[0] for triple in answer["meta_info"]["output_token_logprobs"][first:until]]
         delta = wire.GenerateDelta(
-            token_ids=np.asarray(ids, dtype="<i4").tobytes(), logprobs=np.asarray(logprobs, dtype="<f4").tobytes()
+            token_ids=np.asarray(live.made[first:until], dtype="<i4").tobytes(),
+            logprobs=np.asarray(live.logprobs[first:until], dtype="<f4").tobytes(),
         )
         for span in spans:
             start, end = max(first, span["start"]), min(until, span["end"])
@@ -237,6 +273,8 @@ class Requests:
                     start=start - first, end=end - first, policy_id=span["version"], server_id=self._server_id
                 )
         live.sent = until
+        if live.told is not None:
+            live.told.append(delta)
         live.client.put(wire.GenerateEvent(request_id=live.request_id, delta=delta))
 
     def _finish(self, live: Live, finish: dict[str, Any]) -> None:
@@ -265,8 +303,20 @@ class Requests:
         for live in list(self._live.values()):
             if live.withheld is not None:
                 self._tell(live, live.withheld)
-            if not live.done and self._core.too_old_for(live.floor):
+            if not live.done and self._too_old(live):
                 self.leave(live, wire.END_REASON_BELOW_FLOOR)
+
+    def _too_old(self, live: Live) -> bool:
+        """Whether what makes this request's tokens is older than its floor."""
+        if self._keep_version and live.policy:
+            return PolicyId.parse(live.policy).version < live.floor
+        return self._core.too_old_for(live.floor)
+
+    def leave_policy(self, policy: str) -> None:
+        """End the requests that started with this version; their clients go on elsewhere."""
+        for live in list(self._live.values()):
+            if live.policy == policy:
+                self.leave(live, wire.END_REASON_ABORTED)
 
     async def discard(self) -> None:
         """What the engine holds failed its canary: nobody may get tokens of it, so what runs goes elsewhere."""

@@ -72,7 +72,15 @@ class GenerationService(rpc.GenerationServicer):
             return
         rid = f"{next(self._numbers)}.{start.request_id}"
         self._dispatcher.submit(
-            Live(start.request_id, rid, ids, sampling_params(start), start.floor, client),
+            Live(
+                start.request_id,
+                rid,
+                ids,
+                sampling_params(start),
+                start.floor,
+                client,
+                start.key if start.HasField("key") else None,
+            )
         )
 
 

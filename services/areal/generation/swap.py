@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from areal.errors import ArealError, DataError, InfraError
+from areal.generation.adapters import Adapters
 from areal.generation.core import FIRST_RETRY_S, AgentCore, Wanted
 from areal.generation.engine_client import EngineClient, EngineRefusal
 from areal.observe.metrics import RoleMetrics
@@ -62,8 +63,10 @@ class Swapper:
         waits: WaitRegistry,
         lock: asyncio.Lock,
         stage: Stage,
+        adapters: Adapters | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`adapters` are those of an engine that takes versions as LoRA adapters, beside each other."""
         self._core = core
         self._engine = engine
         self._requests = requests
@@ -71,6 +74,7 @@ class Swapper:
         self._waits = waits
         self._lock = lock
         self._stage_room = stage
+        self._adapters = adapters
         self._clock = clock
 
     async def take(self, wanted: Wanted) -> bool:
@@ -78,22 +82,45 @@ class Swapper:
         began = self._clock()
         try:
             staged = await self._stage(wanted)
+            if self._adapters is not None:
+                return await self._add(self._adapters, wanted, staged)
             with self._waits.waiting("swap", f"the engine to load {wanted.policy}", deadline_s=600):
                 async with self._lock:
                     await self._swap(wanted, staged)
         except Refusal as refusal:
             self._refuse(wanted, refusal)
             return False
+        except EngineRefusal as error:
+            self._refuse(wanted, Refusal("load", error.message))
+            return False
         except InfraError as error:  # the engine's fault, not the version's
             self._metrics.counter("areal_weight_sync_failures_total", reason="engine").inc()
             log.warning("%s was not taken: %s", wanted.policy, error.message)
             await asyncio.sleep(FIRST_RETRY_S)
             return False
-        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=MODE, stage="load").observe(
-            self._clock() - began
-        )
+        self._taken(wanted, staged, began)
+        return True
+
+    def _taken(self, wanted: Wanted, staged: Staged, began: float) -> None:
+        took = self._clock() - began
+        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=MODE, stage="load").observe(took)
         self._metrics.gauge("areal_weight_bytes").set(staged.manifest.stored_bytes)
-        log.info("holds %s after %.3f s", wanted.policy, self._clock() - began, extra={"policy_id": str(wanted.policy)})
+        log.info("holds %s after %.3f s", wanted.policy, took, extra={"policy_id": str(wanted.policy)})
+
+    async def _add(self, adapters: Adapters, wanted: Wanted, staged: Staged) -> bool:
+        """Take a version without an interruption: what runs goes on with its adapter, what starts gets the new one."""
+        began = self._clock()
+        with self._waits.waiting("swap", f"the engine to load {wanted.policy}", deadline_s=600):
+            await adapters.load(str(wanted.policy), staged.path)
+            try:
+                await self._score(wanted, staged.manifest, adapter=str(wanted.policy))
+            except (Refusal, InfraError):
+                await adapters.unload(str(wanted.policy))
+                raise
+        async with self._lock:
+            self._core.accept(wanted)
+            await self._requests.settle()
+        self._taken(wanted, staged, began)
         return True
 
     async def prove(self, held: Wanted) -> bool:
@@ -163,25 +190,34 @@ class Swapper:
         says = (await self._engine.model_info()).weight_version
         if says != str(wanted.policy):
             raise Refusal("digest", f"the engine says that it serves {says}, not {wanted.policy}")
-        for name, found in (await self._engine.checksums() or {}).items():
-            entry = manifest.tensors.get(name)
-            if entry is None or entry.xxh3 != found:
+        found = await self._engine.checksums()
+        if found is None:
+            return
+        expected = {**manifest.frozen, **{name: entry.xxh3 for name, entry in manifest.tensors.items()}}
+        for name, checksum in found.items():
+            if name not in expected or checksum not in ("", expected[name]):  # "": the engine rounded it
                 raise Refusal("digest", f"tensor {name!r} in the engine is not the one of {wanted.policy}")
+        if missing := manifest.tensors.keys() - found.keys():
+            raise Refusal("digest", f"tensor {min(missing)!r} of {wanted.policy} is not in the engine")
 
     async def _judge(self, wanted: Wanted, manifest: Manifest) -> None:
+        """Compare what the engine says of its weights and the canary with what the trainer says."""
+        await self._compare(wanted, manifest)
+        await self._score(wanted, manifest)
+        self._core.accept(wanted)
+
+    async def _score(self, wanted: Wanted, manifest: Manifest, adapter: str | None = None) -> None:
         """Compare the engine's log-probabilities of the canary tokens with the trainer's."""
         canary = manifest.canary
         assert canary is not None
-        await self._compare(wanted, manifest)
         try:
-            scored = await self._engine.score(canary.token_ids, str(wanted.policy))
+            scored = await self._engine.score(canary.token_ids, str(wanted.policy), adapter)
         except EngineRefusal as error:
             raise Refusal("canary", f"the canary can't be scored: {error.message}") from error
         found = difference(scored, canary.logprobs[1:])
         if (reason := problem(canary, found)) is not None:
             raise Refusal("canary", f"canary of {wanted.policy}: {reason}")
         log.info("canary of %s passed: mean %.3g, worst %.3g", wanted.policy, found.mean, found.worst)
-        self._core.accept(wanted)
 
     async def _fall_back(self, failed: Wanted) -> None:
         """Back to the last good version; without one the server stays unready, with what failed."""

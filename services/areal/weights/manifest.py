@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from areal.errors import DataError
 from areal.values.policy import PolicyId
+from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.delta import Encoding
 
 MANIFEST_NAME = "manifest.json"
@@ -77,12 +78,18 @@ class Manifest(_Value):
     created: float  # Unix seconds, for people; no part of the content
     tensors: Mapping[str, TensorEntry]
     deltas: Mapping[str, DeltaEntry] = Field(default_factory=dict)  # of tensors that differ from the base
+    frozen: Mapping[str, str] = Field(default_factory=dict)  # an adapter's base: tensor → xxh3-128 of its bytes
     files: Mapping[str, str]  # config.json, tokenizer.json …: name → sha256
     canary: Canary | None = None
 
     @property
     def policy_id(self) -> PolicyId:
         return PolicyId.parse(self.policy)
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether this is a LoRA adapter, to be applied to the start model."""
+        return ADAPTER_CONFIG in self.files
 
     @property
     def total_bytes(self) -> int:

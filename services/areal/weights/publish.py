@@ -22,6 +22,7 @@ from areal.errors import BugError, InfraError
 from areal.files import sync_directory, sync_file
 from areal.v1 import common_pb2 as common
 from areal.values.policy import PolicyId
+from areal.weights.adapter import ADAPTER_CONFIG, ADAPTER_STEM
 from areal.weights.manifest import MANIFEST_NAME, Canary, Manifest, TensorEntry
 from areal.weights.shards import DEFAULT_SHARD_BYTES, PART_PREFIX, DeltaPart, Part, TensorSource, write_part
 
@@ -92,11 +93,13 @@ def seal(
     extra_files: Mapping[str, bytes | Path],
     *,
     step: int | None = None,
+    frozen: Mapping[str, str] | None = None,
     before_rename: Callable[[], None] = lambda: None,
 ) -> WeightsRef:
     """Make a version of what the writers left in `staging`; returns how to find it.
 
-    `extra_files` (config.json, tokenizer.json …) are copied beside the weights. `step` defaults to the version.
+    `extra_files` (config.json, tokenizer.json …) are copied beside the weights; with an adapter_config.json among them
+    this is an adapter, of a base whose tensors have the checksums `frozen`. `step` defaults to the version.
     Sealing a policy that is already there with the same tensors and files changes nothing and returns what is there;
     with other content it raises BugError, because a policy's name is never used twice. A full or broken disk is an
     InfraError; whatever fails, nothing becomes visible.
@@ -106,7 +109,8 @@ def seal(
             policy=str(policy),
             step=policy.version if step is None else step,
             created=time.time(),
-            tensors=_name_shards(staging, parts),
+            tensors=_name_shards(staging, parts, ADAPTER_STEM if ADAPTER_CONFIG in extra_files else "model"),
+            frozen=frozen or {},
             files=_write_files(staging, extra_files),
             canary=canary,
         )
@@ -169,16 +173,18 @@ def _volume_errors(root: Path, policy: PolicyId) -> Iterator[None]:
         ) from error
 
 
-def _name_shards(staging: Path, parts: Sequence[Part]) -> dict[str, TensorEntry]:
+def _name_shards(staging: Path, parts: Sequence[Part], stem: str) -> dict[str, TensorEntry]:
     """Give the files their final names, which hold their number; several files get an index."""
     files = [entries for part in parts for entries in part.files]
     if not files:
         raise BugError("a version without tensors can't be published")
+    if len(files) > 1 and stem == ADAPTER_STEM:
+        raise BugError("an adapter is one file: nobody reads several")
     entries: dict[str, TensorEntry] = {}
     for index, held in enumerate(files):
-        name = "model.safetensors"
+        name = f"{stem}.safetensors"
         if len(files) > 1:
-            name = f"model-{index + 1:05d}-of-{len(files):05d}.safetensors"
+            name = f"{stem}-{index + 1:05d}-of-{len(files):05d}.safetensors"
         (staging / next(iter(held.values())).shard).rename(staging / name)
         if twice := entries.keys() & held.keys():
             raise BugError(f"tensor {min(twice)!r} was given twice")

@@ -18,6 +18,7 @@ import xxhash
 from areal.errors import DataError, InfraError
 from areal.values.policy import PolicyId
 from areal.weights import delta
+from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.manifest import DeltaEntry, Manifest, TensorEntry
 from areal.weights.publish import INDEX_NAME, index_of
 from areal.weights.verify import check_files, open_version, verify_tensors
@@ -46,7 +47,8 @@ class Stage:
         staged = self._staged.get(digest)
         if staged is not None:
             return staged.path if staged.path.is_dir() else None
-        return path if any(path.glob("*.safetensors")) else None
+        whole = not (path / ADAPTER_CONFIG).is_file()  # an adapter alone is nothing to start from
+        return path if whole and any(path.glob("*.safetensors")) else None
 
     def prepare(self, path: Path, digest: str) -> Staged:
         """The version at `path` as a directory that an engine loads. Raises DataError, or InfraError for the volume."""

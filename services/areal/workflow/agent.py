@@ -1,52 +1,27 @@
-"""Built-in workflow `agent`: a program of the recipe that was written against OpenAI's chat API.
+"""Built-in workflow `agent`: a program that was written against OpenAI's or Anthropic's API.
 
-The recipe's object makes its calls to a base URL of its own for each episode; what the model sampled for it is what is
-trained. The agent returns the episode's reward and never holds the arrays.
+It makes its calls to a base URL of its own for each episode; what the model sampled for it is what is trained. The
+agent returns or posts the episode's reward and never holds the arrays.
 """
 
 from __future__ import annotations
 
+import asyncio
 import inspect
-import logging
-import math
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import httpx
 
 from areal.errors import ConfigError, DataError
 from areal.workflow.base import Engine, RolloutWorkflow
-from areal.workflow.branches import Node, branches_of
+from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode
+from areal.workflow.outcome import Outcome
 
-log = logging.getLogger(__name__)
-
-RunAgent = Callable[..., Awaitable[float]]
+RunAgent = Callable[..., Awaitable[float | Outcome | None]]
 _SHAPE = "async def run(self, data, *, base_url, api_key, **extra) -> float"
-
-
-class AgentSession(Protocol):
-    """One episode's base URL. Both are good until the session ends."""
-
-    @property
-    def base_url(self) -> str:
-        """Of OpenAI's API, with `/v1`."""
-
-    @property
-    def api_key(self) -> str:
-        """Opens this session only."""
-
-    async def end(self) -> tuple[Node, ...]:
-        """End it and get what was sampled; later calls are answered 410."""
-
-
-class SessionEngine(Engine, Protocol):
-    """An engine whose episode can have a base URL."""
-
-    def session(self) -> AbstractAsyncContextManager[AgentSession]:
-        """Open a session; it ends with the context at the latest."""
 
 
 class AgentWorkflow(RolloutWorkflow):
@@ -59,19 +34,35 @@ class AgentWorkflow(RolloutWorkflow):
         self._run = run
 
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
-        """One sequence for each branch of the agent's conversation, all with the reward that it returned."""
-        opened: SessionEngine = engine  # type: ignore[assignment]  # the worker's engine is one
-        async with opened.session() as session, httpx.AsyncClient(verify=False, timeout=None) as client:  # loopback
-            reward = await self._run(row, base_url=session.base_url, api_key=session.api_key, http_client=client)
-            nodes = await session.end()
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
-            raise DataError(f"the agent returned {reward!r}", fix="return the episode's reward as a finite number")
-        branches = branches_of(nodes, float(reward))
-        if branches.orphans:
-            log.info(
-                "%d of an agent's %d answers were asked for again and are not trained", branches.orphans, len(nodes)
-            )
-        return branches.episode
+        """One sequence for each branch of the agent's conversation, all with the reward that it returned or posted."""
+        async with engine.session() as session, httpx.AsyncClient(verify=False, timeout=None) as client:  # loopback
+            run = self._run(row, base_url=session.base_url, api_key=session.api_key, http_client=client)
+            return await session.episode(await _until(session.over(), run))
+
+
+async def _until(over: Awaitable[None], run: Awaitable[Any]) -> Any:
+    """What `run` returns; None when it is ended because `over` came first."""
+    watching = asyncio.ensure_future(over)
+    limit = asyncio.timeout(None)
+
+    def end(watched: asyncio.Future[None]) -> None:
+        if not watched.cancelled():
+            limit.reschedule(asyncio.get_running_loop().time())
+
+    try:
+        async with limit:  # which cancels this task, so that its stack is the agent's
+            watching.add_done_callback(end)
+            try:
+                return await run
+            finally:
+                watching.remove_done_callback(end)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return None
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 def agents_of(module: ModuleType) -> dict[str, Any]:
@@ -80,9 +71,25 @@ def agents_of(module: ModuleType) -> dict[str, Any]:
         name: value
         for name, value in vars(module).items()
         if not name.startswith("_")
-        and getattr(value, "__module__", module.__name__) == module.__name__
-        and (inspect.iscoroutinefunction(value) or inspect.iscoroutinefunction(getattr(value, "run", None)))
+        and (getattr(value, "__module__", module.__name__) == module.__name__ or isinstance(value, CommandAgent))
+        and (_takes_an_episode(value) or _takes_an_episode(getattr(value, "run", None), given_self=_is_method(value)))
     }
+
+
+def _is_method(value: Any) -> bool:
+    """Whether it is a class whose `run` is an ordinary method."""
+    return inspect.isclass(value) and inspect.isfunction(inspect.getattr_static(value, "run", None))
+
+
+def _takes_an_episode(run: Any, *, given_self: bool = False) -> bool:
+    """Whether it can be called as an agent is."""
+    if not inspect.iscoroutinefunction(run):
+        return False
+    try:
+        inspect.signature(run).bind(*([None] * (1 + given_self)), base_url="", api_key="", http_client=None)
+    except TypeError:
+        return False
+    return True
 
 
 def agent_of(module: ModuleType | None, name: str) -> RunAgent:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from areal.workflow.episode import Episode
 from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling
+from areal.workflow.outcome import Outcome
 from areal.workflow.tokenizer import Tokenizer
 
 
@@ -18,6 +20,27 @@ class Prompt:
 
     text: str
     ids: Ids
+
+
+class AgentSession(Protocol):
+    """One episode's base URL. Both are good until the session ends."""
+
+    @property
+    def base_url(self) -> str:
+        """Of OpenAI's API, with `/v1`."""
+
+    @property
+    def api_key(self) -> str:
+        """Opens this session only."""
+
+    async def over(self) -> None:
+        """Wait until the agent has posted its reward and ended the session."""
+
+    async def episode(self, reward: float | Outcome | None = None) -> Episode:
+        """End it: the episode of what was sampled, with this reward or the one that the agent posted.
+
+        Later calls are answered 410. Raises DataError.
+        """
 
 
 class Engine(Protocol):
@@ -48,6 +71,11 @@ class Engine(Protocol):
         row: Mapping[str, Any],
     ) -> float:
         """The reward of a completion, by the job's verifier. Raises InfraError rather than answer a false 0."""
+
+    def session(self) -> AbstractAsyncContextManager[AgentSession]:
+        """A base URL for the agents of this episode, until the context ends.
+
+        Raises ConfigError where the job's sampling is truncated."""
 
 
 class RolloutWorkflow(ABC):

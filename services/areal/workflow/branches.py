@@ -29,6 +29,20 @@ class Node:
     given: Ids  # [tokens]
     result: GenerationResult
     question: int
+    request: int = -1  # the first node of the request that it answers; itself, where it is the only choice
+
+    @property
+    def asked_by(self) -> int:
+        """The request that it answers."""
+        return self.number if self.request < 0 else self.request
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A session at its end: what was sampled, and the reward that its agent posted."""
+
+    nodes: tuple[Node, ...] = ()
+    reward: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,16 +56,17 @@ class Branches:
 def kept(nodes: Sequence[Node]) -> frozenset[int]:
     """The nodes that are trained.
 
-    Of the answers to one question those that a later call continues; if there is none, the newest.
+    Of the answers to one question those that a later call continues; if there is none, the choices of its newest
+    request.
     """
     continued = {node.parent for node in nodes if node.parent is not None}
-    newest = {node.question: node.number for node in sorted(nodes, key=lambda node: node.number)}
+    newest = {node.question: node.asked_by for node in sorted(nodes, key=lambda node: node.asked_by)}
     questions_continued = {node.question for node in nodes if node.number in continued}
     return frozenset(
         node.number
         for node in nodes
         if node.number in continued
-        or (node.question not in questions_continued and newest[node.question] == node.number)
+        or (node.question not in questions_continued and newest[node.question] == node.asked_by)
     )
 
 

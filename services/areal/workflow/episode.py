@@ -102,12 +102,14 @@ class Transcript:
 
 @dataclass(frozen=True)
 class Episode:
-    """One or more sequences of one sample."""
+    """One or more sequences of one sample. `note` is recorded beside them, for people."""
 
     sequences: tuple[Sequence, ...]
+    note: str = ""
 
-    def __init__(self, sequences: Iterable[Sequence]) -> None:
+    def __init__(self, sequences: Iterable[Sequence], note: str = "") -> None:
         object.__setattr__(self, "sequences", tuple(sequences))
+        object.__setattr__(self, "note", note)
 
     @property
     def reward(self) -> float:

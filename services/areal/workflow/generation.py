@@ -5,7 +5,7 @@ Values only.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -17,6 +17,7 @@ from areal.values.policy import version_of
 Ids: TypeAlias = "npt.NDArray[np.int32]"
 Logprobs: TypeAlias = "npt.NDArray[np.float32]"
 Mask: TypeAlias = "npt.NDArray[np.uint8]"
+OnTokens: TypeAlias = Callable[["Ids", "Logprobs"], None]  # tokens that just came, and their log-probabilities
 
 
 def as_ids(ids: Sequence[int] | Ids) -> Ids:

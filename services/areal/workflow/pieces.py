@@ -24,8 +24,14 @@ class Pieces:
         self._known: dict[int, bytes] = {}
         self._special = {token: added.content for token, added in fast.get_added_tokens_decoder().items()}
         described = _decoders(fast)
+        self.special = frozenset(token for token, added in fast.get_added_tokens_decoder().items() if added.special)
         self._byte_level = '"ByteLevel"' in described
         self._metaspace = _METASPACE in described or '"ByteFallback"' in described
+
+    @property
+    def exact(self) -> bool:
+        """Whether a text is the bytes of its tokens, one after another."""
+        return self._byte_level or self._metaspace
 
     def __call__(self, token: int) -> bytes:
         """The bytes that `token` stands for; its number in brackets when the vocabulary doesn't have it."""

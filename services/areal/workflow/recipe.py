@@ -38,6 +38,7 @@ class Recipe:
     train: Callable[[Any], Any] | None = None
     compute_advantages: Callable[..., Any] | None = None
     compute_loss: Callable[..., Any] | None = None
+    graph: Callable[[Any], Any] | None = None
 
 
 def load_recipe(path: Path | str) -> Recipe:
@@ -61,6 +62,7 @@ def load_recipe(path: Path | str) -> Recipe:
         train=_function(module, file, "train", takes=("ctx",)),
         compute_advantages=_function(module, file, "compute_advantages"),
         compute_loss=_function(module, file, "compute_loss"),
+        graph=_function(module, file, "graph", takes=("ctx",)),
     )
 
 
@@ -161,6 +163,12 @@ def _workflows(module: ModuleType, file: Path) -> dict[str, type[RolloutWorkflow
     for value in vars(module).values():
         if not (inspect.isclass(value) and issubclass(value, RolloutWorkflow) and value.__module__ == module.__name__):
             continue
+        missing: frozenset[str] = getattr(value, "__abstractmethods__", frozenset())
+        if missing := missing - {"arun_episode"}:
+            raise DataError(
+                f"{file}: workflow {value.__name__} doesn't define {', '.join(sorted(missing))}",
+                fix=f"define it as in {value.__mro__[1].__name__}",
+            )
         if inspect.isabstract(value) or not inspect.iscoroutinefunction(value.arun_episode):
             raise DataError(
                 f"{file}: workflow {value.__name__} defines no `async def arun_episode`",

@@ -81,6 +81,11 @@ class Tokenizer:
         return cls(fast, eos_ids=eos, vocab_size=vocab_size, chat_template=template, special=special, digest=digest)
 
     @property
+    def vocabulary(self) -> dict[int, str]:
+        """The token of each id, added ones too."""
+        return {number: token for token, number in self._fast.get_vocab(with_added_tokens=True).items()}
+
+    @property
     def has_chat_template(self) -> bool:
         """Whether chats can be rendered."""
         return self._template_text is not None
@@ -144,8 +149,21 @@ class Tokenizer:
 
     def piece(self, token: int) -> bytes:
         """The bytes that one token stands for: a text is those of its tokens. Not always UTF-8."""
+        return self._all_pieces()(token)
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether a text is the pieces of its tokens, one after another."""
+        return self._all_pieces().exact
+
+    @property
+    def special_ids(self) -> frozenset[int]:
+        """The tokens that `decode` leaves out."""
+        return self._all_pieces().special
+
+    def _all_pieces(self) -> Pieces:
         pieces = self._pieces = self._pieces or Pieces(self._fast)
-        return pieces(token)
+        return pieces
 
     def render_chat(
         self,
@@ -165,7 +183,8 @@ class Tokenizer:
                 template.render(
                     messages=[dict(message) for message in messages],
                     add_generation_prompt=generation_prompt,
-                    **({"tools": [dict(tool) for tool in tools]} if tools else {}),
+                    tools=[dict(tool) for tool in tools] if tools else None,
+                    documents=None,  # templates ask whether it is none, not whether it is defined
                     **self._special,
                 )
             )
@@ -200,10 +219,21 @@ def _compile(text: str) -> Any:
         raise TemplateError(message)
 
     environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
     return environment.from_string(text)
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Filter of templates: without the escapes for HTML that Jinja's own makes."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _chat_template(directory: Path, settings: Mapping[str, Any]) -> str | None:

@@ -17,10 +17,10 @@ from areal.rollout.controller.decisions import (
     Revoke,
 )
 from areal.rollout.controller.groups import Group
+from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
-from areal.rollout.controller.status import idle_reason
-from areal.rollout.controller.summary import rollout_status
+from areal.rollout.controller.status import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 
 # ---- admission

@@ -9,8 +9,8 @@ from areal.observe.waits import WaitRegistry
 from areal.rollout.controller import wire
 from areal.rollout.controller.fleet import Fleet
 from areal.rollout.controller.gauges import Gauges
+from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.reports import ServerReport
-from areal.rollout.controller.status import idle_reason
 from controller_bench import started
 
 

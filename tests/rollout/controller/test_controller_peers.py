@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from areal.errors import BugError, FencedError, InfraError
+import pytest
+from areal.errors import BugError, FencedError, InfraError, Kind
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import Evaluated, FailureKind, Held, WorkerReport
@@ -93,6 +94,7 @@ def test_weights_that_every_server_refused_three_times_are_a_named_stall() -> No
     assert not bench.core.stalled
     bench.server(0, refused=RefusalReport("1.f1", 3, "tensor w: checksum"))
     assert "1.f1" in bench.core.stalled
+    assert bench.core.stalled_by is Kind.INFRA
     assert "tensor w" in bench.core.stalled
     bench.server(1)
     assert not bench.core.stalled
@@ -209,15 +211,17 @@ def test_evaluation_runs_beside_the_gate_and_survives_its_worker() -> None:
     assert bench.all(LeaseEvaluation)[-1].evaluation_id == "2.f1"
 
 
-def test_a_row_without_a_score_is_tried_again_only_for_infrastructure() -> None:
-    bench = started(replace(SETTINGS, evaluation_interval=2, evaluation_rows=2))
+@pytest.mark.parametrize(("wrong", "mean"), [(True, 0.5), (False, 1.0)])
+def test_a_row_without_a_score_is_tried_again_only_for_infrastructure(wrong: bool, mean: float) -> None:
+    settings = replace(SETTINGS, evaluation_interval=2, evaluation_rows=2, evaluation_failed_are_wrong=wrong)
+    bench = started(settings)
     infra = Evaluated("0.f1", 0, kind=FailureKind.INFRA)
     bench.worker(evaluated=(infra, Evaluated("0.f1", 1, kind=FailureKind.EXCEPTION)))
     bench.later(1.0)
     assert [row.row for row in bench.all(LeaseEvaluation)] == [0, 1, 0]
     bench.worker(evaluated=(Evaluated("0.f1", 0, 1.0, 0, 0),))
     (record,) = bench.all(RecordEvaluation)
-    assert (record.rows, record.mean, record.failed_rows) == (1, 0.5, 1), "a row that failed counts as 0"
+    assert (record.rows, record.mean, record.failed_rows) == (1, mean, 1), "a row that failed is told"
     assert bench.core.evaluations.ended_rows == 2
 
 

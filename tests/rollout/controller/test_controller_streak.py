@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from areal.errors import Kind
 from areal.ledger.values import Reason
 from areal.rollout.contract.values import Failure, FailureKind
 from areal.rollout.controller.bad_rows import WINDOW, BadRows
 from areal.rollout.controller.groups import GroupVerdict
-from areal.rollout.controller.status import idle_reason
+from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
 from controller_bench import SETTINGS, Bench, leased, started
 
@@ -41,7 +42,7 @@ def test_rejected_groups_stall_with_the_newest_exception_and_its_place() -> None
     bench = started(WIDE)
     failed = fail_all(bench, 60.0)
     words = f"{failed} groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"
-    assert bench.core.stalled == words
+    assert (bench.core.stalled, bench.core.stalled_by) == (words, Kind.DATA)
     assert FAILED_TO_STALL <= failed < 500, "admission slows down"
 
 
@@ -91,6 +92,7 @@ def test_every_failure_counts_but_the_end_of_the_run(reason: Reason) -> None:
         streak.ended(0.0, GroupVerdict(reason, "why"))
     assert streak.stall(0).startswith("64 groups in a row ")
     assert streak.stall(0).endswith(": why")
+    assert streak.by_infrastructure == (reason is Reason.INFRA)
     streak.ended(0.0, GroupVerdict(Reason.FILTERED, "same", chosen=True))
     each = ", ".join(sorted(["1 filtered", f"64 {reason}"], key=lambda count: count.split()[1]))
     assert streak.stall(0) == f"65 groups in a row ended without training ({each}): same"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 
 import httpx
 import numpy as np
+import psutil
 import pytest
+from areal.errors import DataError
 from areal.v1 import rollout_pb2 as rollout
+from areal.workflow import CommandAgent, RolloutWorkflow
+from areal.workflow.outcome import Outcome
 from support.scripted_controller import lease
 from support.worker_parts import ROW
 
@@ -109,3 +115,107 @@ async def test_a_revoked_group_ends_its_agents(bench):
         while not answered:  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     assert (answered[0].status_code, answered[0].json()["error"]["code"]) == (410, "episode_over")
+
+
+PROGRAM = """
+import json, os, sys, urllib.request
+row = json.load(sys.stdin)
+assert not [name for name in os.environ if name.startswith("AREAL_")]
+body = {"messages": [{"role": "user", "content": row["prompt"]}], "max_tokens": 4}
+body |= {"stream": True, "return_token_ids": True}
+headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "content-type": "application/json"}
+url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/chat/completions"
+lines = urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers)).read().splitlines()
+choices = [json.loads(line[6:])["choices"][0] for line in lines if line.startswith(b"data: {")]
+ids = [token for choice in choices for token in choice.get("token_ids", [])]
+open(sys.argv[1], "w").write(json.dumps(ids))
+print("thinking...")
+print(0.25)
+"""
+
+
+async def test_a_command_that_streams_is_trained_by_the_ids_it_was_told(bench, tmp_path, monkeypatch):
+    monkeypatch.setenv("AREAL_TOKEN", "secret")
+    agent = CommandAgent([sys.executable, "-I", "-S", "-c", PROGRAM, str(tmp_path / "ids")])
+    work = await bench(agents_run=agent.run).start()
+    work.controller.send(leases=[lease(0, [0], ROW)])
+    await work.controller.until(lambda: work.controller.done)
+    (sample,) = (await work.stored()).values()
+    (sequence,) = sample.sequences
+    await work.end()
+    assert [made.note for made in work.recorded()] == ["thinking...\n0.25"]
+    mask = np.frombuffer(sequence.loss_mask, "u1") == 1
+    told = json.loads((tmp_path / "ids").read_text())
+    assert np.frombuffer(sequence.token_ids, "<i4")[mask].tolist() == told
+    assert (len(told), sequence.reward) == (4, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["sh", "-c", "echo broken >&2; exit 3"], "ended with 3: broken"),
+        (["/no/such/program"], "can't be started"),
+    ],
+)
+async def test_a_command_that_goes_wrong_says_why(command, said):
+    with pytest.raises(DataError, match=said):
+        await CommandAgent(command).run({}, base_url="http://127.0.0.1:9/v1", api_key="k")
+
+
+async def test_what_a_command_leaves_behind_holds_nobody_up():
+    outcome = await CommandAgent(["sh", "-c", "sleep 1000 & echo 0.5"]).run({}, base_url="", api_key="")
+    assert outcome == Outcome(0.5, "0.5")
+
+
+SCORES = """
+import json, os, sys, time, urllib.request
+url, key = os.environ["OPENAI_BASE_URL"], os.environ["OPENAI_API_KEY"]
+def post(path, body):
+    headers = {"authorization": "Bearer " + key, "content-type": "application/json"}
+    request = urllib.request.Request(f"{url}/{path}", json.dumps(body).encode(), headers)
+    return json.load(urllib.request.urlopen(request))
+answer = post("chat/completions", {"messages": [{"role": "user", "content": "1"}]})
+assert post("rl/start_session", {"task_id": "any"})["api_key"] == key
+post("rl/set_reward", {"reward": 0.75, "interaction_id": answer["id"]})
+assert post("rl/end_session", {})["interaction_count"] == 1
+time.sleep(1000)
+"""
+
+
+async def test_a_command_that_posts_its_reward_and_ends_its_session_is_over(bench):
+    agent = CommandAgent([sys.executable, "-I", "-S", "-c", SCORES])
+    work = await bench(agents_run=agent.run).start()
+    work.controller.send(leases=[lease(0, [0], ROW)])
+    await work.controller.until(lambda: work.controller.done)
+    (sample,) = (await work.stored()).values()
+    assert [sequence.reward for sequence in sample.sequences] == [0.75]
+
+
+class Judged(RolloutWorkflow):
+    """A recipe's workflow around an agent."""
+
+    async def arun_episode(self, engine, row):
+        async with engine.session() as session, httpx.AsyncClient() as client:
+            await chat(client, session.base_url, session.api_key, [{"role": "user", "content": row["prompt"]}])
+            return await session.episode(0.5)
+
+
+async def test_a_workflow_opens_a_session_for_its_agent(bench):
+    work = await bench(workflow=Judged).start()
+    work.controller.send(leases=[lease(0, [0, 1], ROW)])
+    await work.controller.until(lambda: len(work.controller.done) == 2)
+    stored = (await work.stored()).values()
+    assert [sequence.reward for sample in stored for sequence in sample.sequences] == [0.5, 0.5]
+
+
+async def test_a_command_ends_with_its_episode(tmp_path):
+    script = f"sh -c 'echo $$ > {tmp_path}/pid; mv {tmp_path}/pid {tmp_path}/begun; sleep 1000'; true"
+    running = asyncio.create_task(CommandAgent(["sh", "-c", script]).run({}, base_url="", api_key=""))
+    async with asyncio.timeout(20):
+        while not (tmp_path / "begun").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)  # another process writes it
+        child = psutil.Process(int((tmp_path / "begun").read_text()))
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, [child], 20)
+    assert (gone, alive) == ([child], [])

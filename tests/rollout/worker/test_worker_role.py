@@ -8,17 +8,15 @@ import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 from areal.errors import InfraError
-from areal.record.segment import frames, read
+from areal.rollout.controller.streak import headline
 from areal.rollout.worker.worker import ACTIONS_AT_ONCE
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
-from areal.v1 import record_pb2 as record
 from areal.v1 import rollout_pb2 as rollout
 from areal.workflow import Episode, GenerationRequest, RLVRWorkflow, RolloutWorkflow, Sequence
 from areal.workflow.seeds import sample_seed
@@ -69,7 +67,7 @@ async def test_every_sample_is_recorded_as_it_is_stored(bench):
     await work.controller.until(lambda: len(work.controller.done) == 6)
     stored = await work.stored()
     await work.end()
-    found = recorded(work.root)
+    found = work.recorded()
     assert {(one.sample.key.group, one.sample.key.index): one.sample for one in found} == stored
     for one in found:
         sequence, text = one.sample.sequences[0], one.texts[0]
@@ -90,14 +88,9 @@ async def test_a_failure_is_recorded_with_its_reason(bench):
     work.controller.send(leases=[lease(0, [0], ROW)])
     await work.controller.until(lambda: work.controller.failures)
     await work.end()
-    (found,) = recorded(work.root)
+    (found,) = work.recorded()
     assert (found.outcome, found.xxh3) == ("exception", 0)
     assert "this recipe is broken" in found.fault.message
-
-
-def recorded(root: Path) -> list[record.SampleRecord]:
-    files = sorted(root.glob("*.rec"))
-    return [record.SampleRecord.FromString(read(path, frame.offset)) for path in files for frame in frames(path)]
 
 
 async def test_swaps_and_a_servers_death_change_no_sample(bench):
@@ -237,6 +230,19 @@ async def test_a_blocking_call_costs_its_group_alone_and_heartbeats_go_on(bench,
     assert "arun_episode" in culprit.fault.traceback
 
 
+async def test_of_rows_a_third_of_which_block_only_these_end_and_as_hangs(bench):
+    blocking = set(range(0, 12, 3))
+    work = await bench(workflow=Wild, stall_s=0.5).start()
+    work.controller.send(leases=[lease(g, [0, 1], row("block" if g in blocking else "well")) for g in range(12)])
+    await work.controller.until(lambda: len(work.controller.done) == 16 and len(work.controller.failures) == 8)
+    assert {failure.group for failure in work.controller.failures} == blocking
+    assert {failure.kind for failure in work.controller.failures} == {rollout.FAILURE_KIND_HANG}
+    stored = await work.stored()
+    assert {group for group, _ in stored} == set(range(12)) - blocking
+    for (group, index), sample in stored.items():
+        check(sample, group, index)
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [("token 4 \\(turn 0\\) is 5, the engine sampled", "alter"), ("with temperature 0.5", "cool"), ("no room", "long")],
@@ -286,7 +292,7 @@ async def test_infra_faults_of_scoring_are_tried_again_and_data_faults_are_the_u
         if item.key.index == 0 and tries.count(0) == 1:
             return fault(common.FAULT_KIND_INFRA, "pool died")
         if item.key.index == 1:
-            return fault(common.FAULT_KIND_DATA, "reward() raised KeyError")
+            return fault(common.FAULT_KIND_DATA, "reward() raised KeyError", 'File "/me/recipe.py", line 3, in reward')
         return type(fault(common.FAULT_KIND_INFRA, ""))(score=0.5)
 
     work.reward.judge = judge
@@ -296,7 +302,7 @@ async def test_infra_faults_of_scoring_are_tried_again_and_data_faults_are_the_u
     assert work.controller.done[0].reward == 0.5
     (failure,) = work.controller.failures
     assert (failure.index, failure.kind) == (1, rollout.FAILURE_KIND_EXCEPTION)
-    assert "KeyError" in failure.fault.message
+    assert headline(f"{failure.fault.message}\n{failure.fault.traceback}") == "reward() raised KeyError (recipe.py:3)"
 
 
 async def test_a_new_controller_hears_what_is_held_and_what_is_done(bench):
@@ -357,6 +363,18 @@ async def test_an_evaluation_is_greedy_and_leaves_the_ledger_alone(bench):
         assert start.sampling.temperature == 0.0
         assert start.sampling.max_new_tokens == LIMIT
         assert not start.sampling.HasField("seed")
+    assert await work.stored() == {}
+
+
+async def test_sampled_answers_to_a_row_are_drawn_with_their_own_seeds(bench):
+    work = await bench().start()
+    rows = [rollout.EvalLease(evaluation_id="0.f1", row=0, floor=0, row_json=ROW, sample=s) for s in range(3)]
+    work.controller.send(evaluations=rows)
+    await work.controller.until(lambda: len(work.controller.evaluated) == 3)
+    assert sorted(done.sample for done in work.controller.evaluated) == [0, 1, 2]
+    sampled = [start.sampling for start in work.agents[0].starts if start.sampling.temperature]
+    assert [one.temperature for one in sampled] == [pytest.approx(0.5)] * 2
+    assert len({one.seed for one in sampled}) == 2
     assert await work.stored() == {}
 
 

@@ -10,11 +10,13 @@ from typing import Any
 from areal.clients.generation import GenerationClient
 from areal.clients.generation.accumulate import Accumulator
 from areal.clients.generation.client import Generation
+from areal.gateway.session import Limits
 from areal.observe.waits import WaitRegistry
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.runner import EpisodeEnd, Key, Runner, _Slot
+from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import OwnedTask
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode
@@ -49,7 +51,14 @@ async def test_an_episode_that_ended_leaves_no_objects(worker_tokenizer: Tokeniz
     released: list[str] = []
     client.release = released.append  # type: ignore[method-assign]
     runner = Runner(
-        client, None, worker_tokenizer, settings, AsksTwice, lambda _key, end: ended.put_nowait(end), stall_s=60.0
+        client,
+        None,
+        worker_tokenizer,
+        settings,
+        AsksTwice,
+        lambda _key, end: ended.put_nowait(end),
+        stall_s=60.0,
+        sessions=Sessions(worker_tokenizer, Limits(1, 8, 1), chat_template=None),
     )
     before = _alive()
     for group in range(100):

@@ -1,91 +1,228 @@
-"""OpenAI's chat completions: a request body as a question, an answer as a response body. Pure."""
+"""OpenAI's chat dialect: `POST /v1/chat/completions`. Pure mapping."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 import xxhash
 
 from areal.gateway.admission import admit, overridden
+from areal.gateway.dialects.dialect import Asked, Delta, Reply, read_object
 from areal.gateway.faults import Refused
-from areal.gateway.messages import parse_messages
+from areal.gateway.messages import Message, ToolCall, parse_messages
+from areal.gateway.reading import Part, Reasoning
 from areal.gateway.session import Call, Question
+from areal.gateway.tools import parse_tools
 
 _STOPS = 4  # as OpenAI allows
+DONE = b"data: [DONE]\n\n"
 
 
-def parse(body: bytes, job_sampling: Mapping[str, float]) -> tuple[Question, dict[str, Any]]:
-    """The question of a request, and its fields. Raises Refused."""
-    try:
-        fields = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise Refused(f"the body is not JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise Refused("the body is no JSON object")
+def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+    """See `Dialect.parse`."""
+    fields = read_object(body)
     admit(fields)
     limit = next(
         (fields[name] for name in ("max_completion_tokens", "max_tokens") if fields.get(name) is not None), None
     )
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise Refused(f"max_tokens is {limit!r}, not a positive number", field="max_tokens")
-    seed = fields.get("seed")
-    if seed is not None and not isinstance(seed, int):
-        raise Refused(f"seed is {seed!r}, not a whole number", field="seed")
     question = Question(
         messages=parse_messages(fields.get("messages")),
-        digest=xxhash.xxh3_64_intdigest(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS)),
-        max_tokens=limit,
-        stop=_stops(fields.get("stop")),
-        seed=seed,
-        overridden=overridden(fields, job_sampling),
+        digest=digest(fields),
+        max_tokens=positive(limit, "max_tokens"),
+        stop=stops(fields.get("stop"), "stop"),
+        seed=whole_number(fields.get("seed"), "seed"),
+        tools=parse_tools(fields.get("tools")),
+        calls_tools=fields.get("tool_choice") != "none",
+        choices=positive(fields.get("n"), "n") or 1,
+        overridden=overridden(fields, sampling),
     )
-    return question, fields
+    return Asked(question, fields, flag(fields, "stream"))
 
 
-def _stops(given: Any) -> tuple[str, ...]:
-    stops = [given] if isinstance(given, str) else given or []
-    if not isinstance(stops, list) or len(stops) > _STOPS or not all(isinstance(stop, str) and stop for stop in stops):
-        raise Refused(f"stop is {given!r}; give a text or up to {_STOPS}", field="stop")
-    return tuple(stops)
+def digest(fields: Mapping[str, Any]) -> int:
+    """Of a request's body, whatever the order of its keys."""
+    return xxhash.xxh3_64_intdigest(orjson.dumps(fields, option=orjson.OPT_SORT_KEYS))
 
 
-def response(
-    session: str, call: Call, fields: Mapping[str, Any], *, text_of: Callable[[int], str], created: int
-) -> dict[str, Any]:
-    """The body that answers `fields` by a call that is done."""
-    result, answer = call.result, call.answer
-    assert result is not None
-    assert answer is not None
-    ids = result.output_ids.tolist()
-    choice: dict[str, Any] = {
-        "index": 0,
-        "message": {"role": "assistant", "content": answer.text, "refusal": None},
-        "finish_reason": result.finish_reason,
-        "logprobs": None,
+def positive(value: Any, field: str) -> int | None:
+    """A positive number, or none given."""
+    if value is not None and (not isinstance(value, int) or value < 1):
+        raise Refused(f"{field} is {value!r}, not a positive number", field=field)
+    return value
+
+
+def whole_number(value: Any, field: str) -> int | None:
+    """A whole number, or none given."""
+    if value is not None and not isinstance(value, int):
+        raise Refused(f"{field} is {value!r}, not a whole number", field=field)
+    return value
+
+
+def flag(fields: Mapping[str, Any], field: str) -> bool:
+    """Whether a field says yes."""
+    value = fields.get(field)
+    if value is not None and not isinstance(value, bool):
+        raise Refused(f"{field} is {value!r}, neither true nor false", field=field)
+    return bool(value)
+
+
+def stops(given: Any, field: str) -> tuple[str, ...]:
+    """A text or up to four."""
+    texts = [given] if isinstance(given, str) else given or []
+    if not isinstance(texts, list) or len(texts) > _STOPS or not all(isinstance(text, str) and text for text in texts):
+        raise Refused(f"{field} is {given!r}; give a text or up to {_STOPS}", field=field)
+    return tuple(texts)
+
+
+def whole(reply: Reply) -> dict[str, Any]:
+    """See `Dialect.whole`."""
+    body = _head(reply, "chat.completion") | {
+        "choices": [_choice(reply, index) for index in range(len(reply.calls))],
+        "usage": usage(reply),
     }
-    if fields.get("logprobs"):
-        choice["logprobs"] = {
-            "content": [
-                {"token": text_of(token), "logprob": float(logprob), "bytes": None, "top_logprobs": []}
-                for token, logprob in zip(ids, result.logprobs.tolist(), strict=True)
-            ],
-            "refusal": None,
-        }
-    body: dict[str, Any] = {
-        "id": f"chatcmpl-{session}-{call.number}",
-        "object": "chat.completion",
-        "created": created,
-        "model": str(fields.get("model") or "policy"),
-        "choices": [choice],
-        "usage": {
-            "prompt_tokens": len(call.prompt_ids),
-            "completion_tokens": len(ids),
-            "total_tokens": len(call.prompt_ids) + len(ids),
-        },
-    }
-    if fields.get("return_token_ids"):
-        body["prompt_token_ids"] = call.prompt_ids.tolist()
-        choice["token_ids"] = ids
+    if reply.fields.get("return_token_ids"):
+        body["prompt_token_ids"] = reply.calls[0].prompt_ids.tolist()
     return body
+
+
+def error(refused: Refused) -> dict[str, Any]:
+    """See `Dialect.error`."""
+    return refused.body
+
+
+def events(reply: Reply) -> ChatEvents:
+    """See `Dialect.events`."""
+    return ChatEvents(reply)
+
+
+class ChatEvents:
+    """Chunks of a chat completion. See `Events`."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+        self._head = _head(reply, "chat.completion.chunk")
+        options = reply.fields.get("stream_options")
+        self._called = [0] * len(reply.calls)
+        self._usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+
+    def begin(self) -> Iterator[bytes]:
+        """The role of each choice."""
+        prompt = {}
+        if self._reply.fields.get("return_token_ids"):
+            prompt = {"prompt_token_ids": self._reply.calls[0].prompt_ids.tolist()}
+        for index in range(len(self._reply.calls)):
+            delta = {"role": "assistant", "content": "", "refusal": None}
+            yield self._chunk({"index": index, "delta": delta, "logprobs": None, "finish_reason": None}, prompt)
+
+    def delta(self, index: int, delta: Delta) -> Iterator[bytes]:
+        """One chunk for each part; tokens and log-probabilities go with the first."""
+        fields = self._reply.fields
+        tokens: dict[str, Any] = {"logprobs": None}
+        if fields.get("logprobs"):
+            tokens["logprobs"] = logprobs_of(self._reply, delta.ids, delta.logprobs)
+        if fields.get("return_token_ids"):
+            tokens["token_ids"] = list(delta.ids)
+        shown = [self._part(index, part) for part in delta.parts]
+        if not shown and (fields.get("logprobs") or fields.get("return_token_ids")):
+            shown = [{}]
+        for part in shown:
+            yield self._chunk({"index": index, "delta": part, **tokens, "finish_reason": None})
+            tokens = {"logprobs": None}
+
+    def _part(self, index: int, part: Part) -> dict[str, Any]:
+        if isinstance(part, ToolCall):
+            number, self._called[index] = self._called[index], self._called[index] + 1
+            return {"tool_calls": [{"index": number, **tool_call(part)}]}
+        return {"reasoning_content" if isinstance(part, Reasoning) else "content": part.text}
+
+    def finish(self, index: int) -> Iterator[bytes]:
+        """Why the choice ended."""
+        reason = finish_reason(self._reply, index)
+        ending = {"index": index, "delta": {}, "logprobs": None, "finish_reason": reason}
+        yield self._chunk(ending | _flag(self._reply.calls[index]))
+
+    def end(self) -> Iterator[bytes]:
+        """Usage where it was asked for, and the end mark."""
+        if self._usage:
+            yield _event(self._head | {"choices": [], "usage": usage(self._reply)})
+        yield DONE
+
+    def fault(self, error: Refused) -> Iterator[bytes]:
+        """As OpenAI's API tells an error in a stream."""
+        yield _event(error.body)
+
+    def _chunk(self, choice: dict[str, Any], more: Mapping[str, Any] = {}) -> bytes:
+        usage = {"usage": None} if self._usage else {}
+        return _event({**self._head, "choices": [choice], **usage, **more})
+
+
+def _event(content: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(content) + b"\n\n"
+
+
+def _head(reply: Reply, kind: str) -> dict[str, Any]:
+    name = f"chatcmpl-{reply.session}-{reply.calls[0].number}"
+    return {"id": name, "object": kind, "created": reply.created, "model": reply.model}
+
+
+def _choice(reply: Reply, index: int) -> dict[str, Any]:
+    call = reply.calls[index]
+    assert call.answer is not None
+    choice: dict[str, Any] = {
+        "index": index,
+        "message": message_of(call.answer),
+        "finish_reason": finish_reason(reply, index),
+        "logprobs": None,
+    } | _flag(call)
+    if reply.fields.get("logprobs"):
+        choice["logprobs"] = logprobs_of(reply, call.made.ids, call.made.logprobs)
+    if reply.fields.get("return_token_ids"):
+        choice["token_ids"] = call.made.ids.tolist()
+    return choice
+
+
+def finish_reason(reply: Reply, index: int) -> str:
+    """Why a choice ended, in OpenAI's words."""
+    call = reply.calls[index]
+    assert call.result is not None
+    assert call.answer is not None
+    if call.answer.tool_calls and call.result.finish_reason == "stop":
+        return "tool_calls"
+    return call.result.finish_reason
+
+
+def message_of(answer: Message) -> dict[str, Any]:
+    """An answer as OpenAI's API shows it."""
+    shown: dict[str, Any] = {"role": "assistant", "content": answer.text, "refusal": None}
+    if answer.tool_calls:
+        shown["tool_calls"] = [tool_call(call) for call in answer.tool_calls]
+        shown["content"] = answer.text if answer.text.strip() else None
+    if answer.reasoning is not None:
+        shown["reasoning_content"] = answer.reasoning
+    return shown
+
+
+def tool_call(call: ToolCall) -> dict[str, Any]:
+    """A call as OpenAI's API shows it."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _flag(call: Call) -> dict[str, Any]:
+    return {"areal": {"unparsed_tool_call": True}} if call.unparsed else {}
+
+
+def logprobs_of(reply: Reply, ids: Sequence[int], logprobs: Sequence[float]) -> dict[str, Any]:
+    """Log-probabilities of sampled tokens."""
+    content: list[dict[str, Any]] = [
+        {"token": reply.text_of(token), "logprob": logprob, "bytes": None, "top_logprobs": []}
+        for token, logprob in zip(ids, logprobs, strict=True)
+    ]
+    return {"content": content, "refusal": None}
+
+
+def usage(reply: Reply) -> dict[str, int]:
+    """Tokens of prompt and answers."""
+    prompt, answer = reply.prompt_tokens, reply.answer_tokens
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}

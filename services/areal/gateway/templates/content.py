@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
 
 from areal.gateway.faults import Refused
 from areal.workflow.generation import Ids, as_ids
 from areal.workflow.tokenizer import Tokenizer
 
-Render = Callable[[Sequence[Mapping[str, Any]]], str]
+Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]
 DATA_ROLES = frozenset({"system", "user", "tool"})  # an assistant's text was control tokens once, and may be so again
 _PRIVATE = range(0xE000, 0xF8FF, 2)  # private-use characters, two for a pair of marks
 
@@ -35,10 +36,26 @@ class Rendered:
         return Rendered(self.text[start:], moved)
 
 
-def render(messages: Sequence[Mapping[str, Any]], template: Render) -> Rendered:
-    """Render messages and find where their data stands. Raises Refused where the template alters a text."""
-    opening, closing = _marks(messages)
-    marked = template([_marked(message, opening, closing) for message in messages])
+def render(
+    messages: Sequence[Mapping[str, Any]],
+    tools: Sequence[Mapping[str, Any]],
+    template: Render,
+    control: re.Pattern[str] | None = None,
+) -> Rendered:
+    """Render messages and tools and find where their data stands. Raises Refused where the template alters a text.
+
+    Of tools only the texts are marked that `control` finds something in: templates compare the others.
+    """
+    opening, closing = _marks([*messages, *tools])
+
+    def guarded(value: Any) -> Any:
+        if isinstance(value, str):
+            return f"{opening}{value}{closing}" if control is not None and control.search(value) else value
+        if isinstance(value, Mapping):
+            return {guarded(key): guarded(inner) for key, inner in value.items()}
+        return [guarded(inner) for inner in value] if isinstance(value, list) else value
+
+    marked = template([_marked(message, opening, closing) for message in messages], [guarded(tool) for tool in tools])
     plain: list[str] = []
     data: list[tuple[int, int]] = []
     length, begun = 0, None
@@ -53,9 +70,9 @@ def render(messages: Sequence[Mapping[str, Any]], template: Render) -> Rendered:
             plain.append(piece)
             length += len(piece)
     text = "".join(plain)
-    if text != template(messages):
+    if text != template(messages, tools):
         raise Refused(
-            "the chat template rewrites the text of a message, so it can't be told from control tokens",
+            "the chat template rewrites the text of a message or tool, so it can't be told from control tokens",
             code="template_alters_content",
             field="messages",
         )
@@ -69,7 +86,7 @@ class ContentEncoder:
         self._tokenizer = tokenizer
         self._plain = tokenizer.without_added()
         texts = sorted(tokenizer.added_texts, key=len, reverse=True)
-        self._control = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
+        self.control = re.compile("|".join(re.escape(text) for text in texts)) if texts else None
 
     def encode(self, rendered: Rendered) -> Ids:
         """Token ids `[tokens]`: as the tokenizer encodes the text, but for control strings that touch data."""
@@ -88,10 +105,10 @@ class ContentEncoder:
         A string that reaches in is broken where the data begins or ends; looking goes on right there, for what the
         template says after it may begin a control string of its own.
         """
-        if self._control is None:
+        if self.control is None:
             return
         place = 0
-        while found := self._control.search(rendered.text, place):
+        while found := self.control.search(rendered.text, place):
             start, end = found.span()
             touched = next(((low, high) for low, high in rendered.data if low < end and start < high), None)
             if touched is not None:
@@ -118,8 +135,8 @@ def _edges(text: str) -> tuple[str, str, str]:
 
 def _marks(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """Two characters that no message holds."""
-    used = {character for message in messages for character in str(message)}
+    said = orjson.dumps(messages).decode()  # characters as they are, which a repr escapes
     for code in _PRIVATE:
-        if chr(code) not in used and chr(code + 1) not in used:
+        if chr(code) not in said and chr(code + 1) not in said:
             return chr(code), chr(code + 1)
     raise Refused("the messages use every private-use character", field="messages")

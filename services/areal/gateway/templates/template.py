@@ -7,13 +7,13 @@ it is proved, at the start, that a whole conversation rendered at once says the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from areal.errors import DataError
 from areal.gateway.faults import Refused
-from areal.gateway.messages import Message
+from areal.gateway.messages import Message, ToolCall
 from areal.gateway.templates.content import ContentEncoder, Rendered, render
+from areal.gateway.tools import Form, digest_of, form_of
 from areal.workflow.generation import Ids
 from areal.workflow.tokenizer import Tokenizer
 
@@ -21,11 +21,14 @@ from areal.workflow.tokenizer import Tokenizer
 # workflow multi-turn does.
 PLAIN = (
     "{%- for message in messages -%}"
-    "{%- if message['role'] == 'assistant' -%}{{ message['content'] }}{{ eos_token }}"
+    "{%- if message['role'] == 'assistant' -%}{{ message['content'] }}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "{{ '<tool_call>' + call['function'] | tojson + '</tool_call>' }}{%- endfor -%}{{ eos_token }}"
     "{%- elif loop.first -%}{{ message['content'] }}"
     "{%- else -%}{{ '\\n' + message['content'] + '\\n' }}{%- endif -%}"
     "{%- endfor -%}"
 )
+THINK = "<think>"
 _ANSWER = "\u2402areal-answer\u2403"  # stands for an answer in the synthetic chat
 _TRIALS = (  # conversations by which a bridge is proved: the answers so far, then what the user says
     (("7",), "8"),
@@ -41,12 +44,23 @@ class Template:
         use_own = tokenizer.has_chat_template if chat_template is None else chat_template
         self._tokenizer = tokenizer if use_own else tokenizer.with_template(PLAIN)
         self._encoder = ContentEncoder(self._tokenizer)
+        self.form: Form | None = form_of(self._tokenizer.chat_template or "")
+        self.thinks = THINK in self._tokenizer.added_texts
         self.unproved = self._prove()
+        self._unproved_tools: dict[str, str] = {}  # by the tools' digest
+
+    def opens_thinking(self, prompt: Ids) -> bool:
+        """Whether a prompt ends within the model's reasoning."""
+        return self.thinks and self._tokenizer.decode(prompt[-4:], skip_special=False).rstrip().endswith(THINK)
 
     @property
     def digest(self) -> str:
         """Of tokenizer and template."""
         return self._tokenizer.digest
+
+    def text(self, text: str) -> Ids:
+        """The ids of a prompt that is no chat `[tokens]`: control strings in it are control tokens."""
+        return self._tokenizer.encode(text)
 
     def first(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Ids:
         """All ids of a prompt `[tokens]`. Raises Refused when the template doesn't take these messages."""
@@ -60,9 +74,9 @@ class Template:
         The close of the answer's turn is among them unless the model sampled it itself. Raises Refused when the
         template can't be continued exactly.
         """
-        if self.unproved:
+        if unproved := self.unproved or self._without_proof(messages, tools):
             raise Refused(
-                f"this model's chat template can't be continued exactly: {self.unproved}. Only the first call of an "
+                f"this model's chat template can't be continued exactly: {unproved}. Only the first call of an "
                 "episode can be trained",
                 code="unproved_template",
                 field="messages",
@@ -74,9 +88,14 @@ class Template:
         return self._encoder.encode(tail)
 
     def _render(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> Rendered:
-        template = partial(self._tokenizer.render_chat, tools=tools)
+        shown = [message.as_template() for message in messages]
         try:
-            return render([message.as_template() for message in messages], template)
+            return render(
+                shown,
+                tools,
+                lambda chat, named: self._tokenizer.render_chat(chat, tools=named),
+                self._encoder.control,
+            )
         except DataError as error:
             raise Refused(error.message, code="template_refused", field="messages") from error
 
@@ -95,24 +114,55 @@ class Template:
         except Refused as error:
             return error.message
 
+    def _without_proof(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> str:
+        """Why results of tools can't be given exactly; empty when they can, or there are none."""
+        if not any(message.role == "tool" for message in messages):
+            return ""
+        digest = digest_of(tools)
+        if digest not in self._unproved_tools:
+            try:
+                self._unproved_tools[digest] = self._try_tools(tools)
+            except Refused as error:
+                self._unproved_tools[digest] = error.message
+        return self._unproved_tools[digest]
+
+    def _try_tools(self, tools: Sequence[Mapping[str, Any]]) -> str:
+        """What follows a call is what follows a text, and neither changes what was written before."""
+        user, result = Message("user", "q"), Message("tool", "8", tool_call_id="c")
+        chat = [user, Message("assistant", "7"), result]
+        if why := self._continues(self._text([user], tools), chat, "7", [result], tools):
+            return why
+        call = ToolCall("c", str(tools[0]["function"]["name"]) if tools else "f", "{}")
+        called = self._text([user, Message("assistant", "", (call,)), result], tools)
+        if not called.endswith(self._tail([result], tools).text):
+            return "the result of a call is written differently from one after a text"
+        return ""
+
     def _try(self) -> str:
         for answers, last in _TRIALS:
             chat = [Message("user", "q")]
             said = self._text(chat)
             for answer in answers[:-1]:
                 chat += [Message("assistant", answer), Message("user", "and")]
-                if why := self._continues(said, chat, answer, "and"):
+                if why := self._continues(said, chat, answer, [Message("user", "and")]):
                     return why
                 said = self._text(chat)
             chat += [Message("assistant", answers[-1]), Message("user", last)]
-            if why := self._continues(said, chat, answers[-1], last):
+            if why := self._continues(said, chat, answers[-1], [Message("user", last)]):
                 return why
         return ""
 
-    def _continues(self, prompt: str, chat: Sequence[Message], answer: str, last: str) -> str:
+    def _continues(
+        self,
+        prompt: str,
+        chat: Sequence[Message],
+        answer: str,
+        last: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+    ) -> str:
         """Whether the whole chat is the prompt, the answer and the bridge, in this order; else why not."""
-        tail = self._tail([Message("user", last)])
-        whole = self._text(chat)
+        tail = self._tail(last, tools)
+        whole = self._text(chat, tools)
         if whole != prompt + answer + tail.text:
             return "a later turn changes how earlier ones are written"
         if not any(tail.text.startswith(end) for end in self._tokenizer.end_texts):
@@ -122,5 +172,5 @@ class Template:
             return "the tokens of a turn depend on what stands before"
         return ""
 
-    def _text(self, chat: Sequence[Message]) -> str:
-        return self._render(chat).text
+    def _text(self, chat: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        return self._render(chat, tools).text

@@ -73,7 +73,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The end of an evaluation row; a score when `kind` is NONE."""
+    """The end of one answer to an evaluation row; a score when `kind` is NONE."""
 
     evaluation_id: str
     row: int
@@ -83,6 +83,7 @@ class Evaluated:
     kind: FailureKind = FailureKind.NONE
     message: str = ""
     traceback: str = ""
+    sample: int = 0  # 0 is the greedy answer
 
     @property
     def detail(self) -> str:
@@ -143,12 +144,13 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationGrant:
-    """One row of an evaluation."""
+    """One answer to one row of an evaluation."""
 
     evaluation_id: str
     row: int
     floor: int
     row_json: bytes
+    sample: int = 0  # 0 is the greedy answer
 
 
 def _joined(*parts: str) -> str:

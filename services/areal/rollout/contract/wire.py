@@ -127,6 +127,7 @@ def _evaluated_to_wire(item: Evaluated) -> rollout.EvalDone:
         newest_version=item.newest_version,
         kind=_TO_WIRE[item.kind],
         fault=_fault(item.kind, item.message, "", item.traceback) if failed else None,
+        sample=item.sample,
     )
 
 
@@ -140,6 +141,7 @@ def _evaluated(item: rollout.EvalDone) -> Evaluated:
         kind=_FROM_WIRE.get(item.kind, FailureKind.INFRA),
         message=item.fault.message,
         traceback=item.fault.traceback,
+        sample=item.sample,
     )
 
 
@@ -197,10 +199,14 @@ def grant(lease: rollout.Lease) -> Grant:
 def evaluation_lease(grant: EvaluationGrant) -> rollout.EvalLease:
     """An evaluation row on the wire."""
     return rollout.EvalLease(
-        evaluation_id=grant.evaluation_id, row=grant.row, floor=grant.floor, row_json=grant.row_json
+        evaluation_id=grant.evaluation_id,
+        row=grant.row,
+        floor=grant.floor,
+        row_json=grant.row_json,
+        sample=grant.sample,
     )
 
 
 def evaluation_grant(lease: rollout.EvalLease) -> EvaluationGrant:
     """An evaluation row."""
-    return EvaluationGrant(lease.evaluation_id, lease.row, lease.floor, lease.row_json)
+    return EvaluationGrant(lease.evaluation_id, lease.row, lease.floor, lease.row_json, lease.sample)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from areal.errors import ConfigError
+from areal.errors import ConfigError, Kind
 from areal.ledger.values import Reason
 from areal.rollout.contract.values import WorkerReport
 from areal.rollout.controller.book import Book
@@ -91,6 +91,7 @@ class Controller:
         if rebuilt.served is not None:
             self._out.append(WantWeights(rebuilt.served))
             self.evaluations.published(rebuilt.served)
+        self._wanted = self.wanted
 
     # ---- what follows from the state
 
@@ -110,6 +111,11 @@ class Controller:
         return self._attention
 
     @property
+    def wanted(self) -> Weights | None:
+        """What servers should hold: what is served, or what an evaluation keeps until its end."""
+        return self.evaluations.pinned or self.fleet.served
+
+    @property
     def stalled(self) -> str:
         """Why the run can't go on without help; empty when it can."""
         settings, book = self.settings, self.book
@@ -118,6 +124,11 @@ class Controller:
             or book.streak.stall(settings.max_filtered_per_step)
             or book.bad_rows.excess(settings.max_bad_row_share)
         )
+
+    @property
+    def stalled_by(self) -> Kind:
+        """Whose fault a stall is: infrastructure's (servers that refuse weights too), else the recipe's or rows'."""
+        return Kind.INFRA if self.fleet.refusal() or self.book.streak.by_infrastructure else Kind.DATA
 
     # ---- inputs
 
@@ -284,6 +295,10 @@ class Controller:
         self.last_round = lease(self.book, self.crew, newest, self.max_steps, now, admit=admit, emit=self._out.append)
         self.evaluations.lease([worker.worker_id for worker in self.crew.live()], newest, now)
         self._finish()
+        self.evaluations.catch_up(self.fleet.served)
+        if self.settings.evaluation_pins and (wanted := self.wanted) is not None and wanted != self._wanted:
+            self._wanted = wanted
+            self._out.append(WantWeights(wanted))
         if self.fleet.changed:
             self.fleet.changed = False
             self._out.append(FleetChanged())

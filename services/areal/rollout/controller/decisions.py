@@ -5,7 +5,8 @@ A decision that needs an answer names the input that brings it. Nothing here doe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from areal.errors import ArealError
@@ -152,12 +153,13 @@ class FleetChanged:
 
 @dataclass(frozen=True, slots=True)
 class LeaseEvaluation:
-    """`worker` evaluates one row."""
+    """`worker` makes one answer to one row."""
 
     worker: str
     evaluation_id: str
     row: int
     floor: int
+    sample: int = 0  # 0 is the greedy answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,9 @@ class RecordEvaluation:
     oldest_version: int
     newest_version: int
     failed_rows: int
+    failed_samples: int = 0
+    figures: Mapping[str, float] = field(default_factory=dict)  # of sampled answers: avg@n, pass@k
+    sets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by name: rows, mean, and these
 
 
 @dataclass(frozen=True, slots=True)

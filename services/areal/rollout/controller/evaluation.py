@@ -1,9 +1,11 @@
 """Evaluation: which policy versions are measured, which rows are in work, what came out.
 
-Owns the schedule (every `interval` versions, version 0 at the start, the final version) and each evaluation's rows.
-Lies outside gate and concurrency cap and has a small cap of its own. A row's floor is the evaluated version, so a later
-policy may answer it, never an older one; the result carries the span of policies that made it. An evaluation is named
-by version and weights: a trainer that starts again and publishes the same ones begins none anew.
+Owns the schedule (every `interval` versions, version 0 at the start, the final version) and each evaluation's answers:
+to each row a greedy one, and sampled ones where they are asked for. Lies outside gate and concurrency cap and has a
+small cap of its own. A row's floor is the evaluated version, so a later policy may answer it, never an older one, and
+none but the evaluated one where servers keep it until the end (`pinned`); the result carries the span of policies that
+made it. An evaluation is named by version and weights: a trainer that starts again and publishes the same ones begins
+none anew.
 """
 
 from __future__ import annotations
@@ -17,38 +19,69 @@ from areal.rollout.controller.decisions import Decision, LeaseEvaluation, Record
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import Weights
 from areal.rollout.controller.settings import retry_pause_s
+from areal.values.pass_at_k import sampled_figures
 
 log = logging.getLogger(__name__)
 
-_MAX_TRIES = 20  # of one row: with the pauses between them, several minutes of infrastructure faults
+_MAX_TRIES = 20  # of one answer: with the pauses between them, several minutes of infrastructure faults
+
+Unit = tuple[int, int]  # a row, and which answer to it: 0 is the greedy one
 
 
 @dataclass(slots=True)
 class Run:
-    """One evaluation. Rows are in `pending`, `in_work`, `scores` or `failed`."""
+    """One evaluation. Answers are in `pending`, `in_work`, `scores` or `failed`."""
 
     name: str
     policy_id: str  # under which its weights were published first
     version: int
     fence: int
     rows: int
-    pending: list[int]
-    in_work: dict[int, str] = field(default_factory=dict)  # row → worker
-    scores: dict[int, tuple[float, int, int]] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
-    tries: dict[int, int] = field(default_factory=dict)
-    not_before: dict[int, float] = field(default_factory=dict)
+    samples: int = 0  # of each row, beside the greedy answer
+    failed_are_wrong: bool = True
+    weights: Weights | None = None  # what servers keep until the end, where they do
+    pending: list[Unit] = field(default_factory=list)
+    in_work: dict[Unit, str] = field(default_factory=dict)  # → worker
+    scores: dict[Unit, tuple[float, int, int]] = field(default_factory=dict)
+    failed: dict[Unit, str] = field(default_factory=dict)
+    tries: dict[Unit, int] = field(default_factory=dict)
+    not_before: dict[Unit, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pending = [(row, sample) for row in range(self.rows) for sample in range(1 + self.samples)][::-1]
 
     @property
     def whole(self) -> bool:
-        """Whether every row has an end."""
-        return len(self.scores) + len(self.failed) == self.rows
+        """Whether every answer has an end."""
+        return len(self.scores) + len(self.failed) == self.rows * (1 + self.samples)
 
     @property
     def mean(self) -> float:
-        """Mean score of the rows that ended so far. A row without a score counts as 0: failing must not pay."""
-        ended = len(self.scores) + len(self.failed)
-        return sum(score for score, _, _ in self.scores.values()) / ended if ended else 0.0
+        """Mean score of the greedy answers that ended so far. One without a score counts as 0, or not at all."""
+        return self.mean_of(range(self.rows))
+
+    def mean_of(self, rows: Iterable[int]) -> float:
+        """The same of these rows."""
+        found = [score for row in rows if (score := self._score(row, 0)) is not None]
+        return sum(found) / len(found) if found else 0.0
+
+    def sampled(self, rows: Iterable[int], ks: Iterable[int]) -> dict[str, float]:
+        """avg@n and pass@k of the sampled answers to these rows; nothing where none were asked for."""
+        if not self.samples:
+            return {}
+        found = [[self._score(row, sample) for sample in range(1, 1 + self.samples)] for row in rows]
+        scores = [[score for score in of_row if score is not None] for of_row in found]
+        return sampled_figures(scores, self.samples, ks)
+
+    def failures(self, *, greedy: bool) -> int:
+        """How many answers failed."""
+        return sum((sample == 0) == greedy for _, sample in self.failed)
+
+    def _score(self, row: int, sample: int) -> float | None:
+        if (row, sample) in self.failed:
+            return 0.0 if self.failed_are_wrong else None
+        found = self.scores.get((row, sample))
+        return None if found is None else found[0]
 
     @property
     def oldest_version(self) -> int:
@@ -70,7 +103,8 @@ class Evaluations:
         self.finished: set[str] = set(finished)
         self.recorded: list[RecordEvaluation] = []
         self.runs: list[Run] = []  # oldest first
-        self.ended_rows = 0  # of all evaluations of this controller
+        self.ended_rows = 0  # answers of all evaluations of this controller
+        self._missed = False  # a version was due while another was being measured
         self._last_version = max((int(name.partition(".")[0]) for name in self.finished), default=-1)
 
     # ---- schedule
@@ -78,15 +112,32 @@ class Evaluations:
     def published(self, weights: Weights) -> None:
         """A version is served: is it one to measure?"""
         if weights.rollback:
-            self.runs = [run for run in self.runs if run.version <= weights.version]
+            self.runs = [run for run in self.runs if run.version <= weights.version and not self._pins]
             self._last_version = min(self._last_version, weights.version)
         if not self._position.settings.evaluates:
             return
         interval = self._position.settings.evaluation_interval
         start = self._last_version < 0 and self._position.settings.evaluation_at_start
         due = start or weights.version // interval > max(0, self._last_version) // interval
-        if due:
+        if due and self.pinned is not None:
+            self._missed = True  # what is served when that one ends is measured instead
+        elif due:
             self._start(weights)
+
+    @property
+    def _pins(self) -> bool:
+        return self._position.settings.evaluation_pins
+
+    @property
+    def pinned(self) -> Weights | None:
+        """What servers keep until an evaluation has ended; None when they may move on."""
+        return self.runs[0].weights if self.runs and self._pins else None
+
+    def catch_up(self, served: Weights | None) -> None:
+        """Measure what is served now, where a version was due while servers kept another."""
+        if self._missed and served is not None and self.pinned is None:
+            self._missed = False
+            self._start(served)
 
     def final(self, weights: Weights) -> bool:
         """The run is over with this version: measure it. True when that is done."""
@@ -100,78 +151,95 @@ class Evaluations:
         known = {run.name for run in self.runs} | self.finished
         if weights.evaluation in known:
             return
-        rows = self._position.settings.evaluation_rows
+        settings = self._position.settings
         untouched = [run for run in self.runs[1:] if not run.scores and not run.in_work]
         self.runs = [run for run in self.runs if run not in untouched]
-        run = Run(weights.evaluation, weights.policy_id, weights.version, weights.fence, rows, list(range(rows))[::-1])
+        run = Run(
+            weights.evaluation, weights.policy_id, weights.version, weights.fence, settings.evaluation_rows,
+            settings.evaluation_samples, settings.evaluation_failed_are_wrong, weights,
+        )  # fmt: skip
         self.runs.append(run)
         self._last_version = max(self._last_version, weights.version)
 
     # ---- rows
 
     def lease(self, workers: list[str], newest: int | None, now: float) -> None:
-        """Hand rows out, first evaluation first, spread over the workers."""
+        """Hand answers out, first evaluation first, spread over the workers; of pinned ones only the first."""
         if newest is None or not workers:
             return
         in_work = sum(len(run.in_work) for run in self.runs)
-        for run in self.runs:
+        for run in self.runs[:1] if self._pins else self.runs:
             if run.version > newest:
                 continue
             later = []
             while run.pending and in_work < self._position.settings.evaluation_concurrent:
-                row = run.pending.pop()
-                if now < run.not_before.get(row, 0.0):
-                    later.append(row)
+                unit = run.pending.pop()
+                if now < run.not_before.get(unit, 0.0):
+                    later.append(unit)
                     continue
                 worker = workers[in_work % len(workers)]
-                run.in_work[row] = worker
+                run.in_work[unit] = worker
                 in_work += 1
-                self._emit(LeaseEvaluation(worker, run.name, row, run.version))
+                self._emit(LeaseEvaluation(worker, run.name, unit[0], run.version, unit[1]))
             run.pending.extend(later)
 
     def result(self, now: float, report: Evaluated) -> None:
-        """A row came back. The first answer counts."""
+        """An answer came back. The first of a kind counts."""
         run = next((run for run in self.runs if run.name == report.evaluation_id), None)
-        if run is None or report.row >= run.rows or report.row in run.scores or report.row in run.failed:
+        unit = (report.row, report.sample)
+        if run is None or report.row >= run.rows or report.sample > run.samples:
             return
-        tries = run.tries[report.row] = run.tries.get(report.row, 0) + 1
+        if unit in run.scores or unit in run.failed:
+            return
+        tries = run.tries[unit] = run.tries.get(unit, 0) + 1
         if report.kind is FailureKind.INFRA and tries < _MAX_TRIES:
-            if run.in_work.pop(report.row, None) is not None:
-                run.pending.append(report.row)
-            run.not_before[report.row] = now + retry_pause_s(tries - 1)
+            if run.in_work.pop(unit, None) is not None:
+                run.pending.append(unit)
+            run.not_before[unit] = now + retry_pause_s(tries - 1)
             return
-        run.in_work.pop(report.row, None)
-        if report.row in run.pending:
-            run.pending.remove(report.row)
+        run.in_work.pop(unit, None)
+        if unit in run.pending:
+            run.pending.remove(unit)
         self.ended_rows += 1
         if report.kind is not FailureKind.NONE:
             log.warning("evaluation %s row %d has no score: %s", run.policy_id, report.row, report.detail)
-            run.failed[report.row] = report.detail
+            run.failed[unit] = report.detail
         else:
-            run.scores[report.row] = (report.score, report.oldest_version, report.newest_version)
+            run.scores[unit] = (report.score, report.oldest_version, report.newest_version)
         if run.whole:
             self._record(run)
 
     def _record(self, run: Run) -> None:
         self.runs.remove(run)
         self.finished.add(run.name)
+        settings, failed = self._position.settings, run.failures(greedy=True)
+        sets: dict[str, list[int]] = {}
+        for row, name in enumerate(settings.evaluation_sets):
+            sets.setdefault(name, []).append(row)
+        ks = settings.evaluation_pass_at
         record = RecordEvaluation(
             run.name,
             run.policy_id,
             run.version,
-            len(run.scores),
+            run.rows - failed,
             run.mean,
             run.oldest_version,
             run.newest_version,
-            len(run.failed),
+            failed,
+            run.failures(greedy=False),
+            run.sampled(range(run.rows), ks),
+            {
+                name: {"rows": len(rows), "mean": run.mean_of(rows), **run.sampled(rows, ks)}
+                for name, rows in sets.items()
+            },
         )
         self.recorded.append(record)
         self._emit(record)
 
     def orphan(self, worker: str) -> None:
-        """A worker lost its rows: others get them."""
+        """A worker lost its answers: others make them."""
         for run in self.runs:
-            lost = [row for row, holder in run.in_work.items() if holder == worker]
-            for row in lost:
-                del run.in_work[row]
+            lost = [unit for unit, holder in run.in_work.items() if holder == worker]
+            for unit in lost:
+                del run.in_work[unit]
             run.pending.extend(lost)

@@ -36,5 +36,9 @@ class EvaluationsFile:
             "failed_rows": record.failed_rows,
             "at": time.time(),
         }
+        if record.figures:
+            result |= {**record.figures, "failed_samples": record.failed_samples}
+        if record.sets:
+            result["sets"] = {name: dict(figures) for name, figures in record.sets.items()}
         self.results.append(result)
         append_lines(self._path, [orjson.dumps(result)])

@@ -10,7 +10,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.status import idle_reason
+from areal.rollout.controller.idle import idle_reason
 
 _PERIOD_S = 0.5
 _DIGITS = re.compile(r"\d+")
@@ -52,6 +52,11 @@ class Gauges:
             newest = core.evaluations.recorded[-1]
             metrics.gauge("areal_evaluation_score").set(newest.mean)
             metrics.gauge("areal_evaluation_version").set(newest.version)
+            for name, value in newest.figures.items():
+                metrics.gauge("areal_evaluation_figure", set="", figure=name).set(value)
+            for of_set, figures in newest.sets.items():
+                for name, value in figures.items():
+                    metrics.gauge("areal_evaluation_figure", set=of_set, figure=name).set(value)
         reason = idle_reason(core)
         self._progress.doing = reason or f"{core.last_round.in_work} groups in work"
         self._progress.policy_id = core.fleet.served.policy_id if core.fleet.served else ""

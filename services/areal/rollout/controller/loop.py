@@ -154,7 +154,9 @@ class CoreLoop:
             case FloorChanged():
                 orders.floors.append(rollout.GroupFloor(group=order.group, floor=order.floor))
             case LeaseEvaluation():
-                row = EvaluationGrant(order.evaluation_id, order.row, order.floor, rows.evaluation_row(order.row))
+                row = EvaluationGrant(
+                    order.evaluation_id, order.row, order.floor, rows.evaluation_row(order.row), order.sample
+                )
                 orders.evaluations.append(contract.evaluation_lease(row))
 
     def resend(self) -> None:
@@ -175,11 +177,15 @@ class CoreLoop:
 
     def record(self, evaluation: RecordEvaluation) -> None:
         rows, failed = evaluation.rows + evaluation.failed_rows, evaluation.failed_rows
-        log.info("evaluation of %s: %.4f over %d rows", evaluation.policy_id, evaluation.mean, rows)
+        figures = "".join(f", {name} {value:.4f}" for name, value in evaluation.figures.items())
+        log.info("evaluation of %s: %.4f over %d rows%s", evaluation.policy_id, evaluation.mean, rows, figures)
         if failed:
             log.warning(
-                "%d of %d rows of the evaluation of %s failed and count as 0", failed, rows, evaluation.policy_id
+                "%d of %d rows of the evaluation of %s failed and have no score", failed, rows, evaluation.policy_id
             )
+        if evaluation.failed_samples:
+            count = evaluation.failed_samples
+            log.warning("%d sampled answers of the evaluation of %s failed", count, evaluation.policy_id)
         self.evaluations.append(evaluation)
 
     def admitted(self, group: int) -> None:

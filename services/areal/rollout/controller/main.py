@@ -5,7 +5,6 @@ from __future__ import annotations
 from areal.errors import ExitCode
 from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.store import login_of
@@ -18,7 +17,7 @@ _BYTES_PER_TOKEN = 8  # ids, log-probabilities and mask, after run-length coding
 _LEDGER_RETRY_S = 1.0  # longer absences are a named wait of the link, not a silent retry of the client
 
 
-def settings_of(job: ResolvedJob, evaluation_rows: int) -> ControllerSettings:
+def settings_of(job: ResolvedJob, evaluation_rows: int, evaluation_sets: tuple[str, ...] = ()) -> ControllerSettings:
     """The controller's settings from the job's fields."""
     spec = job.spec
     algorithm, rollout, evaluation = spec.algorithm, spec.rollout, spec.evaluation
@@ -39,6 +38,11 @@ def settings_of(job: ResolvedJob, evaluation_rows: int) -> ControllerSettings:
         evaluation_rows=evaluation_rows,
         evaluation_concurrent=evaluation.max_concurrent,
         evaluation_at_start=evaluation.at_start,
+        evaluation_failed_are_wrong=evaluation.failed_rows == "wrong",
+        evaluation_samples=evaluation.samples,
+        evaluation_pass_at=tuple(evaluation.passes),
+        evaluation_sets=evaluation_sets,
+        evaluation_pins=evaluation.one_version,
     )
 
 
@@ -48,7 +52,9 @@ async def run(ctx: RoleContext) -> int:
     layout, spec = job.layout, job.spec
     train, held_out = layout.dataset / "train", layout.dataset / "evaluation"
     rows = Rows(train, held_out if held_out.exists() else None, spec.seed)
-    settings = settings_of(job, rows.evaluation_rows(spec.evaluation.rows))
+    count = rows.evaluation_rows(spec.evaluation.rows)
+    column = spec.evaluation.set_column
+    settings = settings_of(job, count, rows.evaluation_sets(column, count) if column else ())
     metrics = RoleMetrics("controller", job.job.metadata.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     login = login_of(job, "controller")
@@ -64,7 +70,7 @@ async def run(ctx: RoleContext) -> int:
             ledger=ledger,
             metrics=metrics,
             waits=WaitRegistry("controller"),
-            progress=ProgressCounter(),
+            progress=ctx.progress,
             job_digest=job.digest,
             host=ctx.bind,
             patience_s=job.patience_s,

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import orjson
+
 from areal.data.order import row_of
 from areal.data.snapshot import Snapshot
+from areal.errors import DataError
 
 
 class Rows:
@@ -31,6 +34,19 @@ class Rows:
         """Row `row` of the evaluation set, as JSON."""
         assert self._evaluation is not None
         return self._evaluation.row_json(row)
+
+    def evaluation_sets(self, column: str, count: int) -> tuple[str, ...]:
+        """The set of each of the first `count` evaluation rows. Raises DataError for a row that names none."""
+        names = []
+        for row in range(count):
+            name = orjson.loads(self.evaluation_row(row)).get(column)
+            if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+                raise DataError(
+                    f"held-out row {row} names no set in its column {column!r}",
+                    fix="give every row of dataset.evaluation a name there, or leave out evaluation.setColumn",
+                )
+            names.append(str(name))
+        return tuple(names)
 
     def evaluation_rows(self, wanted: int | None) -> int:
         """How many rows an evaluation has; all of them when None are wanted."""

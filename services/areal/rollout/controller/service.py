@@ -31,8 +31,8 @@ from areal.rollout.controller.inputs import (
     WorkerBeat,
 )
 from areal.rollout.controller.loop import CoreLoop
+from areal.rollout.controller.status import rollout_status
 from areal.rollout.controller.streams import BEAT_S, Outbox, WorkerStream
-from areal.rollout.controller.summary import rollout_status
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
@@ -120,8 +120,8 @@ class RolloutService(rollout_grpc.RolloutServicer):
         outbox.end()
 
     def _complete_serve(self, orders: rollout.ServerOrders) -> None:
-        if self._core.fleet.served is not None:
-            orders.wanted.CopyFrom(wire.weights_ref(self._core.fleet.served))
+        if (wanted := self._core.wanted) is not None:
+            orders.wanted.CopyFrom(wire.weights_ref(wanted))
 
     async def Train(
         self, request_iterator: AsyncIterator[rollout.TrainerMessage], context: Context
@@ -203,9 +203,9 @@ class RolloutService(rollout_grpc.RolloutServicer):
             accepted = await self._loop.ask(PublishWeights(request.fence, wire.weights(request.weights)))
         except ArealError as error:
             await net_status.abort(context, error)
-        served = self._core.fleet.served
+        wanted = self._core.wanted  # what servers hold stays on the volume
         log.info("weights %s: %s", request.weights.policy_id, "served" if accepted else "not accepted")
-        return rollout.PublishWeightsResponse(accepted=accepted, served_policy_id=served.policy_id if served else "")
+        return rollout.PublishWeightsResponse(accepted=accepted, served_policy_id=wanted.policy_id if wanted else "")
 
     async def ProposeTombstone(
         self, request: rollout.ProposeTombstoneRequest, context: Context

@@ -28,6 +28,11 @@ class ControllerSettings:
     evaluation_rows: int = 0
     evaluation_concurrent: int = 64  # rows in work at once
     evaluation_at_start: bool = True
+    evaluation_failed_are_wrong: bool = True  # else a row without a score is in no mean
+    evaluation_samples: int = 0  # sampled answers to each row, beside the greedy one
+    evaluation_pass_at: tuple[int, ...] = ()
+    evaluation_sets: tuple[str, ...] = ()  # the set of each row, when rows have one
+    evaluation_pins: bool = False  # servers keep a version until its evaluation has ended
     infra_tries: int = 10  # failures of one group before it may be given up
     infra_patience_s: float = 120.0  # and only when they went on for this long: a restart of any role is far shorter
     adopt_grace_s: float = 2.0  # after our restart, time for workers to come back with the groups they hold

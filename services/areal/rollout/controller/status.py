@@ -1,46 +1,83 @@
-"""Status of the controller, in numbers and in words.
-
-Reads the core, changes nothing.
-"""
+"""The status message: what `areal status` and the live view show of the controller."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from areal.net.status import kind_to_wire
+from areal.rollout.controller import wire
 from areal.rollout.controller.core import Controller
+from areal.rollout.controller.idle import idle_reason
+from areal.v1 import common_pb2 as common
+from areal.v1 import rollout_pb2 as rollout
 
 
-def idle_reason(core: Controller) -> str:
-    """Why nothing is admitted now, in words; empty when the gate has room and somebody works."""
-    settings, last = core.settings, core.last_round
-    if core.done:
-        return "the run is over"
-    if core.stalled:
-        return core.stalled
-    if core.desk.finished:
-        return "the trainer has finished; the last evaluation is running"
-    if core.fleet.served is None:
-        return "no weights are published yet: waiting for the trainer"
-    states = core.fleet.states()
-    if not states["ready"]:
-        known = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count) or "none has reported"
-        return f"no generation server is ready ({known}) with weights {core.fleet.served.policy_id}"
-    if not core.crew.live():
-        return "no rollout worker is connected"
-    if core.book.streak.bad_luck:
-        return core.book.streak.bad_luck
-    newest = core.fleet.newest_version
-    if last.room_bytes == 0:
-        share = core.book.reserved * settings.bytes_per_group / max(1, settings.budget_bytes)
-        return f"the byte budget is {share:.0%} full: waiting for a checkpoint to free it"
-    if last.room == 0:
-        if core.book.next_rank >= core.max_steps * settings.batch_groups:
-            return f"all groups of {core.max_steps} steps are admitted"
-        if last.in_work + last.waiting >= settings.max_concurrent:
-            return f"{last.in_work + last.waiting} groups in work, as many as maxConcurrentRollouts allows"
-        ahead = core.book.waiting_complete()
-        return (
-            f"the gate is closed at version {newest} with maxStaleness {settings.max_staleness}: "
-            f"{ahead} complete groups wait for the trainer"
+def rollout_status(
+    job: str, core: Controller, evaluations: Iterable[Mapping[str, Any]]
+) -> rollout.GetRolloutStatusResponse:
+    """Everything at once. `evaluations` are the finished ones, those before a restart included."""
+    book, settings, tally = core.book, core.settings, core.book.tally
+    answer = rollout.GetRolloutStatusResponse(
+        job=job,
+        max_steps=core.max_steps,
+        max_staleness=settings.max_staleness,
+        max_concurrent_rollouts=settings.max_concurrent,
+        trainer_step=core.desk.step,
+        served_policy_id=core.fleet.served.policy_id if core.fleet.served else "",
+        next_admission=book.next_admission,
+        leased=core.last_round.in_work,
+        complete_waiting=book.waiting_complete(),
+        committed_group=book.committed,
+        tombstones=dict(book.ranks.counts),
+        reward_mean=tally.reward_mean,
+        reward_sampled=tally.reward_sampled,
+        tokens_total=core.crew.tokens_total,
+        reserved_bytes=book.reserved * settings.bytes_per_group,
+        budget_bytes=settings.budget_bytes,
+        fleet=[wire.server_state(s.report, live=s.live, ready=s.ready) for s in core.fleet.servers.values()],
+        idle_reason=idle_reason(core),
+        stalled=core.stalled,
+        stalled_by=kind_to_wire(core.stalled_by) if core.stalled else common.FAULT_KIND_UNSPECIFIED,
+        finished=core.done,
+        staleness_violations_total=tally.violations,
+        staleness_mean=tally.age_mean,
+        staleness_max=tally.age_max,
+    )
+    _workers(answer, core)
+    _evaluations(answer, core, evaluations)
+    return answer
+
+
+def _workers(answer: rollout.GetRolloutStatusResponse, core: Controller) -> None:
+    held: dict[str, int] = {}
+    for index in core.book.open:
+        holder = core.book.groups[index].worker
+        held[holder] = held.get(holder, 0) + 1
+    for name, worker in sorted(core.crew.workers.items()):
+        answer.workers.add(
+            worker_id=name,
+            health=worker.health.value,
+            groups=held.get(name, 0),
         )
-    if last.waiting:
-        return f"{last.waiting} groups wait for a place at a worker or for another try"
-    return ""
+
+
+def _evaluations(
+    answer: rollout.GetRolloutStatusResponse, core: Controller, evaluations: Iterable[Mapping[str, Any]]
+) -> None:
+    for result in evaluations:
+        answer.evaluations.add(
+            policy_id=result["policy_id"],
+            rows=result["rows"] + result.get("failed_rows", 0),
+            mean=result["mean"],
+            oldest_version=result["oldest_version"],
+            newest_version=result["newest_version"],
+        )
+    for run in core.evaluations.runs:
+        answer.evaluations.add(
+            policy_id=run.policy_id,
+            rows=run.rows,
+            mean=run.mean,
+            oldest_version=run.oldest_version,
+            newest_version=run.newest_version,
+        )

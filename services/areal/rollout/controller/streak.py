@@ -77,6 +77,11 @@ class Streak:
         return self._words()
 
     @property
+    def by_infrastructure(self) -> bool:
+        """Whether any of the groups failed for want of infrastructure."""
+        return Reason.INFRA in self._ended
+
+    @property
     def bad_luck(self) -> str:
         """What happened to the newest groups, when so many in a row were not trained that it is no chance."""
         return self._words() if self._ended.total() >= FAILED_TO_PAUSE else ""

@@ -101,8 +101,8 @@ class WorkerCore:
         self._done: dict[tuple[int, int], Done] = {}  # not told on this stream yet
         self._failed: list[Failure] = []
         self._released: list[int] = []
-        self._evaluating: set[tuple[str, int]] = set()
-        self._evaluated: OrderedDict[tuple[str, int], Evaluated] = OrderedDict()
+        self._evaluating: set[tuple[str, int, int]] = set()
+        self._evaluated: OrderedDict[tuple[str, int, int], Evaluated] = OrderedDict()
         self._new_evaluated: list[Evaluated] = []
         self._ticked: float | None = None
 
@@ -174,7 +174,7 @@ class WorkerCore:
 
     def grant_evaluation(self, grant: EvaluationGrant) -> list[Action]:
         """An evaluation row. A result that is known is told again; a row in work stays so."""
-        key = (grant.evaluation_id, grant.row)
+        key = (grant.evaluation_id, grant.row, grant.sample)
         known = self._evaluated.get(key)
         if known is not None:
             self._new_evaluated.append(known)
@@ -217,7 +217,7 @@ class WorkerCore:
 
     def evaluated(self, result: Evaluated) -> None:
         """An evaluation row ended. Only a result that trying again can't change is remembered."""
-        key = (result.evaluation_id, result.row)
+        key = (result.evaluation_id, result.row, result.sample)
         self._evaluating.discard(key)
         self._new_evaluated.append(result)
         if result.kind is FailureKind.INFRA:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -18,9 +19,10 @@ from areal.errors import ArealError, DataError
 from areal.gateway.core import Access
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.workflow.base import Prompt
-from areal.workflow.branches import Node
-from areal.workflow.episode import RejectedError
+from areal.workflow.branches import Finished
+from areal.workflow.episode import Episode, RejectedError
 from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
+from areal.workflow.outcome import Outcome, episode_of
 from areal.workflow.prompt import prompt_of
 from areal.workflow.tokenizer import Tokenizer
 
@@ -44,6 +46,8 @@ class Backend(Protocol):
     def score(self, call: ScoreCall, reply: Reply) -> None: ...
 
     def open_session(self, reply: Reply) -> None: ...
+
+    def session_over(self, reply: Reply) -> None: ...
 
     def end_session(self, reply: Reply) -> None: ...
 
@@ -71,19 +75,30 @@ class Reply:
 
 
 class EpisodeSession:
-    """See `areal.workflow.agent.AgentSession`."""
+    """See `areal.workflow.base.AgentSession`."""
 
-    def __init__(self, access: Access, end: Callable[[], Awaitable[tuple[Node, ...]]]) -> None:
+    def __init__(
+        self, access: Access, over: Callable[[], Awaitable[None]], end: Callable[[], Awaitable[Finished]]
+    ) -> None:
         self.base_url = access.base_url
         self.api_key = access.api_key
+        self._over = over
         self._end = end
-        self._nodes: tuple[Node, ...] | None = None
+        self._finished: Finished | None = None
 
-    async def end(self) -> tuple[Node, ...]:
-        """See `AgentSession.end`; a second time the same."""
-        if self._nodes is None:
-            self._nodes = await self._end()
-        return self._nodes
+    async def over(self) -> None:
+        """See `AgentSession.over`."""
+        await self._over()
+
+    async def episode(self, reward: float | Outcome | None = None) -> Episode:
+        """See `AgentSession.episode`."""
+        return episode_of(await self.end(), reward)
+
+    async def end(self) -> Finished:
+        """End it; a second time the same."""
+        if self._finished is None:
+            self._finished = await self._end()
+        return self._finished
 
 
 class GroupRow:
@@ -194,16 +209,15 @@ class EpisodeEngine:
 
     @contextlib.asynccontextmanager
     async def session(self) -> AsyncIterator[EpisodeSession]:
-        """See `areal.workflow.agent.SessionEngine`."""
-        opened = EpisodeSession(await self._ask(self._backend.open_session), self._end_session)
+        """See `Engine.session`."""
+        access = await self._ask(self._backend.open_session)
+        opened = EpisodeSession(
+            access, partial(self._ask, self._backend.session_over), partial(self._ask, self._backend.end_session)
+        )
         try:
             yield opened
         finally:
             await opened.end()
-
-    async def _end_session(self) -> tuple[Node, ...]:
-        nodes: tuple[Node, ...] = await self._ask(self._backend.end_session)
-        return nodes
 
     async def _ask(self, method: Any, *args: Any) -> Any:
         future = self._user.loop.create_future()

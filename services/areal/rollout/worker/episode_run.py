@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.clients.generation import Ask, Generation, GenerationClient
 from areal.clients.reward import RewardClient, Score
-from areal.errors import ArealError, ConfigError, InfraError
+from areal.errors import ArealError, ConfigError, DataError, InfraError
 from areal.rollout.worker.episode_engine import Reply, ScoreCall
 from areal.rollout.worker.sessions import Pending, Sessions
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.v1 import reward_pb2 as wire
-from areal.workflow.branches import Node
+from areal.workflow.branches import Finished
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import GenerationResult, Ids, Sampling
+from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.seeds import sample_seed
 from areal.workflow.streamed import Streamed, other_sampling
 
@@ -37,6 +38,7 @@ class EpisodeSettings:
     max_sample_tokens: int
     chat_template: bool | None
     verifier: str
+    evaluation_sampling: Sampling | None = None  # of an evaluation's sampled answers; None: as in training
 
 
 class EpisodeRun:
@@ -54,7 +56,8 @@ class EpisodeRun:
         affinity: str,
         floor: int,
         greedy: bool,
-        sessions: Sessions | None = None,
+        evaluates: bool = False,
+        sessions: Sessions,
     ) -> None:
         self.floor = floor
         self.verdict: common.Verdict | None = None
@@ -63,9 +66,10 @@ class EpisodeRun:
         self._settings = settings
         self._group = group
         self._index = index
-        self._attempt = attempt
+        self._key = common.SampleKey(group=group, index=index, attempt=attempt)
         self._affinity = affinity
         self._greedy = greedy
+        self._evaluates = evaluates
         self._generations: dict[Reply | Pending, Generation] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
         self.answers: list[Streamed] = []
@@ -73,6 +77,8 @@ class EpisodeRun:
         self._newest: Generation | None = None
         self._sessions = sessions
         self._session = ""  # the name of its open one
+        self._scored = False  # its agent has ended it with a reward
+        self._watcher: Reply | None = None  # waits for that
         self._closed = False
 
     @property
@@ -95,9 +101,15 @@ class EpisodeRun:
         return Episode([Sequence.of(self._newest.ask.prompt_ids, result, 0.0).masked()])
 
     def generate(
-        self, turn: int, ids: Ids, sampling: Sampling, reply: Reply | Pending, draw: int | None = None
+        self,
+        turn: int,
+        ids: Ids,
+        sampling: Sampling,
+        reply: Reply | Pending,
+        draw: int | None = None,
+        on_tokens: OnTokens | None = None,
     ) -> None:
-        """Begin a generation. What it draws depends on `draw`, or on its turn."""
+        """Begin a generation. What it draws depends on `draw`, or on its turn; `on_tokens` is told tokens."""
         if self._closed:
             return
         seed = (
@@ -111,6 +123,7 @@ class EpisodeRun:
             affinity=self._affinity,
             floor=self.floor,
             seed=seed,
+            key=None if self._evaluates else self._key,
         )
 
         began = time.time()
@@ -120,12 +133,12 @@ class EpisodeRun:
             self._ended("generate", began, turn)
             outcome = generation.outcome
             if isinstance(outcome, GenerationResult):
-                other = "" if self._greedy else other_sampling(sampling, self._settings.sampling)
+                other = "" if self._evaluates else other_sampling(sampling, self._settings.sampling)
                 self.answers.append(Streamed(turn, ids, outcome.copied(), other))
             reply(outcome)
 
         try:
-            generation = self._client.open(ask, done)
+            generation = self._client.open(ask, done, _teller(on_tokens) if on_tokens is not None else None)
         except ArealError as error:
             reply(error)
             return
@@ -142,7 +155,7 @@ class EpisodeRun:
             return
         item = wire.ScoreItem(
             verifier=self._settings.verifier,
-            key=common.SampleKey(group=self._group, index=self._index, attempt=self._attempt),
+            key=self._key,
             prompt=call.prompt,
             completion=call.completion,
             prompt_ids=call.prompt_ids.tobytes(),
@@ -170,20 +183,42 @@ class EpisodeRun:
         """Give the episode a base URL of its own."""
         if self._closed:
             return
-        if self._sessions is None:
-            reply(ConfigError("this job has no agent sessions", fix="set rollout.workflow: agent"))
-            return
         sampling = self._settings.sampling.greedy() if self._greedy else self._settings.sampling
-        self._session, access = self._sessions.open(f"{self._affinity}.{self._index}", self, sampling)
+        if sampling.top_p != 1 or sampling.top_k:
+            reply(ConfigError("agents sample from the whole distribution", fix="remove rollout.sampling.topP and topK"))
+            return
+        if self._session:
+            reply(DataError("the episode has a session already", fix="give all its agents the same base URL"))
+            return
+        self._scored = False
+        name = f"{self._affinity}.{self._index}"
+        try:
+            self._session, access = self._sessions.open(name, self, sampling, self._session_scored)
+        except ArealError as error:
+            reply(error)
+            return
         reply(access)
 
+    def session_over(self, reply: Reply) -> None:
+        """Answer once its agent has ended it with a reward."""
+        if self._scored:
+            reply(None)
+        else:
+            self._watcher = reply
+
+    def _session_scored(self) -> None:
+        self._scored = True
+        if self._watcher is not None:
+            self._watcher(None)
+            self._watcher = None
+
     def end_session(self, reply: Reply) -> None:
-        """End it; the answer is what was sampled."""
+        """End it; the answer is what was sampled and the reward that was posted."""
         reply(self._end_session("its agent has ended it"))
 
-    def _end_session(self, reason: str) -> tuple[Node, ...]:
+    def _end_session(self, reason: str) -> Finished:
         name, self._session = self._session, ""
-        return self._sessions.close(name, reason) if self._sessions is not None and name else ()
+        return self._sessions.close(name, reason) if name else Finished()
 
     def _ended(self, what: str, began: float, turn: int) -> None:
         if len(self.moments) < MAX_MOMENTS:
@@ -196,6 +231,8 @@ class EpisodeRun:
             generation.cancel()
         if isinstance(reply, Pending):
             return
+        if reply is self._watcher:
+            self._watcher = None
         future = self._scores.pop(reply, None)
         if future is not None:
             future.cancel()
@@ -207,3 +244,16 @@ class EpisodeRun:
         self._end_session("nobody waits for this sample any more")
         for reply in [*self._generations, *self._scores]:
             self.withdraw(reply)
+
+
+def _teller(on_tokens: OnTokens) -> Callable[[Generation], None]:
+    """Tells each token of a generation once."""
+    told = 0
+
+    def more(generation: Generation) -> None:
+        nonlocal told
+        ids, logprobs = generation.accumulator.since(told)
+        told += len(ids)
+        on_tokens(ids, logprobs)
+
+    return more

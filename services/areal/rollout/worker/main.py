@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
@@ -14,7 +15,6 @@ from areal.gateway.session import Limits
 from areal.ledger.client import AsyncLedger
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
@@ -24,9 +24,11 @@ from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.spec.rollout import Agent
 from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow
+from areal.workflow.command import CommandAgent
 from areal.workflow.generation import Sampling
 from areal.workflow.recipe import Recipe, load_recipe
 from areal.workflow.registry import find_workflow
@@ -45,10 +47,10 @@ async def run(ctx: RoleContext) -> int:
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
     make_workflow = _factory(workflow, job, recipe)
-    sessions = _sessions(job, tokenizer) if workflow is AgentWorkflow else None
+    sessions = _sessions(job, tokenizer)
     metrics = RoleMetrics("worker", job.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
-    waits, progress = WaitRegistry(ctx.name), ProgressCounter()
+    waits, progress = WaitRegistry(ctx.name), ctx.progress
     server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=progress)
     await server.start(ctx.port, ctx.bind)
     client = GenerationClient(
@@ -88,15 +90,12 @@ async def run(ctx: RoleContext) -> int:
         stall_s=min(spec.rollout.group_deadline_seconds, BLOCKED_LOOP_S),
     )
     try:
-        if sessions is not None:
-            await sessions.start()
         await server.set_ready(True)
         over = await worker.run(ctx.stop)
         log.info("the run is over" if over else "stopped; what was in work is given back")
         return ExitCode.DONE if over else ExitCode.DRAINED
     finally:
-        if sessions is not None:
-            await sessions.stop()
+        await sessions.stop()
         await client.close()
         if reward is not None:
             await reward.close()
@@ -106,15 +105,17 @@ async def run(ctx: RoleContext) -> int:
 
 def _settings(job: ResolvedJob) -> EpisodeSettings:
     rollout = job.spec.rollout
-    sampling = rollout.sampling
+    wanted = rollout.sampling
+    sampling = Sampling(
+        temperature=wanted.temperature,
+        max_new_tokens=wanted.max_new_tokens,
+        top_p=wanted.top_p,
+        top_k=wanted.top_k,
+    )
     return EpisodeSettings(
         seed=job.spec.seed,
-        sampling=Sampling(
-            temperature=sampling.temperature,
-            max_new_tokens=sampling.max_new_tokens,
-            top_p=sampling.top_p,
-            top_k=sampling.top_k,
-        ),
+        sampling=sampling,
+        evaluation_sampling=replace(sampling, temperature=job.spec.evaluation.temperature),
         max_sample_tokens=rollout.max_sample_tokens,
         chat_template=rollout.chat_template,
         verifier=job.verifier or "",
@@ -152,7 +153,7 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
 def _sessions(job: ResolvedJob, tokenizer: Tokenizer) -> Sessions:
     """The gateway of this worker's agents."""
     rollout = job.spec.rollout
-    calls = rollout.agent.max_calls if rollout.agent is not None else 1
+    calls = (rollout.agent or Agent()).max_calls
     limits = Limits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
     return Sessions(tokenizer, limits, chat_template=rollout.chat_template)
 
@@ -162,8 +163,11 @@ def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe |
     rollout = job.spec.rollout
     if workflow is not AgentWorkflow:
         return lambda: _make(workflow, rollout.max_turns)
-    name = rollout.agent.run if rollout.agent is not None else ""
-    return lambda: AgentWorkflow(agent_of(recipe.module if recipe else None, name))
+    agent = rollout.agent or Agent()
+    if agent.command is not None:
+        command = CommandAgent(agent.command)
+        return lambda: AgentWorkflow(command.run)
+    return lambda: AgentWorkflow(agent_of(recipe.module if recipe else None, agent.run or ""))
 
 
 def _make(workflow: type[RolloutWorkflow], max_turns: int) -> RolloutWorkflow:

@@ -6,16 +6,13 @@ packing and writing happen on the writer's thread.
 
 from __future__ import annotations
 
-import sys
 import time
-from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
 from areal.ledger import payload
-from areal.record.choose import StepBudget, in_share
+from areal.record.choose import StepBudget, in_share, sample_size
 from areal.record.segment import OUTCOMES, Header, Kind
+from areal.record.text import sequence_text
 from areal.record.writer import RecordWriter
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker import samples
@@ -25,8 +22,6 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.workflow.tokenizer import Tokenizer
 
-_PER_TOKEN = 24  # bytes that a token takes in memory with its text, about: for budget and queue
-_PER_RECORD = 512
 _SAMPLE_FIELD = bytes([record.SampleRecord.SAMPLE_FIELD_NUMBER << 3 | 2])  # a message, by its length
 
 
@@ -55,8 +50,7 @@ class Recording:
         episode = ending.episode
         if self._writer is None or episode is None or not in_share(key.group, self._limits.share):
             return
-        tokens = sum(len(sequence.input_ids) for sequence in episode.sequences)
-        size = _PER_RECORD + _PER_TOKEN * tokens
+        size = sample_size(sum(len(sequence.input_ids) for sequence in episode.sequences))
         if not self._budget.take(key.group // self._limits.batch_groups, size):
             self._writer.drop("budget")
             return
@@ -72,7 +66,7 @@ class Recording:
         episode = ending.episode
         if self._writer is None or episode is None:
             return
-        size = _PER_RECORD + _PER_TOKEN * sum(len(sequence.input_ids) for sequence in episode.sequences)
+        size = sample_size(sum(len(sequence.input_ids) for sequence in episode.sequences))
         versions = samples.versions_of(episode)
         if not self._evaluated.take(versions[0] if versions else 0, size):
             self._writer.drop("budget")
@@ -92,7 +86,8 @@ class Recording:
             return
         sample = common.Sample(key=common.SampleKey(group=key.group, index=key.index), worker_id=self._worker_id)
         raw, now = sample.SerializeToString(), time.time()
-        self._writer.offer(_PER_RECORD + len(ending.traceback), lambda: self._record(key, ending, raw, 0, 0.0, now))
+        size = sample_size(0) + len(ending.traceback)
+        self._writer.offer(size, lambda: self._record(key, ending, raw, 0, 0.0, now))
 
     def close(self) -> None:
         """Write what is queued."""
@@ -115,9 +110,10 @@ class Recording:
             outcome=outcome,
             reward=reward,
             newest_version=newest,
-            texts=[self._text(one.input_ids.tolist()) for one in sequences],
+            texts=[sequence_text(map(self._tokenizer.piece, one.input_ids.tolist())) for one in sequences],
             moments=ending.moments,
             made_at=at,
+            note=ending.episode.note if ending.episode is not None else "",
         )
         if ending.kind is not FailureKind.NONE:
             kind = common.FAULT_KIND_INFRA if ending.kind is FailureKind.INFRA else common.FAULT_KIND_DATA
@@ -134,13 +130,6 @@ class Recording:
             outcome=OUTCOMES.index(outcome),
         )
         return header, made.SerializeToString() + _SAMPLE_FIELD + _varint(len(sample)) + sample
-
-    def _text(self, ids: Sequence[int]) -> record.SequenceText:
-        pieces = [self._tokenizer.piece(token) for token in ids]
-        ends = array("I", accumulate(map(len, pieces)))
-        if sys.byteorder == "big":
-            ends.byteswap()
-        return record.SequenceText(text=b"".join(pieces), token_ends=ends.tobytes())
 
 
 def _outcome(ending: EpisodeEnd) -> str:

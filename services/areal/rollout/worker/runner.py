@@ -88,7 +88,7 @@ class Runner:
         on_end: Callable[[Key, EpisodeEnd], None],
         *,
         stall_s: float,
-        sessions: Sessions | None = None,
+        sessions: Sessions,
     ) -> None:
         self._sessions = sessions
         self._client = client
@@ -113,18 +113,22 @@ class Runner:
         """Begin an episode; `on_end` tells its end, unless it is stopped."""
         if key in self._slots:
             self.stop(key)
-        greedy = bool(key.evaluation)
+        greedy = bool(key.evaluation) and key.index == 0
+        settings = self._settings
+        if key.evaluation:
+            settings = replace(settings, sampling=settings.evaluation_sampling or settings.sampling)
         row = self._row(key, row_json)
         run = EpisodeRun(
             self._client,
             self._reward,
-            self._settings,
+            settings,
             group=key.group,
             index=key.index,
             attempt=attempt,
             affinity=key.affinity,
             floor=floor,
             greedy=greedy,
+            evaluates=bool(key.evaluation),
             sessions=self._sessions,
         )
 
@@ -138,8 +142,8 @@ class Runner:
             run,
             row,
             tokenizer=self._tokenizer,
-            sampling=self._settings.sampling,
-            max_sample_tokens=self._settings.max_sample_tokens,
+            sampling=settings.sampling,
+            max_sample_tokens=settings.max_sample_tokens,
             greedy=greedy,
         )
         self._user.mailbox.post(self._launch, slot, self._workflow, engine, row)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Callable
 from itertools import count
 from typing import Any, Protocol
 
@@ -16,8 +17,8 @@ from areal.gateway.core import Access, Gateway
 from areal.gateway.http import GatewayServer
 from areal.gateway.session import Limits
 from areal.gateway.templates.template import Template
-from areal.workflow.branches import Node
-from areal.workflow.generation import GenerationResult, Ids, Sampling
+from areal.workflow.branches import Finished
+from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 LIVES_S = 86_400.0  # a key's life; its episode ends it long before
@@ -26,7 +27,15 @@ LIVES_S = 86_400.0  # a key's life; its episode ends it long before
 class Generates(Protocol):
     """The episode, as a session sees it."""
 
-    def generate(self, turn: int, ids: Ids, sampling: Sampling, reply: Pending, draw: int | None = None) -> None: ...
+    def generate(
+        self,
+        turn: int,
+        ids: Ids,
+        sampling: Sampling,
+        reply: Pending,
+        draw: int | None = None,
+        on_tokens: OnTokens | None = None,
+    ) -> None: ...
 
     def withdraw(self, reply: Pending) -> None: ...
 
@@ -54,10 +63,12 @@ class EpisodeOwner:
         self.sampling = sampling
         self._episode = episode
 
-    async def generate(self, turn: int, ids: Ids, sampling: Sampling, draw: int) -> GenerationResult:
+    async def generate(
+        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
+    ) -> GenerationResult:
         """See `Owner.generate`."""
         pending = Pending()
-        self._episode.generate(turn, ids, sampling, pending, draw)
+        self._episode.generate(turn, ids, sampling, pending, draw, on_tokens)
         try:
             return await pending.future
         except asyncio.CancelledError:
@@ -66,28 +77,37 @@ class EpisodeOwner:
 
 
 class Sessions:
-    """The gateway of one worker. It listens on loopback only: agents run in this worker."""
+    """The gateway of one worker, from its first session on. It listens on loopback only: agents run in this worker."""
 
     def __init__(self, tokenizer: Tokenizer, limits: Limits, *, chat_template: bool | None) -> None:
+        self._tokenizer = tokenizer
         self._limits = limits
-        template = Template(tokenizer, chat_template=chat_template)
-        gateway = Gateway(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
-        self._server = GatewayServer(gateway, tokenizer)
+        self._chat_template = chat_template
+        self._server: GatewayServer | None = None
         self._numbers = count()
-
-    async def start(self) -> None:
-        """Listen."""
-        await self._server.start()
 
     async def stop(self) -> None:
         """Stop listening."""
-        await self._server.stop()
+        if self._server is not None:
+            await self._server.stop()
 
-    def open(self, what: str, episode: Generates, sampling: Sampling) -> tuple[str, Access]:
-        """Begin the session of an episode; `what` names it for people."""
+    def open(self, what: str, episode: Generates, sampling: Sampling, on_end: Callable[[], None]) -> tuple[str, Access]:
+        """Begin the session of an episode; `what` names it for people.
+
+        `on_end` is told when its agent has ended it with a reward.
+        """
         name = f"{what.replace('/', '.')}.{next(self._numbers)}"  # one part of a path
-        return name, self._server.open(name, EpisodeOwner(episode, sampling), self._limits, lives_s=LIVES_S)
+        owner = EpisodeOwner(episode, sampling)
+        return name, self._listening().open(name, owner, self._limits, lives_s=LIVES_S, on_end=on_end)
 
-    def close(self, name: str, reason: str) -> tuple[Node, ...]:
-        """End it: what was sampled."""
-        return tuple(self._server.close(name, reason))
+    def close(self, name: str, reason: str) -> Finished:
+        """End it: what was sampled, and the reward that was posted."""
+        return self._listening().close(name, reason)
+
+    def _listening(self) -> GatewayServer:
+        if self._server is None:
+            template = Template(self._tokenizer, chat_template=self._chat_template)
+            gateway = Gateway(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
+            self._server = GatewayServer(gateway, self._tokenizer)
+            self._server.start()
+        return self._server

@@ -64,7 +64,7 @@ class Tools:
     waits: WaitRegistry
     progress: ProgressCounter
     metrics: RoleMetrics
-    sessions: Sessions | None = None  # of agents, where the workflow has some
+    sessions: Sessions  # of agents
 
 
 class Worker:
@@ -215,7 +215,7 @@ class Worker:
             case Stop(group):
                 self._runner.stop_group(group)
             case StartEvaluation(grant):
-                key = Key(grant.row, 0, grant.evaluation_id)
+                key = Key(grant.row, grant.sample, grant.evaluation_id)
                 self._evaluations[key] = grant
                 self._evaluation_time[key] = self._deadline_s
                 self._runner.start(key, grant.row_json, floor=grant.floor)
@@ -278,13 +278,15 @@ class Worker:
                     kind=ending.kind,
                     message=ending.message,
                     traceback=ending.traceback,
+                    sample=grant.sample,
                 )
             )
             return
         versions = samples.versions_of(ending.episode)
         assert versions is not None, "an episode without a sampled token was checked"
         oldest, newest = versions
-        self.core.evaluated(Evaluated(grant.evaluation_id, grant.row, ending.episode.reward, oldest, newest))
+        score = ending.episode.reward
+        self.core.evaluated(Evaluated(grant.evaluation_id, grant.row, score, oldest, newest, sample=grant.sample))
         self._tools.recording.evaluated(key, ending)
 
     # ---- time

@@ -1,0 +1,187 @@
+"""OpenAI- and Anthropic-compatible API over one model: the gateway's dialects without an episode.
+
+Each request is a session of its own that ends with its answer; sampling is the request's. For development, evaluation
+tools and trying out a checkpoint, not for training.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+from itertools import count
+from typing import Any
+
+import numpy as np
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from areal.engine.embedded import EmbeddedEngine
+from areal.engine.request import BadRequest, GenerateRequest, Output, SamplingParams
+from areal.errors import DataError, InfraError
+from areal.gateway.core import Gateway, Opened
+from areal.gateway.dialects.dialect import Dialect
+from areal.gateway.faults import Refused
+from areal.gateway.http import GatewayServer
+from areal.gateway.requests import body_of, key_of
+from areal.gateway.session import Limits
+from areal.gateway.templates.template import Template
+from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
+from areal.workflow.tokenizer import Tokenizer
+
+MOST_CHOICES = 128  # answers to one request
+_LIVES_S = 3600.0
+
+
+class ModelServer(GatewayServer):
+    """Serves one engine. Without a `key` every request is answered: listen on loopback only."""
+
+    def __init__(self, engine: EmbeddedEngine, tokenizer: Tokenizer, *, name: str, key: str = "") -> None:
+        clock = asyncio.get_running_loop().time
+        super().__init__(Gateway(Template(tokenizer), secret=secrets.token_bytes(32), clock=clock), tokenizer)
+        self._engine = engine
+        self._name = name
+        self._key = key
+        self._numbers = count()
+
+    def _find(self, request: Request) -> Opened:
+        self._authorise(request)
+        return self._open({})
+
+    def _open(self, fields: dict[str, Any]) -> Opened:
+        """A session for one request."""
+        choices = fields.get("n")
+        if isinstance(choices, int) and choices > MOST_CHOICES:
+            raise Refused(f"n is at most {MOST_CHOICES}", field="n")
+        context = self._engine.context
+        name = f"{self._name}.{next(self._numbers)}"
+        limits = Limits(context, context * MOST_CHOICES, max_calls=MOST_CHOICES)
+        owner = EngineOwner(self._engine, _sampling(fields), seeded=fields.get("seed") is not None)
+        access = self.open(name, owner, limits, lives_s=_LIVES_S)
+        return self._gateway.find(name, access.api_key)
+
+    def _authorise(self, request: Request) -> None:
+        if self._key and not hmac.compare_digest(key_of(request).encode(), self._key.encode()):
+            raise Refused("the API key is not this server's", status=401, code="invalid_api_key")
+
+    def _own_routes(self, prefix: str) -> list[Route]:
+        """None: a request is no episode."""
+        return []
+
+    async def _models(self, request: Request) -> Response:
+        opened = self._find(request)
+        self.close(opened.session.name, "it was answered")
+        model = {"id": self._name, "object": "model", "owned_by": "areal", "max_model_len": self._engine.context}
+        return Response(orjson.dumps({"object": "list", "data": [model]}), media_type="application/json")
+
+    async def _count(self, request: Request) -> Response:
+        opened = self._find(request)
+        try:
+            return await self._counted(opened, request)
+        finally:
+            self.close(opened.session.name, "it was answered")
+
+    async def _ask(self, dialect: Dialect, request: Request) -> Response:
+        self._authorise(request)  # before its body is read
+        body = await body_of(request)
+        opened = self._open(_fields(body))
+        try:
+            return _Closing(self._answer(dialect, opened, request, body), self, opened.session.name)
+        except BaseException:
+            self.close(opened.session.name, "it was refused")
+            raise
+
+
+class _Closing(Response):
+    """A response after which its session ends."""
+
+    def __init__(self, response: Response, server: ModelServer, session: str) -> None:
+        super().__init__()
+        self._response = response
+        self._server = server
+        self._session = session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._response(scope, receive, send)
+        finally:
+            self._server.close(self._session, "it was answered")
+
+
+class EngineOwner:
+    """Generates for one request. See `areal.gateway.http.Owner`."""
+
+    def __init__(self, engine: EmbeddedEngine, sampling: Sampling, *, seeded: bool) -> None:
+        self.sampling = sampling
+        self._engine = engine
+        self._seeded = seeded
+
+    async def generate(
+        self, turn: int, ids: Ids, sampling: Sampling, draw: int, on_tokens: OnTokens
+    ) -> GenerationResult:
+        """See `Owner.generate`; `draw` counts only where the client gave a seed."""
+        room = self._engine.context - len(ids)
+        if room <= 0:
+            raise DataError(f"a prompt of {len(ids)} tokens fills the context of {self._engine.context}")
+        params = SamplingParams(
+            max_new_tokens=min(sampling.max_new_tokens, room),
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or -1,
+            stop=sampling.stop,
+            stop_token_ids=sampling.stop_token_ids,
+            seed=draw if self._seeded else secrets.randbits(63),
+        )
+        request = GenerateRequest(secrets.token_hex(16), ids.astype(np.int64), params, True, stream=True)
+        try:
+            subscription = self._engine.submit([request])
+        except BadRequest as error:
+            raise DataError(str(error)) from error
+        told, last = 0, None
+        try:
+            while outputs := await subscription.next():
+                last = outputs[-1]
+                on_tokens(as_ids(last.output_ids[told:]), np.array(last.logprobs[told:], "<f4"))
+                told = len(last.output_ids)
+        finally:
+            self._engine.release(subscription)
+        return _result(last)
+
+
+def _result(output: Output | None) -> GenerationResult:
+    finish = (output.finish or {}) if output is not None else {}
+    if output is None or finish.get("type") not in ("stop", "length"):
+        raise InfraError(f"the engine ended the answer: {finish.get('message', 'it stopped')}")
+    spans = tuple(TokenSpan(start, end, version, "engine") for version, start, end in output.spans)
+    logprobs = np.array(output.logprobs, "<f4")
+    return GenerationResult(as_ids(output.output_ids), logprobs, spans, finish["type"])
+
+
+def _fields(body: bytes) -> dict[str, Any]:
+    """The fields of a body; what is no object is the dialect's to refuse."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _sampling(fields: dict[str, Any]) -> Sampling:
+    """The sampling that a request asks for. Raises Refused for values that mean nothing."""
+    return Sampling(
+        temperature=_number(fields, "temperature", 1.0, 0.0, 100.0),
+        top_p=_number(fields, "top_p", 1.0, 1e-9, 1.0),
+        top_k=int(_number(fields, "top_k", 0.0, -1.0, 1e6)) if fields.get("top_k") != -1 else 0,
+    )
+
+
+def _number(fields: dict[str, Any], name: str, default: float, low: float, high: float) -> float:
+    value = fields.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise Refused(f"{name} is a number from {low:g} to {high:g}", field=name)
+    return float(value)

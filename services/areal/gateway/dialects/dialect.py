@@ -1,0 +1,99 @@
+"""Interface of a dialect: a pure mapping from requests to questions, and from answers to bodies and events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import orjson
+
+from areal.gateway.faults import Refused
+from areal.gateway.reading import Part
+from areal.gateway.session import Call, Question
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, read. `fields` are those of its body."""
+
+    question: Question
+    fields: Mapping[str, Any]
+    stream: bool = False
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What answers a request: one call for each choice."""
+
+    session: str
+    calls: tuple[Call, ...]
+    fields: Mapping[str, Any]
+    created: int  # seconds since the epoch
+    text_of: Callable[[int], str]
+
+    @property
+    def model(self) -> str:
+        """The name that the client asked for; it is recorded, never routed on."""
+        return str(self.fields.get("model") or "policy")
+
+    @property
+    def prompt_tokens(self) -> int:
+        return len(self.calls[0].prompt_ids)
+
+    @property
+    def answer_tokens(self) -> int:
+        """Of all choices."""
+        return sum(len(call.made) for call in self.calls)
+
+
+@dataclass(frozen=True)
+class Delta:
+    """What came since the last one: parts that are complete, and the tokens that they took."""
+
+    parts: Sequence[Part]
+    ids: Sequence[int]
+    logprobs: Sequence[float]
+
+
+class Events(Protocol):
+    """The events of one streamed reply, in the order in which its methods are called."""
+
+    def begin(self) -> Iterator[bytes]: ...
+
+    def delta(self, index: int, delta: Delta) -> Iterator[bytes]: ...
+
+    def finish(self, index: int) -> Iterator[bytes]:
+        """Choice `index` is whole."""
+
+    def end(self) -> Iterator[bytes]: ...
+
+    def fault(self, error: Refused) -> Iterator[bytes]:
+        """The stream can't go on."""
+
+
+class Dialect(Protocol):
+    """One API."""
+
+    def parse(self, body: bytes, sampling: Mapping[str, float]) -> Asked:
+        """The question of a request, where the job samples like this. Raises Refused."""
+
+    def whole(self, reply: Reply) -> dict[str, Any]:
+        """The body that answers by calls that are done."""
+
+    def events(self, reply: Reply) -> Events:
+        """The events that answer by calls under way."""
+
+    def error(self, error: Refused) -> dict[str, Any]:
+        """The body of a refusal."""
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """The JSON object of a request. Raises Refused."""
+    try:
+        fields = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise Refused(f"the body is not JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise Refused("the body is no JSON object")
+    return fields

@@ -1,0 +1,87 @@
+"""Dialect of ids in and ids out: `POST /inference/v1/generate`, as vLLM has it. Pure mapping; never streamed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from areal.gateway.admission import IGNORED, Field, admit, overridden, read_fields
+from areal.gateway.dialects.chat import ChatEvents, digest, events, finish_reason, positive, stops, usage, whole_number
+from areal.gateway.dialects.dialect import Asked, Reply, read_object
+from areal.gateway.faults import Refused
+from areal.gateway.session import Question
+from areal.workflow.generation import as_ids
+
+__all__ = ["ChatEvents", "error", "events", "parse", "read_ids", "whole"]
+
+FIELDS: Mapping[str, Field] = {
+    **read_fields("model", "token_ids", "sampling_params"),
+    **dict.fromkeys(("cache_salt", "priority", "request_id"), IGNORED),
+}
+_LARGEST = 2**31 - 1
+
+
+def parse(body: bytes, sampling: Mapping[str, float]) -> Asked:
+    """See `Dialect.parse`."""
+    fields = read_object(body)
+    admit({name: value for name, value in fields.items() if name != "stream" or value}, FIELDS)
+    wanted = fields.get("sampling_params") or {}
+    if not isinstance(wanted, Mapping):
+        raise Refused("sampling_params is no object", field="sampling_params")
+    admit({name: value for name, value in wanted.items() if name not in _OF_IDS})
+    ends = wanted.get("stop_token_ids") or []
+    question = Question(
+        messages=(),
+        ids=read_ids(fields.get("token_ids"), "token_ids"),
+        digest=digest(fields),
+        choices=positive(wanted.get("n"), "n") or 1,
+        max_tokens=positive(wanted.get("max_tokens"), "max_tokens"),
+        stop=stops(wanted.get("stop"), "stop"),
+        stop_token_ids=tuple(read_ids(ends, "stop_token_ids")) if ends else (),
+        seed=whole_number(wanted.get("seed"), "seed"),
+        overridden=overridden(wanted, sampling),
+    )
+    return Asked(question, fields)
+
+
+_OF_IDS = ("stop_token_ids", "skip_special_tokens", "spaces_between_special_tokens", "detokenize", "logprobs")
+
+
+def read_ids(given: Any, field: str) -> tuple[int, ...]:
+    """Token ids of a request. Raises Refused."""
+    if (
+        not isinstance(given, list)
+        or not given
+        or not all(isinstance(token, int) and 0 <= token <= _LARGEST for token in given)
+    ):
+        raise Refused(f"{field} is no list of token ids", field=field)
+    return tuple(as_ids(given).tolist())
+
+
+def error(refused: Refused) -> dict[str, Any]:
+    """See `Dialect.error`."""
+    return refused.body
+
+
+def whole(reply: Reply) -> dict[str, Any]:
+    """See `Dialect.whole`. Tokens are named by their ids."""
+    choices = []
+    for index, call in enumerate(reply.calls):
+        content: list[dict[str, Any]] = [
+            {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+            for token, logprob in zip(call.made.ids, call.made.logprobs, strict=True)
+        ]
+        choices.append(
+            {
+                "index": index,
+                "token_ids": call.made.ids.tolist(),
+                "logprobs": {"content": content},
+                "finish_reason": finish_reason(reply, index),
+            }
+        )
+    return {
+        "request_id": f"gen-{reply.session}-{reply.calls[0].number}",
+        "prompt_token_ids": reply.calls[0].prompt_ids.tolist(),
+        "choices": choices,
+        "usage": usage(reply),
+    }

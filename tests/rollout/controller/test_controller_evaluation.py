@@ -1,0 +1,102 @@
+"""Evaluations with sampled answers, of several sets, and of one version that servers keep until the end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from areal.rollout.contract.values import Evaluated, FailureKind
+from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
+from areal.rollout.controller.evaluations_file import EvaluationsFile
+from areal.rollout.controller.idle import idle_reason
+from areal.rollout.controller.inputs import PublishWeights
+from areal.stage.records import Records
+from areal.weights.exports import scores_in
+from controller_bench import SETTINGS, Bench, started, weights
+
+SAMPLED = replace(
+    SETTINGS,
+    evaluation_interval=2,
+    evaluation_rows=3,
+    evaluation_samples=2,
+    evaluation_pass_at=(1, 2),
+    evaluation_sets=("easy", "easy", "hard"),
+)
+PINNED = replace(SETTINGS, evaluation_interval=2, evaluation_rows=1, evaluation_pins=True)
+
+
+def answer(bench: Bench, row: int, sample: int, score: float) -> None:
+    bench.worker(evaluated=(Evaluated("0.f1", row, score, 0, 0, sample=sample),))
+
+
+def measured(wrong: bool = True) -> RecordEvaluation:
+    """Greedy 1, 0, 1; samples (1, 0), (0, failed), (1, 1)."""
+    bench = started(replace(SAMPLED, evaluation_failed_are_wrong=wrong))
+    assert [(one.row, one.sample) for one in bench.all(LeaseEvaluation)] == [(r, s) for r in range(3) for s in range(3)]
+    for row, scores in enumerate(((1.0, 1.0, 0.0), (0.0, 0.0, None), (1.0, 1.0, 1.0))):
+        for sample, score in enumerate(scores):
+            if score is not None:
+                answer(bench, row, sample, score)
+    assert not bench.all(RecordEvaluation)
+    bench.worker(evaluated=(Evaluated("0.f1", 1, kind=FailureKind.EXCEPTION, sample=2),))
+    (record,) = bench.all(RecordEvaluation)
+    return record
+
+
+def test_sampled_answers_stand_beside_the_greedy_ones_and_each_set_has_its_figures() -> None:
+    record = measured()
+    assert record.mean == pytest.approx(2 / 3)
+    assert (record.rows, record.failed_rows, record.failed_samples) == (3, 0, 1)
+    assert record.figures == pytest.approx({"avg@2": 0.5, "pass@1": 0.5, "pass@2": 2 / 3})
+    assert record.sets["easy"] == pytest.approx({"rows": 2, "mean": 0.5, "avg@2": 0.25, "pass@1": 0.25, "pass@2": 0.5})
+    assert record.sets["hard"] == pytest.approx({"rows": 1, "mean": 1.0, "avg@2": 1.0, "pass@1": 1.0, "pass@2": 1.0})
+
+
+def test_a_failed_answer_left_out_leaves_a_row_with_fewer_samples() -> None:
+    record = measured(wrong=False)
+    assert record.failed_samples == 1
+    assert record.figures == pytest.approx({"avg@2": 0.5, "pass@1": 0.5})  # pass@2 needs two answers of every row
+
+
+def test_the_file_tells_readers_of_records_and_of_exports_the_same(tmp_path) -> None:
+    EvaluationsFile(tmp_path / "evaluations.jsonl").append(measured())
+    (line,) = (tmp_path / "evaluations.jsonl").read_text().splitlines()
+    assert json.loads(line)["failed_samples"] == 1
+    (found,) = Records(tmp_path / "metrics.jsonl", tmp_path / "evaluations.jsonl").refresh().held_out
+    assert found.figures == pytest.approx({"avg@2": 0.5, "pass@1": 0.5, "pass@2": 2 / 3})
+    for metric, value in (("mean", 2 / 3), ("avg@2", 0.5), ("easy/pass@2", 0.5), ("hard/mean", 1.0)):
+        assert scores_in(tmp_path / "evaluations.jsonl", metric)[0].figure == pytest.approx(value)
+    assert scores_in(tmp_path / "evaluations.jsonl", "none/mean") == {}
+
+
+def test_servers_keep_a_version_until_its_evaluation_has_ended() -> None:
+    bench = started(PINNED)
+    for version in (1, 2, 3):
+        bench.ask(PublishWeights(1, weights(version)))
+    assert bench.core.fleet.served == weights(3)
+    assert bench.core.wanted == weights(0)
+    bench.worker(evaluated=(Evaluated("0.f1", 0, 1.0, 0, 0),))
+    assert bench.core.wanted == weights(3)
+    assert bench.all(WantWeights)[-1] == WantWeights(weights(3))
+    assert len(bench.all(LeaseEvaluation)) == 1  # of version 3, which no server has yet: 2 was due meanwhile
+    bench.server(3)
+    bench.ask(PublishWeights(1, weights(4)))
+    assert bench.core.wanted == weights(3)
+    assert [one.evaluation_id for one in bench.all(LeaseEvaluation)] == ["0.f1", "3.f1"]
+
+
+def test_a_gate_that_an_evaluation_holds_closed_says_so() -> None:
+    bench = started(PINNED)
+    for group in range(4):
+        bench.done(group)
+    bench.ask(PublishWeights(1, weights(1)))
+    assert "the evaluation of version 0 keeps the servers at it" in idle_reason(bench.core)
+
+
+def test_a_rollback_frees_servers_from_what_was_being_measured() -> None:
+    bench = started(PINNED)
+    bench.ask(PublishWeights(1, weights(1)))
+    assert bench.core.wanted == weights(0)
+    bench.core.evaluations.published(weights(0, 2, rollback=True))
+    assert bench.core.evaluations.pinned is None
