@@ -6,11 +6,14 @@
 # ruff: noqa: E501 (a case a line)
 from __future__ import annotations
 
+import gzip
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from areal.spec.supervised import BLOCKS, Training
 from support.tiny_job import write_job
 
 Spoil = Callable[[Path], object]
@@ -67,10 +70,50 @@ def model_file(name: str, data: bytes | None) -> Spoil:
     return spoil
 
 
+def pipe(name: str, **changes: Any) -> Spoil:
+    """A named pipe where a file should be: whoever opens it waits for a writer."""
+
+    def spoil(folder: Path) -> None:
+        write_job(folder, **{**EXACT, **changes})
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+
+    return spoil
+
+
 def recipe(code: str, **changes: Any) -> Spoil:
     def spoil(folder: Path) -> None:
         write_job(folder, **changes)
         (folder / "recipe.py").write_text(code)
+
+    return spoil
+
+
+def agent(code: str, **block: Any) -> Spoil:
+    rollout = {"workflow": "agent", "maxSampleTokens": 16, "sampling": {"maxNewTokens": 4}, "agent": block or None}
+    return recipe(code, rollout={name: value for name, value in rollout.items() if value is not None})
+
+
+def supervised(training: Training, data: bytes, /, **changes: Any) -> Spoil:
+    """A job that learns from fixed rows."""
+    block = {"batchSize": 4, "epochs": 1, "maxTokens": 16, "learningRate": 1e-3}
+    none = {"rollout": None, "algorithm": None, "recipe": None}
+
+    def spoil(folder: Path) -> None:
+        write_job(folder, **{**none, "training": training, BLOCKS[training]: block, **changes})
+        for split in ("train", "heldout"):
+            (folder / f"{split}.jsonl").write_bytes(data)
+
+    return spoil
+
+
+def instead_of_rows(make: Callable[[Path], object]) -> Spoil:
+    """Something else where the rows should be."""
+
+    def spoil(folder: Path) -> None:
+        write_job(folder, **EXACT)
+        (folder / "train.jsonl").unlink()
+        make(folder / "train.jsonl")
 
     return spoil
 
@@ -80,6 +123,9 @@ def gym(**fields: Any) -> Spoil:
 
 
 REWARD = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
+SOLVE = "async def solve(row, *, base_url, api_key, **extra):\n    return 1.0\n"
+PPO = {"name": "PPO", "groupSize": 1, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}
+PAIR = b'{"prompt": "1=", "chosen": "1", "rejected": "2"}\n'
 TENSOR = b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
 
 BROKEN: dict[str, tuple[Spoil, str]] = {
@@ -91,6 +137,7 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "an escape sequence": (text("name: tiny", "name: ti\x1bny"), "U\\+001B"),
     "a tab": (text("  name: tiny", "\tname: tiny"), "no valid YAML"),
     "3,000 brackets": (text("name: tiny", "name: " + "[" * 3000), "nested more than"),
+    "a pipe": (pipe("job.yaml"), "no regular file"),
     "an octal number": (text("maxSteps: 3", "maxSteps: 0003"), "leading zeros"),
     "a quoted number": (text("maxSteps: 3", 'maxSteps: "3"'), "without quotes"),
     "yes for a name": (text("name: tiny", "name: yes"), "put it in quotes"),
@@ -100,6 +147,8 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "a field that is missing": (text("    batchSize: 4\n", ""), "missing"),
     "a name with capitals": (text("name: tiny", "name: Tiny"), "name of pods"),
     # rules
+    "no algorithm": (job(algorithm=None), "needs the block algorithm"),
+    "no block of its training": (supervised("SFT", GOOD_ROW * 8, sft=None), "needs the block sft"),
     "a group of one": (text("groupSize: 2", "groupSize: 1"), "groupSize"),
     "no temperature": (job(rollout={"maxSampleTokens": 16, "sampling": {"maxNewTokens": 4, "temperature": 0}}), "temperature"),
     "an answer longer than its sample": (job(rollout={"maxSampleTokens": 16, "sampling": {"maxNewTokens": 16}}), "answer"),
@@ -111,7 +160,6 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     # the model
     "no model": (job(model={"path": "gone"}), "init-model"),
     "a model of the hub": (job(model={"path": "Qwen/Qwen3-0.6B"}), "hf download Qwen/Qwen3-0.6B"),
-    "an address of the hub": (job(model={"uri": "hf://Qwen/Qwen3-0.6B"}), "Download"),
     "a model that is a file": (job(model={"path": "train.jsonl"}), "no Hugging Face model"),
     "no config.json": (model_file("config.json", None), "config.json"),
     "an empty config.json": (model_file("config.json", b""), "config.json"),
@@ -123,6 +171,9 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "a size in words": (config(hidden_size="large"), "large"),
     "soft-capped logits": (config(final_logit_softcapping=30.0), "final_logit_softcapping"),
     "an activation that the engine lacks": (config(hidden_act="gelu"), "gelu"),
+    "a pipe for config.json": (pipe("model/config.json"), "no regular file"),
+    "a pipe for weights": (pipe("model/model.safetensors"), "no regular file"),
+    "a pipe for a tokenizer": (pipe("model/tokenizer.json"), "no regular file"),
     "no weights": (model_file("model.safetensors", None), "safetensors"),
     "weights that are cut off": (model_file("model.safetensors", len(TENSOR).to_bytes(8, "little") + TENSOR + b"1234"), "cut off"),
     "weights that are none": (model_file("model.safetensors", b"version https://git-lfs.github.com/spec/v1\n"), "no safetensors file"),
@@ -156,7 +207,42 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
         job(dataset={"train": {"huggingFace": {"path": "train.jsonl", "columns": {"prompt": "quest"}}}}),
         'no column "quest"',
     ),
+    "a directory for rows": (instead_of_rows(Path.mkdir), "train.jsonl is no file"),
+    "a pipe for rows": (instead_of_rows(os.mkfifo), "train.jsonl is no file"),
+    "rows whose disk fails": (instead_of_rows(lambda path: path.symlink_to("/proc/self/mem")), "cannot read the dataset file"),
+    "rows that are compressed": (rows(gzip.compress(GOOD_ROW * 9)), "jsonl:1"),
+    "rows between carriage returns": (rows(GOOD_ROW.replace(b"\n", b"\r") * 3), "jsonl:1"),
+    "NUL in a row": (line(6, b'{"prompt": "1\0=", "answer": "1"}'), "jsonl:6"),
+    "a number beyond all": (line(8, b'{"prompt": "1=", "answer": "1", "weight": 1e999}'), "jsonl:8"),
+    # agents
+    "no agent": (agent(SOLVE), "no rollout.agent.run"),
+    "an agent's program that isn't there": (agent(SOLVE, command=["./agent", "-v"]), "no program './agent'"),
+    "another agent": (agent(SOLVE, run="solved"), "no agent 'solved'; it has solve"),
+    "an agent that is not async": (agent(SOLVE.removeprefix("async "), run="solve"), "no agent 'solve'"),
+    "an agent that takes nothing": (agent("async def solve():\n    return 1.0\n", run="solve"), "no agent 'solve'"),
+    "an agent without a recipe": (job(reward=None, rollout={"workflow": "agent", "agent": {"run": "solve"}, "maxSampleTokens": 16, "sampling": {"maxNewTokens": 4}}), "no recipe"),
+    # trainings from fixed rows
+    "a row without its answer": (supervised("SFT", b'{"prompt": "1=", "answer": "1"}\n{"prompt": "1="}\n'), "jsonl:2: a row has neither"),
+    "a chat that ends with a question": (supervised("SFT", b'{"messages": [{"role": "user", "content": "1="}]}\n'), "jsonl:1: a row has neither"),
+    "a chat without a template": (supervised("SFT", b'{"messages": [{"role": "user", "content": "1="}, {"role": "assistant", "content": "1"}]}\n'), "no chat template"),
+    "a pair without its other side": (supervised("DPO", PAIR * 3 + b'{"prompt": "1=", "chosen": "1"}\n'), 'jsonl:4: a row\'s column .rejected.'),
+    "a pair without its margin": (supervised("RewardModel", PAIR * 3, rewardModel={"batchSize": 4, "maxTokens": 16, "marginField": "strength"}), "jsonl:1: a row's column 'strength' is no finite"),
+    "a reward model that is none": (job(**{**EXACT, "reward": {"verifier": "model", "model": {"path": "model"}}}), "no sequence-classification model"),
+    "a teacher that isn't there": (supervised("Distillation", GOOD_ROW * 8, distillation={"batchSize": 4, "maxTokens": 16, "teacher": {"path": "gone"}}), "the teacher 'gone'"),
+    "a teacher that reads too little": (supervised("Distillation", GOOD_ROW * 8, distillation={"batchSize": 4, "maxTokens": 5000, "teacher": {"path": "model"}}, trainer={"microBatchTokens": 5000}), "and maxTokens is 5000"),
+    "the other training's block": (supervised("SFT", PAIR, training="DPO"), "needs the block dpo"),
+    "rollouts of fixed rows": (supervised("SFT", GOOD_ROW * 8, rollout={"maxSampleTokens": 16}), "rollout says something"),
+    # critics and caches
+    "a critic that learns alone to the end": (job(algorithm={**PPO, "critic": {"warmupSteps": 3}}), "learns alone for 3 steps"),
+    "a critic of another model": (job(algorithm={**PPO, "critic": {"path": "model"}}), "unknown field"),
+    "a cache of a kilobyte": (job(generation={"engine": {"cacheMemory": "1Ki"}}), "at least"),
+    "a cache beyond the machine": (job(generation={"engine": {"cacheMemory": "900Ti"}}), "may take 900 TiB"),
+    "a cache of another engine": (job(generation={"engine": {"type": "sglang", "cacheMemory": "1Gi"}}), "unknown field"),
     # the recipe
+    "a pipe for a recipe": (pipe("recipe.py", recipe={"file": "recipe.py"}, reward=None), "no regular file"),
+    "a recipe that raises": (recipe("raise RuntimeError('not today')\n"), "recipe.py:1: RuntimeError: not today"),
+    "a recipe that interrupts": (recipe("raise KeyboardInterrupt\n"), "ends the process"),
+    "NUL in a recipe": (recipe("x = 1\0\n"), "null bytes"),
     "no recipe": (job(recipe={"file": "gone.py"}), "gone.py"),
     "a recipe that imports what isn't there": (recipe("import nothing_of_that_name\n"), "nothing_of_that_name"),
     "a recipe with an error": (recipe("def reward(:\n"), "recipe.py:1"),

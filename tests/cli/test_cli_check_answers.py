@@ -8,6 +8,7 @@ from pathlib import Path
 import orjson
 import pytest
 from areal.cli.check import check_command
+from areal.yaml_file.document import read_document
 from support.tiny_job import make_tiny_job, write_job
 
 pytest.importorskip("math_verify")
@@ -28,7 +29,7 @@ def test_an_answer_that_can_never_be_compared_refuses_the_job(
         dataset={"train": {"jsonl": str(train)}},
         reward={"verifier": "math"},
     )
-    code = check_command(job, [], as_json=True)
+    code = check_command(read_document(job), [], as_json=True)
     findings = {one["rule"]: one for one in json.loads(capsys.readouterr().out)["findings"]}
     assert ("math-answer" in findings) is refused
     if refused:

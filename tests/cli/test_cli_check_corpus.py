@@ -75,6 +75,19 @@ def test_a_job_for_clusters_is_fine_here_with_a_warning(folder, capsys):
     assert "only on a cluster: 'pvc://models/digits'" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_service_for_rewards_is_told_of_where_there_will_be_one(folder, capsys):
+    assert checked(folder) == ExitCode.DONE
+    assert "one Redis, one reward service" in " ".join(capsys.readouterr().out.split())
+    itself = "from areal.workflow import RLVRWorkflow\n\n\nclass Mine(RLVRWorkflow):\n    pass\n"
+    (folder / "recipe.py").write_text(itself)
+    rollout = {"workflow": "Mine", "maxSampleTokens": 16, "maxConcurrentRollouts": 8, "sampling": {"maxNewTokens": 4}}
+    write_job(folder, rollout=rollout)
+    assert checked(folder) == ExitCode.DONE
+    said = " ".join(capsys.readouterr().out.split())
+    assert "one Redis" in said
+    assert "reward service" not in said
+
+
 def test_a_disk_without_room_for_checkpoints_is_refused_with_the_arithmetic(folder, capsys, monkeypatch):
     parameters = 1 << 20
     header = json.dumps({"a": {"dtype": "F32", "shape": [parameters], "data_offsets": [0, 4 * parameters]}}).encode()

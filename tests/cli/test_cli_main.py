@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,15 +12,17 @@ import pytest
 from areal.cli.main import app, guarded
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from areal.sim.main import main as simulate
+from plan.plan_shapes import QWEN3_8B
+from support.tiny_job import make_tiny_job
 from typer.testing import CliRunner
 
 COMMANDS = (
     "run", "check", "prepare", "init-model", "status", "logs", "compare", "audit", "sim", "report",
-    "submit", "reward", "eval", "version",
+    "submit", "reward", "eval", "version", "view", "why", "serve", "chat", "set", "operator", "export",
 )  # fmt: skip
 LIGHT = {
-    "areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.reward", "areal.distribution",
-    "areal.errors",
+    "areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.export", "areal.cli.operator",
+    "areal.cli.reward", "areal.distribution", "areal.errors",
 }  # fmt: skip
 READER = {"areal.yaml_file", "areal.yaml_file.document", "areal.yaml_file.scalars"}
 HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")
@@ -56,12 +59,37 @@ print(guarded(lambda: app([{command!r}, {str(tmp_path / "bomb.yaml")!r}])), *sys
     assert not {"numpy", "tokenizers", "grpc", "torch", "redis", "rich"} & set(loaded)
 
 
+def test_a_job_file_is_read_once(tmp_path):
+    make_tiny_job(tmp_path)
+    given = subprocess.run(
+        [sys.executable, "-m", "areal.cli.main", "check", "/dev/stdin", f"model.path={tmp_path}/gone"],
+        input=(tmp_path / "job.yaml").read_bytes(), cwd=tmp_path, capture_output=True,
+    )  # fmt: skip
+    assert (given.stdout.endswith(b"/dev/stdin is refused\n"), given.stderr) == (True, b"")
+
+
+def test_memory_is_planned_by_the_very_file_that_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")  # not this one
+    config = tmp_path / "qwen3.json"
+    config.write_text(json.dumps(QWEN3_8B))
+    job = str(Path(__file__).parents[2] / "examples/lora-8b.yaml")
+    shown = CliRunner().invoke(app, ["check", job, "--json", "--model-config", str(config)])
+    assert shown.exit_code == 0, shown.output
+    assert not any("memory" in one for one in json.loads(shown.output)["notLookedAt"])
+    shown = CliRunner().invoke(app, ["check", job, "--model-config", str(tmp_path / "gone.json")])
+    assert isinstance(shown.exception, DataError)
+    assert "gone.json can't be read" in shown.exception.message
+
+
 def test_help_lists_every_command():
     shown = CliRunner().invoke(app, ["--help"]).output
     assert all(f" {name} " in shown for name in COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["run", "check", "prepare", "status", "logs", "compare", "audit", "report", "submit"])
+@pytest.mark.parametrize(
+    "name",
+    ["run", "check", "prepare", "status", "logs", "compare", "audit", "report", "submit", "chat", "set", "export"],
+)
 def test_each_command_shows_an_example(name):
     assert f"areal {name} " in CliRunner().invoke(app, [name, "--help"]).output.split("Options")[-1]
 

@@ -14,7 +14,6 @@ from areal.errors import ConfigError, DataError, InfraError
 from areal.evaluate import wrong
 from areal.evaluate.attempts import ASKED, Attempt, AttemptOutcome, judge_all
 from areal.evaluate.humaneval import Problem, canonical, deliberately_wrong, problems, samples
-from areal.evaluate.pass_at_k import mean_pass_at_k, pass_at_k
 from areal.evaluate.report import Report
 from areal.judge.values import (
     CaseResult,
@@ -29,6 +28,7 @@ from areal.judge.values import (
     Suite,
 )
 from areal.sandbox.values import Tier
+from areal.values.pass_at_k import mean_pass_at_k, pass_at_k
 from hypothesis import given
 from hypothesis import strategies as st
 

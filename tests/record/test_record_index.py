@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -119,3 +120,17 @@ def test_rows_of_evaluations_are_no_samples_of_training(run):
     assert (name, rows) == ("10.f1-abc", 4)
     assert mean == np.mean([row.reward for row in index.evaluated(name)])
     assert len(index.samples(0)) == run.size
+
+
+def test_a_long_recording_is_taken_in_beside_its_readers(tmp_path):
+    run = RecordedRun(tmp_path)
+    for step in range(40):
+        run.train(step)
+    index = RecordIndex(tmp_path / "index.sqlite", run.directories).refresh(0.0)
+    assert index.behind > 0
+    deadline = time.monotonic() + 30
+    while index.behind and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert index.refresh().outcomes() == {"complete": 40 * run.batch * run.size}
+    assert {(row.group, row.index) for row in index.find(limit=10_000)} == set(run.samples)
+    index.close()

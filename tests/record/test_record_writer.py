@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -77,6 +78,29 @@ def test_a_disk_that_fails_costs_records_and_is_tried_again_later(tmp_path, metr
     writer.offer(1, one(7))
     writer.close()
     assert [group for group, _ in kept(places)] == [7]
+
+
+def test_a_full_disk_costs_records_and_never_the_caller(tmp_path, metrics, monkeypatch):
+    opened = os.open
+
+    def full(path, *arguments, **more):
+        opened_file = opened(path, *arguments, **more)
+        if not str(path).endswith(".rec"):
+            return opened_file
+        os.close(opened_file)
+        return opened("/dev/full", os.O_WRONLY)  # every write: no space left on device
+
+    writer = RecordWriter(tmp_path, "worker-0", metrics, keep_bytes=1 << 30)
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "open", full)
+        assert all(writer.offer(1, one(group)) for group in range(50))
+        writer.close()
+    assert dropped(metrics, "disk") == 50
+    assert kept(tmp_path) == []
+    later = RecordWriter(tmp_path, "worker-0", metrics, keep_bytes=1 << 30)
+    later.offer(1, one(7))
+    later.close()
+    assert [group for group, _ in kept(tmp_path)] == [7]
 
 
 def test_a_record_that_cant_be_made_costs_itself_only(tmp_path, metrics):

@@ -26,10 +26,16 @@ def recorded(tmp_path: Path) -> RecordedRun:
         made = made_sample(row, 0, seed=5)
         made.evaluation_id = "2.f1-ab"
         run.append("trajectories", "worker-0-1-000000", sample_frame(made))
-    spec = {"algorithm": {"maxSteps": STEPS, "maxStaleness": 2}, "model": {"path": "models/<b>digits</b>"}}
+    spec = {
+        "algorithm": {"maxSteps": STEPS, "maxStaleness": 2, "batchSize": 3},
+        "model": {"path": "models/<b>digits</b>"},
+    }
     (run.root / "resolved.json").write_text(json.dumps({"job": {"spec": spec}}))
     (run.root / "metrics.jsonl").write_text("".join(json.dumps(metrics(step)) + "\n" for step in range(STEPS)))
-    evaluation = {"name": "2.f1-ab", "version": 2, "mean": 0.5, "rows": 3, "failed_rows": 0}
+    evaluation = {
+        "name": "2.f1-ab", "version": 2, "mean": 0.5, "rows": 3, "failed_rows": 0, "avg@4": 0.25, "pass@4": 0.75,
+        "sets": {"<hard>": {"rows": 1, "mean": 0.125, "avg@4": 0.0, "pass@4": 0.0}},
+    }  # fmt: skip
     (run.root / "evaluations.jsonl").write_text(json.dumps(evaluation) + "\n")
     (run.root / "summary.json").write_text(json.dumps({"status": "Complete", "steps": STEPS}))
     return run
@@ -40,7 +46,8 @@ def metrics(step: int) -> dict[str, object]:
     return {
         "step": step, "reward_mean": step / 10, "staleness_mean": 0.5, "staleness_max": 1, "tokens_per_s": 900.0,
         "entropy": 1.0, "grad_norm": 2.0, "loss": 0.1, "zero_variance_groups": 1, "groups": 3, "tokens": 60,
-        "wall_s": 2.0, "seconds": {"wait": 0.5}, "logprob_mismatch": None, "behaviour_gap": 0.01,
+        "wall_s": 2.0, "seconds": {"wait": 0.5}, "at": 102.0 + 2 * step, "logprob_mismatch": None,
+        "behaviour_gap": 0.01,
     }  # fmt: skip
 
 

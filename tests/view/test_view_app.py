@@ -6,18 +6,23 @@ import asyncio
 import json
 import random
 import re
+import subprocess
+import sys
+import time
 from html import unescape
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from areal.view.app import changes
 from areal.view.runs import Run
+from areal.why.live import Live, LiveRole, write_live
 from starlette.testclient import TestClient
 from support.recorded_run import RecordedRun, made_sample, sample_frame
 from support.view_words import HOSTILE
 
-CELLS = 200
+CELLS = 1_000
 
 
 def cells(text: str) -> list[str]:
@@ -42,6 +47,15 @@ def test_every_link_resolves(page: TestClient):
     assert {path.split("?")[0] for path in seen} >= {"/r/digits", "/r/digits/steps/3", "/r/digits/groups/11"}
     assert any("/tokens/0" in path for path in seen)
     assert any("/evals/2.f1-ab/" in path for path in seen)
+
+
+def test_evaluations_show_sampled_answers_and_each_set(page: TestClient):
+    shown = page.get("/r/digits/evals").text
+    for words in ("avg@4", "pass@4", "0.250", "0.750", "&lt;hard&gt;", "0.125"):
+        assert words in shown
+    (told,) = page.get("/r/digits/evals?format=json").json()
+    assert told["figures"] == {"avg@4": 0.25, "pass@4": 0.75}
+    assert page.get("/r/digits/evals/2.f1-ab/0.1").status_code == 404
 
 
 def test_random_cells_equal_the_recording(page: TestClient, recorded: RecordedRun):
@@ -123,10 +137,27 @@ def test_a_sample_that_the_trainer_did_not_train_is_not_called_trained(page: Tes
     assert "ratio" not in page.get("/r/digits/samples/0.0/tokens/0").json()
 
 
+def test_a_run_whose_process_was_killed_says_so_and_keeps_its_pages(page: TestClient, recorded: RecordedRun):
+    (recorded.root / "summary.json").unlink()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        began = psutil.Process(process.pid).create_time()
+        live = Live(time.time(), process.pid, began, 4, 9, roles=[LiveRole("trainer", "ready", process.pid)])
+        write_live(recorded.root / "live.json", live)
+        assert page.get("/r/digits?format=json").json()["state"] == "running"
+        process.kill()
+        process.wait()
+        told = page.get("/r/digits").text
+        assert "cut off at step 4 of 9" in told
+        assert "--resume" in told
+    for path in ("steps/1", "groups/4", "samples/4.0", "curves/reward", "facts"):
+        assert page.get(f"/r/digits/{path}").status_code == 200
+
+
 def test_what_is_not_there_is_not_found(page: TestClient):
     for path in (
-        "/r/none", "/r/digits/steps/99", "/r/digits/groups/999", "/r/digits/samples/0.99", "/r/digits/curves/none",
-        "/r/digits/evals/none", f"/r/digits/groups/{2**70}", "/static/../app.py", "/r/digits/search?outcome=none",
+        "/r/none", "/r/none/fleet", "/r/digits/steps/99", "/r/digits/groups/999", "/r/digits/samples/0.99",
+        "/r/digits/curves/none", "/r/digits/evals/none", f"/r/digits/groups/{2**70}", "/static/../app.py",
+        "/r/digits/search?outcome=none",
     ):  # fmt: skip
         assert page.get(path).status_code == 404, path
     assert page.get("/r/digits/search?low=much").status_code == 400
@@ -139,6 +170,30 @@ def test_a_step_lists_the_samples_of_a_bin(page: TestClient, recorded: RecordedR
     assert sum(one["count"] for one in told["bins"]) == recorded.batch * recorded.size
 
 
+def test_samples_are_exported_whole(page: TestClient, recorded: RecordedRun):
+    answer = page.get("/r/digits/samples.jsonl")
+    assert "attachment" in answer.headers["content-disposition"]
+    told = {(one["group"], one["index"]): one for one in map(json.loads, answer.text.splitlines())}
+    assert told.keys() == recorded.samples.keys()
+    for key, made in recorded.samples.items():
+        (sequence,) = told[key]["sequences"]
+        assert sequence["text"] == made.texts[0].text.decode()
+        assert sequence["tokenIds"] == np.frombuffer(made.sample.sequences[0].token_ids, "<i4").tolist()
+        assert sequence["logprobs"] == np.frombuffer(made.sample.sequences[0].logprobs, "<f4").tolist()
+        assert (told[key]["reward"], sequence["spans"][0]["policy"]) == (made.reward, f"{key[0] // 3}.f1")
+    best = [json.loads(line)["reward"] for line in page.get("/r/digits/samples.jsonl?low=1&high=").text.splitlines()]
+    assert best == [1.0] * sum(made.reward == 1.0 for made in recorded.samples.values())
+
+
+def test_samples_are_exported_in_other_forms(page: TestClient, recorded: RecordedRun):
+    answer = page.get("/r/digits/samples.atif?low=1")
+    told = [json.loads(line) for line in answer.text.splitlines()]
+    assert len(told) == sum(made.reward == 1.0 for made in recorded.samples.values())
+    assert 'filename="digits.atif"' in answer.headers["content-disposition"]
+    assert page.get("/r/digits/samples.parquet").content[:4] == b"PAR1"
+    assert page.get("/r/digits/samples.exe").status_code == 404
+
+
 def test_curves_hold_the_rows_of_the_metrics(page: TestClient):
     told = page.get("/r/digits/curves/reward").json()
     assert told["steps"] == [0, 1, 2, 3]
@@ -146,10 +201,60 @@ def test_curves_hold_the_rows_of_the_metrics(page: TestClient):
     assert told["lines"][1]["values"] == [None, None, 0.5, None]
 
 
+def test_the_fleet_s_time_sums_to_all_of_it(page: TestClient):
+    told = page.get("/r/digits/fleet?format=json").json()
+    assert (told["first_step"], told["last_step"], told["seconds"]) == (0, 3, 8.0)
+    for causes in told["ledger"]["roles"].values():
+        assert sum(causes.values()) == pytest.approx(8.0)
+    # every recorded sample was generated from 100 s to 101.5 s and scored until 101.75 s
+    assert told["ledger"]["roles"]["generation-0"]["generates"] == pytest.approx(1.5)
+    assert {lane["role"]: lane["bars"][0]["what"] for lane in told["lanes"]} == {
+        "trainer": "wait", "generation-0": "generates", "reward": "scores",
+    }  # fmt: skip
+    text = page.get("/r/digits/fleet").text
+    assert "waits: generation" in text
+    assert "maxStaleness 2 → 4" in text
+
+
 def test_the_configuration_is_shown_escaped(page: TestClient):
     text = page.get("/r/digits/config").text
     assert "algorithm.maxSteps" in text
     assert "<b>digits" not in text
+
+
+@pytest.fixture
+def other(recorded: RecordedRun) -> Path:
+    """A second run, of a job with two fields changed."""
+    root = recorded.root.parent / "<i>other&"
+    root.mkdir()
+    job = json.loads((recorded.root / "resolved.json").read_text())
+    job["job"]["spec"]["algorithm"]["maxStaleness"] = 4
+    job["job"]["spec"]["model"] = {"uri": "<script>alert(1)</script>"}
+    (root / "resolved.json").write_text(json.dumps(job))
+    (root / "metrics.jsonl").write_text((recorded.root / "metrics.jsonl").read_text().splitlines()[0] + "\n")
+    return root
+
+
+def test_two_runs_are_compared_by_field_and_curve(page: TestClient, other: Path):
+    link = re.search(r'href="(/diff[^"]+)"', page.get("/r/digits/config").text)
+    assert link is not None
+    path = unescape(link[1])
+    told = page.get(f"{path}&format=json").json()
+    assert told["fields"] == [
+        ["algorithm.maxStaleness", "2", "4"],
+        ["model.path", '"models/<b>digits</b>"', "–"],
+        ["model.uri", "–", '"<script>alert(1)</script>"'],
+    ]
+    assert (told["same"], told["a"]["name"], told["b"]["name"]) == (2, "digits", other.name)
+    text = page.get(path).text
+    assert "maxStaleness" in text
+    assert "<script>alert" not in text
+    assert "<i>other" not in text
+    curve = page.get(path.replace("/diff?", "/diff/reward?")).json()
+    assert [line["label"] for line in curve["lines"]] == ["digits", other.name]
+    assert curve["lines"][1]["values"][:2] == [0.0, None]
+    assert page.get("/diff?a=digits&b=none").status_code == 404
+    assert page.get("/diff?a=digits").status_code == 404
 
 
 async def test_followers_hear_of_what_changed(recorded: RecordedRun, tmp_path: Path):

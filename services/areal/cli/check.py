@@ -15,13 +15,16 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.errors import DataError, ExitCode, InfraError
-from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only, load_job
-from areal.spec.locality import for_nowhere
+from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only
+from areal.spec.load import job_from
+from areal.yaml_file.document import Document
 
 
-def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool, model_config: Path | None = None) -> int:
+def check_command(
+    document: Document, overrides: Sequence[str], *, as_json: bool, model_config: Path | None = None
+) -> int:
     """Print findings and the explanation; the exit code is 64 when something refuses the job."""
-    job = load_job(job_file, overrides)
+    job, job_file = job_from(document, overrides), document.path
     from areal.local.admission import admit
 
     base_dir = job_file.absolute().parent
@@ -39,7 +42,8 @@ def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool, mo
             )
         )
     else:
-        _show(job, job_file, findings, admission.memory, refused)
+        explained = [] if refused else [*explain(job, scores_itself=admission.scores_itself), *admission.memory]
+        _show(job, job_file, findings, explained, refused)
         for what in admission.unseen:
             Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)
     return int(ExitCode.CONFIG if refused else ExitCode.DONE)
@@ -47,7 +51,7 @@ def check_command(job_file: Path, overrides: Sequence[str], *, as_json: bool, mo
 
 def _elsewhere(job: RLJob) -> list[Finding]:
     """What only a cluster has: a job that names such things is for clusters, so they are no errors here."""
-    return for_nowhere(job) or [
+    return [
         replace(finding, severity=Severity.WARNING, message=f"only on a cluster: {finding.message}")
         for finding in for_clusters_only(job)
     ]
@@ -102,7 +106,7 @@ def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
 
 
 def _show(
-    job: RLJob, job_file: Path, findings: Sequence[Finding], memory: Sequence[tuple[str, str]], refused: bool
+    job: RLJob, job_file: Path, findings: Sequence[Finding], explained: Sequence[tuple[str, str]], refused: bool
 ) -> None:
     console = Console()
     for finding in findings:
@@ -126,6 +130,6 @@ def _show(
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column()
-    for subject, sentence in (*explain(job), *memory):
+    for subject, sentence in explained:
         table.add_row(subject, sentence)
     console.print(table)

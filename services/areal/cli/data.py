@@ -8,15 +8,17 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from areal.yaml_file.document import Document
 
-def prepare_command(job_file: Path, overrides: Sequence[str], out: Path | None) -> None:
+
+def prepare_command(document: Document, overrides: Sequence[str], out: Path | None) -> None:
     """Write the snapshots that the job's runs would use; one that is up to date is left alone."""
     from areal.plan import RunLayout
     from areal.plan.resolve import recipe_file, verifier_of
-    from areal.spec import load_job
+    from areal.spec.load import job_from
     from areal.stage.datasets import prepare_split, required_columns
 
-    job = load_job(job_file, overrides)
+    job, job_file = job_from(document, overrides), document.path
     base_dir = job_file.absolute().parent
     recipe = recipe_file(job, base_dir)
     required = required_columns(job, verifier_of(job, recipe))

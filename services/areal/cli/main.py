@@ -11,15 +11,17 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 from areal import __version__
 from areal.cli.evaluate import eval_app
+from areal.cli.export import export
+from areal.cli.operator import operator
 from areal.cli.reward import reward_app
 from areal.distribution import refuse_upstream
-from areal.errors import ArealError, ExitCode
+from areal.errors import ArealError, ConfigError, ExitCode
 
 HELP = """Asynchronous reinforcement learning for language models: one job file, anywhere.
 
@@ -41,23 +43,24 @@ app.add_typer(eval_app, name="eval")
 app.add_typer(reward_app, name="reward")
 
 
-def _readable(job: Path) -> Path:
-    """Refuses a file that is no YAML mapping before the command imports what understands jobs."""
+def _read(job: str) -> Any:
+    """The file's document, read once; what is none is refused before the command imports what understands jobs."""
     from areal.yaml_file.document import read_document
 
-    read_document(job)
-    return job
+    return read_document(Path(job))
 
 
-JobFile = Annotated[
-    Path, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False, callback=_readable)
-]
+JobFile = Annotated[Any, typer.Argument(metavar="JOB.yaml", help="The job file.", show_default=False, parser=_read)]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(metavar="[FIELD=VALUE]...", help="Fields to override, for example algorithm.maxSteps=20."),
 ]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.")]
-LogFormat = Literal["json", "text"]
+RunOrJob = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, or rljob/NAME for a job on a cluster.")]
+Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="The job's; the context's unless given.")]
+Kubeconfig = Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")]
+KubeContext = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig; its current one.")]
+_JOB = "rljob/"
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 
@@ -82,7 +85,7 @@ def run(
     from areal.local.run import run_job
     from areal.local.staging import StagingRequest
 
-    request = StagingRequest(job, overrides or (), run_dir, resume, fresh)
+    request = StagingRequest(job.path, overrides or (), run_dir, resume, fresh, document=job)
     if sweep or seeds:
         from areal.local.sweep import run_sweep, variants
 
@@ -101,8 +104,15 @@ def check(
     model_config: Annotated[
         Path | None, typer.Option(help="A config.json to plan memory by, where the model isn't on this machine.")
     ] = None,
+    graph: Annotated[
+        str | None, typer.Option(metavar="FILE.svg|-", help="Draw the stages of a step, as text (-) or into a file.")
+    ] = None,
 ) -> None:
     """Validate a job file and explain what it means, without running anything."""
+    if graph is not None:
+        from areal.cli.graph import graph_command
+
+        raise typer.Exit(graph_command(job, overrides or (), graph))
     from areal.cli.check import check_command
 
     raise typer.Exit(check_command(job, overrides or (), as_json=as_json, model_config=model_config))
@@ -128,26 +138,71 @@ def prepare(
 @app.command(
     "init-model",
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-    epilog="Example:\n\n  areal init-model --out models/digits-1m --sft data/digits/sft.jsonl "
-    "--validation data/digits/validation.jsonl",
-    short_help="Make a small model, for the quickstart.",
+    epilog="Example:\n\n  areal init-model --out models/new-1m",
+    short_help="Make a small model with random weights.",
 )
 def init_model(context: typer.Context) -> None:
-    """Make a small model with a tokenizer and train it briefly, for the quickstart and for tests."""
+    """Make a model of a million random weights, and a tokenizer of characters, for the quickstart and for tests."""
     from areal.cli.models import init_model_command
 
     raise typer.Exit(init_model_command(context.args))
 
 
 @app.command(
-    epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json",
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
+    epilog="Examples:\n\n  areal serve runs/digits\n\n  areal serve models/Qwen3-0.6B --port 8000 --key secret",
+    short_help="Serve a model by OpenAI's and Anthropic's APIs.",
+)
+def serve(context: typer.Context) -> None:
+    """Serve a model directory, a finished run's model, or one of the hub, for development and evaluation."""
+    from areal.cli.models import serve_command
+
+    serve_command(context.args)
+
+
+@app.command(
+    epilog="Examples:\n\n  areal chat runs/digits\n\n  areal chat http://localhost:8000 --key secret --temperature 0",
+    short_help="Talk to a model in the terminal.",
+)
+def chat(
+    model: Annotated[str, typer.Argument(metavar="MODEL|RUN|URL", help="What `areal serve` takes, or its address.")],
+    key: Annotated[str, typer.Option(help="API key of a server.", envvar="AREAL_SERVE_KEY")] = "",
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.7,
+    max_tokens: Annotated[int, typer.Option(help="Of one answer.")] = 256,
+    system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
+) -> None:
+    """Talk to a model directory, a finished run's model or a server; the end of the input (Ctrl-D) ends it."""
+    from areal.cli.chat import chat_command
+
+    raise typer.Exit(chat_command(model, key=key, temperature=temperature, max_tokens=max_tokens, system=system))
+
+
+@app.command(
+    epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json\n\n"
+    "  areal status rljob/digits -n team",
     short_help="Show what every role of a run waits for.",
 )
-def status(run: RunDir, as_json: AsJson = False) -> None:
-    """Ask every role of a running job: what it does, what it waits for, since when."""
-    from areal.cli.runs import status_command
+def status(
+    run: RunOrJob,
+    as_json: AsJson = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Ask every role of a run what it does, what it waits for, since when; of a job on a cluster, show its status."""
+    if (name := _job_name(run)) is not None:
+        from areal.cli.job_status import job_status_command
 
-    status_command(run, as_json=as_json)
+        job_status_command(name, namespace, kubeconfig, context, as_json=as_json)
+    else:
+        from areal.cli.runs import status_command
+
+        status_command(run, as_json=as_json)
+
+
+def _job_name(run: Path) -> str | None:
+    """The NAME of rljob/NAME; None for a run directory."""
+    return str(run).removeprefix(_JOB) if str(run).startswith(_JOB) else None
 
 
 @app.command(
@@ -182,14 +237,40 @@ def compare(
 
 
 @app.command(
-    epilog="Examples:\n\n  areal why runs/digits\n\n  areal why runs/digits --json",
+    epilog="Examples:\n\n  areal why runs/digits\n\n  areal why runs/digits --bundle digits.zip\n\n"
+    "  areal why runs/digits --slow\n\n  areal why rljob/digits -n team",
     short_help="Say in one sentence why a run waits.",
 )
-def why(run: RunDir, as_json: AsJson = False) -> None:
-    """Say in one sentence what a run waits for: which role, since when, and what to do. Also of a run that died."""
-    from areal.cli.runs import why_command
+def why(
+    run: RunOrJob,
+    as_json: AsJson = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write what a report of a hang needs into this zip: versions, waits, stacks, logs."),
+    ] = None,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Show where the time of the newest steps went, and what changes would bring.")
+    ] = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Say in one sentence what a run waits for: which role, since when, and what to do. Also of a run that died, and
+    of a job on a cluster.
+    """
+    if (name := _job_name(run)) is not None:
+        from areal.cli.job_why import job_why_command
 
-    why_command(run, as_json=as_json)
+        if bundle is not None or slow:
+            raise ConfigError("--bundle and --slow read a run directory", fix="copy the run's volume, and name it")
+        job_why_command(name, namespace, kubeconfig, context, as_json=as_json)
+    else:
+        from areal.cli.runs import slow_command, why_command
+
+        if slow:
+            slow_command(run, as_json=as_json)
+        else:
+            why_command(run, as_json=as_json, bundle=bundle)
 
 
 @app.command(
@@ -209,14 +290,24 @@ def view(
 
 
 @app.command(
-    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json",
+    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json\n\n"
+    "  areal run job.yaml recording.tokenAudit=true --run-dir runs/audited && areal audit runs/audited --tokens",
     short_help="Prove that every group was used exactly once.",
 )
-def audit(run: RunDir, as_json: AsJson = False) -> None:
-    """Prove from a run's logs that every prompt group was used exactly once."""
-    from areal.cli.runs import audit_command
+def audit(
+    run: RunDir,
+    as_json: AsJson = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Compare every trained token with what the servers sampled instead.")
+    ] = False,
+) -> None:
+    """Prove from a run's logs that every prompt group was used exactly once; with --tokens, that every trained token
+    is the one that was sampled.
+    """
+    from areal.cli.runs import audit_command, audit_tokens_command
 
-    raise typer.Exit(audit_command(run, as_json=as_json))
+    command = audit_tokens_command if tokens else audit_command
+    raise typer.Exit(command(run, as_json=as_json))
 
 
 @app.command(epilog="Example:\n\n  areal report runs/digits", short_help="Write report.html of a run again.")
@@ -225,6 +316,14 @@ def report(run: RunDir) -> None:
     from areal.cli.runs import report_command
 
     report_command(run)
+
+
+app.command(
+    epilog="Examples:\n\n  areal export runs/digits --outcome complete > samples.jsonl\n\n"
+    "  areal export runs/digits --as parquet --high 0 --out wrong.parquet\n\n"
+    "  WANDB_API_KEY=… areal export runs/digits --to wandb --project math --follow",
+    short_help="Write recorded samples as a file, or send figures to W&B, MLflow, Trackio.",
+)(export)
 
 
 @app.command(
@@ -271,61 +370,33 @@ def submit(
     raise typer.Exit(submit_command(job, overrides or (), options))
 
 
-@app.command(
+app.command(
     epilog="Example, outside of a cluster:\n\n  areal operator --kubeconfig ~/.kube/config --lease-namespace default "
     "--bind 127.0.0.1",
     short_help="Run RLJobs on Kubernetes (the chart starts this).",
-)
-def operator(
-    namespace: Annotated[
-        list[str] | None,
-        typer.Option(envvar="AREAL_OPERATOR_NAMESPACES", help="Only jobs in this namespace; may be given again."),
-    ] = None,
-    default_runtime: Annotated[
-        str, typer.Option(envvar="AREAL_OPERATOR_DEFAULT_RUNTIME", help="ClusterRLRuntime of jobs that name none.")
-    ] = "",
-    runtimes: Annotated[
-        Path | None, typer.Option(help="Directory of ClusterRLRuntimes, a .json each, to apply while it leads.")
-    ] = None,
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG, else the pod's account.")
-    ] = None,
-    lease_namespace: Annotated[str, typer.Option(help="Where the leader's Lease is; the pod's namespace.")] = "",
-    lease_name: Annotated[str, typer.Option(help="Name of the Lease.")] = "areal-operator",
-    identity: Annotated[str, typer.Option(help="Of this process in the Lease; host and pid unless given.")] = "",
-    bind: Annotated[str, typer.Option(help="Address of both ports below.")] = "0.0.0.0",
-    metrics_port: Annotated[int, typer.Option(help="For /metrics; 0 picks one.")] = 8080,
-    health_port: Annotated[int, typer.Option(help="For /healthz and /readyz; 0 picks one.")] = 8081,
-    workers: Annotated[int, typer.Option(min=1, help="Jobs that are worked on at once.")] = 4,
-    qps: Annotated[float, typer.Option(min=0.1, help="Requests a second to the API server, on average.")] = 50.0,
-    burst: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 100,
-    metrics_from: Annotated[
-        list[str] | None,
-        typer.Option(help="Label key=value of namespaces that may read jobs' metrics (again for more), or *."),
-    ] = None,
-    log_format: Annotated[LogFormat, typer.Option(envvar="AREAL_OPERATOR_LOG_FORMAT", help="How to log.")] = "json",
-) -> None:
-    """Keep what a cluster runs for each RLJob as its spec asks, until SIGTERM."""
-    from areal.operator.main import Options, operate
+)(operator)
 
-    options = Options(
-        namespaces=tuple(namespace or ()),
-        default_runtime=default_runtime,
-        runtimes=runtimes,
-        kubeconfig=kubeconfig,
-        lease_namespace=lease_namespace,
-        lease_name=lease_name,
-        identity=identity,
-        bind=bind,
-        metrics_port=metrics_port,
-        health_port=health_port,
-        workers=workers,
-        qps=qps,
-        burst=burst,
-        metrics_from=tuple(metrics_from or ()),
-        json_logs=log_format == "json",
-    )
-    raise typer.Exit(operate(options))
+
+@app.command(
+    "set",
+    epilog="Examples:\n\n  areal set runs/digits algorithm.maxSteps=200\n\n"
+    "  areal set rljob/digits -n team algorithm.maxStaleness=4 generation.replicas=6",
+    short_help="Change a run that goes on.",
+)
+def set_fields(
+    run: RunOrJob,
+    changes: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Live fields and their new values.")],
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Change live fields of a run or of a job on a cluster while it goes on; prints what is in force then."""
+    from areal.cli.set_fields import set_command, set_job_command
+
+    if (name := _job_name(run)) is not None:
+        set_job_command(name, changes, namespace, kubeconfig, context)
+    else:
+        set_command(run, changes)
 
 
 def _print_version(asked: bool) -> None:

@@ -36,29 +36,32 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
         Console().print(inspect.table(picture))
 
 
-def why_command(run_dir: Path, *, as_json: bool) -> None:
+def why_command(run_dir: Path, *, as_json: bool, bundle: Path | None = None) -> None:
     """`areal why`."""
-    from dataclasses import asdict
-
-    import orjson
-
+    from areal.cli.job_why import show
     from areal.plan import RunLayout
     from areal.why.causes import why
     from areal.why.live import read_live
 
     live = read_live(RunLayout(existing(run_dir)).live)
+    if bundle is not None:
+        from areal.local import bundle as packing
+
+        names = packing.write(run_dir, bundle)
+        print(f"wrote {bundle}: {', '.join(names)}; look at it before you send it", file=sys.stderr)
     if live is None:
         raise ConfigError(
             f"{run_dir} never said what it does",
-            fix="start it with `areal run`; a pod's job says it by kubectl describe",
+            fix="start it with `areal run`; of a job on a cluster, ask `areal why rljob/NAME`",
         )
-    answer = why(live)
-    if as_json:
-        sys.stdout.buffer.write(orjson.dumps({**asdict(answer), "sentence": answer.sentence}) + b"\n")
-        return
-    print(answer.sentence)
-    if answer.fix:
-        print(f"  fix: {answer.fix}")
+    show(why(live), as_json=as_json)
+
+
+def slow_command(run_dir: Path, *, as_json: bool) -> None:
+    """`areal why --slow`."""
+    from areal.cli import slow
+
+    slow.slow_command(existing(run_dir), as_json=as_json)
 
 
 def view_command(places: list[Path], port: int) -> None:
@@ -80,6 +83,50 @@ def audit_command(run_dir: Path, *, as_json: bool) -> int:
     else:
         Console().print(_audit_table(flat(report.to_json())))
     return int(ExitCode.DONE if report.ok else ExitCode.BUG)
+
+
+def audit_tokens_command(run_dir: Path, *, as_json: bool) -> int:
+    """`areal audit --tokens`: the exit code is not 0 when a trained token is not the one that was sampled."""
+    import json
+
+    from areal.record.token_audit import audit_tokens
+
+    report = audit_tokens(existing(run_dir))
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        Console().print(_tokens_table(report.to_json()))
+    return int(ExitCode.DONE if report.ok else ExitCode.BUG)
+
+
+def _tokens_table(report: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(justify="right")
+    grid.add_column()
+    grid.add_row("trained", f"{report['trained']}", "tokens that a gradient could reach")
+    grid.add_row(
+        "equal", f"{report['equal']}", "of them, in id, log-probability, version, temperature and what was fed"
+    )
+    if report["unwitnessed"]:
+        grid.add_row("unwitnessed", f"{report['unwitnessed']}", "of them, where a journal is not whole", style="yellow")
+    for what, count in report["faults"].items():
+        grid.add_row("wrong", f"{count}", what, style="bold red")
+    grid.add_row("sampled", f"{report['sampled']}", "tokens that servers made")
+    for why, count in report["untrained"].items():
+        grid.add_row("untrained", f"{count}", why)
+    for gap in report["gaps"]:
+        grid.add_row("gap", "", gap, style="yellow")
+    for example in report["examples"]:
+        grid.add_row("example", "", example, style="red")
+    if report["ok"]:
+        verdict = "every trained token is the one that was sampled"
+        if report["unwitnessed"]:
+            verdict += ", as far as the journals reach"
+    else:
+        verdict = "what was trained is not what was sampled" if report["faults"] else "nothing could be compared"
+    grid.add_row("verdict", "", verdict, style="bold")
+    return grid
 
 
 def flat(report: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,12 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from areal.errors import ExitCode
-from areal.spec import RLJob, check, load_job, refuse
-from areal.spec.locality import for_nowhere
+from areal.spec import RLJob, check, refuse
+from areal.spec.load import job_from
+from areal.spec.locality import for_this_machine_only
 from areal.stage.facts import sources_of
 from areal.stage.look import look
+from areal.yaml_file.document import Document
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,12 @@ class Options:
     take_over: bool
 
 
-def submit_command(job_file: Path, overrides: Sequence[str], options: Options) -> int:
+def submit_command(document: Document, overrides: Sequence[str], options: Options) -> int:
     """Check, then submit or print; the exit code is the job's with --wait."""
     from areal.submit.follow import follow
     from areal.submit.submit import SubmitRequest, objects, submit
 
-    job = load_job(job_file, overrides)
+    job, job_file = job_from(document, overrides), document.path
     base_dir = job_file.absolute().parent
     verifier = _check(job, job_file, base_dir)
     console = Console(stderr=True)
@@ -67,7 +69,7 @@ def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
     looked = look(job, sources_of(job, base_dir), base_dir)
     for _, error in looked.faults:
         raise error
-    refuse([*check(job, looked.facts, base_dir=base_dir), *for_nowhere(job)], job_file)
+    refuse([*check(job, looked.facts, base_dir=base_dir), *for_this_machine_only(job)], job_file)
     return "custom" if looked.facts.recipe_defines_reward and job.spec.reward.verifier is None else None
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from areal.evaluate.attempts import AttemptOutcome
-from areal.evaluate.pass_at_k import mean_pass_at_k
 from areal.judge.values import Status
+from areal.values.pass_at_k import mean_pass_at_k
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,19 @@ from __future__ import annotations
 from collections import OrderedDict
 
 _MIX = 0x9E3779B97F4A7C15  # 2⁶⁴/φ: neighbours fall far apart
+_PER_TOKEN = 24  # bytes that a token takes in memory with its text, about: for budget and queue
+_PER_SAMPLE = 512
 _STEPS_OPEN = 256  # steps whose bytes are remembered; more are never in work at once
 
 
 def in_share(group: int, share: float) -> bool:
     """Whether a group belongs to the part `share` (0 to 1) of all groups."""
     return ((group + 1) * _MIX % 2**64) / 2**64 < share
+
+
+def sample_size(tokens: int) -> int:
+    """About how many bytes the record of a sample of so many tokens takes."""
+    return _PER_SAMPLE + _PER_TOKEN * tokens
 
 
 class StepBudget:

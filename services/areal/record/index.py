@@ -1,7 +1,8 @@
 """SQLite index of a recording: where each sample, step and token lies in the segments, and the figures to list them by.
 
 Owns no truth: it is built from the headers of the segments, follows them while they grow, forgets segments that
-retention deleted, and is built anew when it is missing, damaged or of another version.
+retention deleted, and is built anew when it is missing, damaged or of another version. What a reader can't wait for is
+taken in by a thread beside it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +21,17 @@ import numpy as np
 from areal.record.segment import OUTCOMES, SUFFIX, Frame, Kind, frames, read
 from areal.v1 import record_pb2 as record
 
-_VERSION = 1
+_VERSION = 2
+_RARE = 20_000  # samples that are found by an index and then sorted
+_PATIENCE_S = 0.1  # for what a reader waits before a thread goes on
+_SLICE_S = 0.03  # of that thread, between which readers are served
 _TABLES = """
 CREATE TABLE files(file TEXT PRIMARY KEY, done INTEGER);
 CREATE TABLE samples(g INTEGER, i INTEGER, reward REAL, tokens INTEGER, version INTEGER, outcome INTEGER,
   evaluation TEXT, file TEXT, offset INTEGER);
 CREATE INDEX samples_by_key ON samples(evaluation, g, i);
 CREATE INDEX samples_by_reward ON samples(evaluation, outcome, reward);
+CREATE TABLE counts(file TEXT, evaluation TEXT, outcome INTEGER, rows INTEGER, reward REAL);
 CREATE TABLE steps(step INTEGER, fence INTEGER, reward REAL, tokens INTEGER, file TEXT, offset INTEGER);
 CREATE INDEX steps_by_step ON steps(step, fence);
 CREATE TABLE groups(g INTEGER, step INTEGER, fence INTEGER, samples INTEGER, mean REAL, low REAL, high REAL,
@@ -87,23 +93,28 @@ class RecordIndex:
         self._directories = {directory.name: directory for directory in directories}
         self._lock = threading.Lock()
         self._db = self._open()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self._behind = 0
 
-    def refresh(self) -> RecordIndex:
-        """Take in what was written since the last call."""
+    def refresh(self, patience_s: float = _PATIENCE_S) -> RecordIndex:
+        """Take in what was written since the last call; what takes longer than `patience_s` goes on beside."""
         with self._lock:
-            try:
-                with self._db:
-                    self._follow()
-            except sqlite3.DatabaseError:  # damaged: nothing is lost by building it again
-                self._db.close()
-                self._path.unlink(missing_ok=True)
-                self._db = self._open()
-                with self._db:
-                    self._follow()
+            if self._thread is None and not self._slice(patience_s):
+                self._thread = threading.Thread(target=self._go_on, name="record index", daemon=True)
+                self._thread.start()
         return self
+
+    @property
+    def behind(self) -> int:
+        """Bytes of the segments that are still to be taken in; 0 once it is up to date."""
+        return self._behind if self._thread is not None else 0
 
     def close(self) -> None:
         """Give the file back."""
+        self._closing = True
+        if self._thread is not None:
+            self._thread.join()
         with self._lock:
             self._db.close()
 
@@ -123,7 +134,9 @@ class RecordIndex:
         limit: int = 200,
     ) -> list[SampleRow]:
         """The newest training samples of this outcome and with rewards from `low` to `high`."""
-        where, values = ["evaluation = ''"], []
+        rare = outcome is not None and self.outcomes().get(outcome, 0) < _RARE
+        # Without the plus SQLite sorts all that the index finds; what is common is found soon from the newest on.
+        where, values = ["evaluation = ''" if rare else "+evaluation = ''"], []
         for condition, value in (
             ("outcome = ?", None if outcome is None else OUTCOMES.index(outcome)),
             ("reward >= ?", low),
@@ -136,13 +149,13 @@ class RecordIndex:
 
     def outcomes(self) -> dict[str, int]:
         """How many training episodes ended how."""
-        rows = self._rows("SELECT outcome, COUNT(*) FROM samples WHERE evaluation = '' GROUP BY outcome")
+        rows = self._rows("SELECT outcome, SUM(rows) FROM counts WHERE evaluation = '' GROUP BY outcome")
         return {OUTCOMES[outcome]: count for outcome, count in rows}
 
     def evaluations(self) -> list[tuple[str, int, float]]:
         """Recorded evaluations: id, rows, mean score."""
-        query = "SELECT evaluation, COUNT(*), AVG(reward) FROM samples WHERE evaluation != '' GROUP BY evaluation"
-        return [(str(name), int(rows), float(mean)) for name, rows, mean in self._rows(query)]
+        query = "SELECT evaluation, SUM(rows), SUM(reward) FROM counts WHERE evaluation != '' GROUP BY evaluation"
+        return [(str(name), int(rows), float(total) / rows) for name, rows, total in self._rows(query)]
 
     def evaluated(self, evaluation: str, limit: int = 1_000) -> list[SampleRow]:
         """The rows of an evaluation."""
@@ -191,7 +204,33 @@ class RecordIndex:
         db.executescript(f"PRAGMA synchronous=OFF; {_TABLES} PRAGMA user_version = {_VERSION};")
         return db
 
-    def _follow(self) -> None:
+    def _go_on(self) -> None:
+        while not self._closing:
+            time.sleep(_SLICE_S / 4)  # a lock is not fair
+            with self._lock:
+                done = True
+                try:
+                    done = self._slice(_SLICE_S)
+                finally:
+                    if done:  # or failed: the next `refresh` meets the error itself
+                        self._thread = None
+                if done:
+                    return
+
+    def _slice(self, seconds: float) -> bool:
+        """Take in for about `seconds`; whether that was all."""
+        until = time.monotonic() + seconds
+        try:
+            with self._db:
+                return self._follow(until)
+        except sqlite3.DatabaseError:  # damaged: nothing is lost by building it again
+            self._db.close()
+            self._path.unlink(missing_ok=True)
+            self._db = self._open()
+            with self._db:
+                return self._follow(until)
+
+    def _follow(self, until: float) -> bool:
         known = dict(self._db.execute("SELECT file, done FROM files"))
         there: dict[str, int] = {}
         for name, directory in self._directories.items():
@@ -202,18 +241,24 @@ class RecordIndex:
             if there.get(file, -1) < known[file]:
                 self._forget(file)
                 known[file] = 0
+        late = False
         for file, size in there.items():
             done = known.get(file, 0)
-            if size > done:
-                self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (file, self._take(file, done)))
+            if size > done and not late:
+                known[file], late = self._take(file, done, until)
+                self._db.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (file, known[file]))
+        self._behind = sum(max(0, size - known.get(file, 0)) for file, size in there.items())
+        return not late
 
     def _forget(self, file: str) -> None:
-        for table in ("files", "samples", "steps", "groups", "tokens"):
+        for table in ("files", "samples", "counts", "steps", "groups", "tokens"):
             self._db.execute(f"DELETE FROM {table} WHERE file = ?", (file,))
 
-    def _take(self, file: str, offset: int) -> int:
-        """Index the frames of a file from `offset` on; returns where they end."""
+    def _take(self, file: str, offset: int, until: float) -> tuple[int, bool]:
+        """Index the frames of a file from `offset` on; returns where they end, and whether time ended first."""
         samples: list[tuple[Any, ...]] = []
+        counts: dict[tuple[str, int], tuple[int, float]] = {}
+        late = False
         path = self._where(file)
         for frame in frames(path, offset):
             head, place = frame.header, (file, frame.offset)
@@ -221,7 +266,10 @@ class RecordIndex:
             match head.kind:
                 case Kind.SAMPLE | Kind.EVALUATION:
                     figures = (head.reward, head.tokens, head.version, head.outcome)
-                    samples.append((_signed(head.group), head.index, *figures, _evaluation(path, frame), *place))
+                    evaluation = _evaluation(path, frame)
+                    samples.append((_signed(head.group), head.index, *figures, evaluation, *place))
+                    rows, total = counts.get((evaluation, head.outcome), (0, 0.0))
+                    counts[evaluation, head.outcome] = (rows + 1, total + head.reward)
                 case Kind.STEP:
                     row = (head.step, head.version, head.reward, head.tokens, *place)
                     self._db.execute("INSERT INTO steps VALUES (?,?,?,?,?,?)", row)
@@ -230,8 +278,13 @@ class RecordIndex:
                     fence = head.index
                     row = (head.step, fence, _signed(head.group), head.version, *place)
                     self._db.execute("INSERT INTO tokens VALUES (?,?,?,?,?,?)", row)
+            if time.monotonic() > until:
+                late = True
+                break
         self._db.executemany("INSERT INTO samples VALUES (?,?,?,?,?,?,?,?,?)", samples)
-        return offset
+        told = [(file, *key, *figures) for key, figures in counts.items()]
+        self._db.executemany("INSERT INTO counts VALUES (?,?,?,?,?)", told)
+        return offset, late
 
     def _take_groups(self, path: Path, frame: Frame, file: str) -> None:
         raw = read(path, frame.offset)

@@ -35,6 +35,9 @@ class Kind(IntEnum):
     EVALUATION = 2  # a SampleRecord of an evaluation's row
     STEP = 3
     TOKENS = 4
+    GENERATION = 5
+    BATCH = 6
+    CLOSED = 7  # the last of its writer, without a message; `tokens` tells how many records were dropped
 
 
 OUTCOMES = ("complete", "truncated", "deadline", "rejected", "exception", "hang", "infra")

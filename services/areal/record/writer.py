@@ -26,7 +26,8 @@ QUEUE_BYTES = 32 << 20  # of records that wait to be written
 RETRY_S = 60.0  # after a failure to write
 _FLUSH_S = 0.5  # how late a reader may see a record
 
-Make = Callable[[], tuple[Header, bytes]]
+Make = Callable[[], tuple[Header, bytes] | None]
+"""Makes a record; None when there turned out to be none to write."""
 
 
 class RecordWriter:
@@ -60,6 +61,7 @@ class RecordWriter:
         self._file: BinaryIO | None = None
         self._number = 0
         self._failed_at: float | None = None
+        self.dropped = 0  # records that are not kept
         self._thread = threading.Thread(target=self._run, name=f"record {name}", daemon=True)
         self._thread.start()
 
@@ -105,7 +107,8 @@ class RecordWriter:
 
     def _made(self, make: Make) -> bytes | None:
         try:
-            return pack(*make())
+            made = make()
+            return pack(*made) if made is not None else None
         except Exception:  # a record that can't be made is a bug of ours, and no reason to end a run
             log.exception("a record could not be made")
             self.drop("bug")
@@ -164,4 +167,5 @@ class RecordWriter:
 
     def drop(self, why: str, count: int = 1) -> None:
         """Count records that are not kept."""
+        self.dropped += count
         self._metrics.counter("areal_record_dropped_total", why=why).inc(count)

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 import orjson
@@ -21,12 +22,18 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
-from areal.view import detail, overview
+from areal.errors import ConfigError
+from areal.record import export
+from areal.record.forms import FORMS, written
+from areal.record.index import SampleRow
+from areal.view import detail, diff, overview
 from areal.view.access import Access
 from areal.view.runs import Run, Runs
+from areal.view.slow import time_page
 
 _HERE = Path(__file__).parent
 _LOOK_S = 2.0  # between two looks at the files of a run that a page follows
+_OTHERS = 20  # runs that one can be compared with
 _LARGEST = 2**63 - 1
 
 Page = Callable[[Run, Request], Any]
@@ -46,6 +53,7 @@ class Pages:
         )
         self._templates.filters["number"] = overview.number
         self._templates.globals["spark"] = spark
+        self._templates.globals["charts"] = [(name, title) for name, title, _ in overview.CURVES]
 
     def routes(self) -> list[Route | Mount]:
         """All of them."""
@@ -57,18 +65,22 @@ class Pages:
             ("/search", "search.html", _search),
             ("/evals", "evals.html", lambda run, _: overview.evaluations_of(run, run.index)),
             ("/evals/{name}", "eval.html", _evaluation),
-            ("/evals/{name}/{row:int}", "sample.html", _evaluated),
+            ("/evals/{name}/{row:int}.{index:int}", "sample.html", _evaluated),
+            ("/fleet", "fleet.html", lambda run, _: time_page(run)),
             ("/config", "config.html", lambda run, _: run.resolved()),
         ]
         return [
             Route("/", self._overview),
             Route("/favicon.ico", lambda _: Response(status_code=204)),
+            Route("/diff", self._diff),
+            Route("/diff/{name}", self._diff_curve),
             Route("/r/{run}/events", self._events),
             *(
                 Route(f"/r/{{run}}/{part}", self._page(f"{part}.html", lambda run, _: overview.page_of(run)))
                 for part in ("facts", "newest")
             ),
             Route("/r/{run}/curves/{name}", self._json(_curve)),
+            Route("/r/{run}/samples.{form:str}", self._export),
             Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(_tokens)),
             *(Route(f"/r/{{run}}{path}", self._page(template, page)) for path, template, page in pages),
             Mount("/static", StaticFiles(directory=_HERE / "static")),
@@ -76,6 +88,16 @@ class Pages:
 
     def _overview(self, request: Request) -> Response:
         return self._answer(request, "runs.html", [overview.line_of(run) for run in self._runs.all()])
+
+    def _diff(self, request: Request) -> Response:
+        return self._answer(request, "diff.html", diff.diff_page(*self._two(request)))
+
+    def _diff_curve(self, request: Request) -> Response:
+        return _as_json(_there(diff.both_curves(*self._two(request), request.path_params["name"])))
+
+    def _two(self, request: Request) -> tuple[Run, Run]:
+        a, b = (_there(self._runs.find(request.query_params.get(name, ""))) for name in ("a", "b"))
+        return a, b
 
     def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
         def handler(request: Request) -> Response:
@@ -94,6 +116,18 @@ class Pages:
         run = await asyncio.to_thread(self._run, request)
         return StreamingResponse(changes(run, request.is_disconnected), media_type="text/event-stream")
 
+    def _export(self, request: Request) -> Response:
+        run, form = self._run(request), request.path_params["form"]
+        if form not in FORMS:
+            raise HTTPException(404)
+        found = _find(run, request, export.MOST)
+        headers = {"content-disposition": f'attachment; filename="{quote(run.name)}.{form}"'}
+        try:
+            chunks = written(form, run.index, found, run.name)
+        except ConfigError as error:
+            raise HTTPException(501, f"{error.message}; {error.fix}") from error
+        return StreamingResponse(chunks, media_type=FORMS[form], headers=headers)
+
     def _run(self, request: Request) -> Run:
         run: Run = _there(self._runs.find(request.path_params["run"]))
         return run
@@ -102,7 +136,12 @@ class Pages:
         if request.query_params.get("format") == "json":
             return _as_json(value)
         text = self._templates.get_template(template).render(
-            page=value, run=run.name if run else "", path=request.url.path, query=dict(request.query_params)
+            page=value,
+            run=run.name if run else "",
+            path=request.url.path,
+            query=dict(request.query_params),
+            behind=run.behind if run else 0,
+            others=[one.name for one in self._runs.all() if run and one is not run][:_OTHERS],
         )
         return HTMLResponse(text)
 
@@ -156,11 +195,15 @@ def _tokens(run: Run, request: Request) -> Any:
 
 
 def _search(run: Run, request: Request) -> Any:
+    return _find(run, request, 200)
+
+
+def _find(run: Run, request: Request, limit: int) -> list[SampleRow]:
     outcome = request.query_params.get("outcome") or None
     index = run.index
     if outcome is not None and outcome not in index.outcomes():
         raise HTTPException(404, f"no episode ended as {outcome}")
-    return index.find(outcome=outcome, low=_number(request, "low"), high=_number(request, "high"))
+    return index.find(outcome=outcome, low=_number(request, "low"), high=_number(request, "high"), limit=limit)
 
 
 def _evaluation(run: Run, request: Request) -> Any:
@@ -168,7 +211,9 @@ def _evaluation(run: Run, request: Request) -> Any:
 
 
 def _evaluated(run: Run, request: Request) -> Any:
-    rows = run.index.samples(_int(request, "row"), evaluation=request.path_params["name"])
+    index = _int(request, "index")
+    answers = run.index.samples(_int(request, "row"), evaluation=request.path_params["name"])
+    rows = [row for row in answers if row.index == index]
     return detail.evaluated_page(run.index, rows[-1].place) if rows else None
 
 

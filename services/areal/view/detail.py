@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from areal.errors import ArealError
 from areal.record.index import GroupRow, Place, RecordIndex, SampleRow
+from areal.record.shown import visible
 from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
-from areal.view.shown import visible
 
 BINS = 20
 
@@ -123,6 +123,7 @@ class SamplePage:
     evaluation: str
     sequences: Sequence[SequencePage]
     moments: Sequence[tuple[str, int, float, float]]  # what, turn, began after the first, seconds
+    note: str
     verdict: Sequence[tuple[str, str]]
     fault: Sequence[tuple[str, str]]
     lineage: Sequence[tuple[str, str, int, int]]  # policy, server, tokens, step that made the policy
@@ -252,6 +253,7 @@ def _page(
         row.evaluation,
         [_sequence(made, place) for place in range(len(made.sample.sequences))],
         [(m.what, m.turn, m.began - began, m.ended - m.began) for m in made.moments],
+        visible(made.note),
         _verdict(made),
         [(name, visible(text)) for name, text in
          (("message", fault.message), ("fix", fault.fix), ("traceback", fault.traceback)) if text],

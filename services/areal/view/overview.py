@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from areal.record.index import RecordIndex
+from areal.stage.records import sampled_figures_of
 from areal.view.runs import Run
 from areal.why.causes import Answer, why
 from areal.why.live import Live
@@ -66,7 +67,9 @@ class Evaluation:
     mean: float
     rows: int
     failed_rows: int
-    recorded: int  # rows whose answers are kept
+    recorded: int  # answers that are kept
+    figures: Mapping[str, float]  # of sampled answers: avg@n, pass@k
+    sets: Mapping[str, Mapping[str, float]]
 
 
 def state_of(run: Run) -> str:
@@ -158,6 +161,8 @@ def evaluations_of(run: Run, index: RecordIndex) -> list[Evaluation]:
             int(row.get("rows", 0)),
             int(row.get("failed_rows", 0)),
             kept.get(str(row.get("name", "")), 0),
+            sampled_figures_of(row),
+            row.get("sets") or {},
         )
         for row in reversed(run.held_out())
     ]

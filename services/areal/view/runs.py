@@ -46,6 +46,12 @@ class Run:
                 self._index = RecordIndex(self._index_file, [self.layout.trajectories, self.layout.recording])
         return self._index.refresh()
 
+    @property
+    def behind(self) -> int:
+        """Bytes of its recording that are not indexed yet."""
+        with self._lock:
+            return self._index.behind if self._index is not None else 0
+
     def rows(self) -> list[Mapping[str, Any]]:
         """Rows of metrics by step; of a step trained again the newest."""
         with self._lock:

@@ -38,7 +38,7 @@ async function draw(figure) {
   drawn.set(figure, chart);
   chart.over.addEventListener("click", () => {
     const at = chart.cursor.idx;
-    if (at !== null && at !== undefined) location.href = figure.dataset.steps + chart.data[0][at];
+    if (figure.dataset.steps && at !== null && at !== undefined) location.href = figure.dataset.steps + chart.data[0][at];
   });
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-from areal.view.shown import visible
+from areal.record.shown import visible
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,0 +1,80 @@
+"""`areal chat`: a conversation with a model in the terminal, over the API of `areal serve`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+
+from areal.cli.served import is_address, served
+from areal.errors import ConfigError, ExitCode, InfraError
+
+Messages = list[dict[str, str]]
+_PATIENCE_S = 600.0  # for the first token of an answer
+
+
+def chat_command(model: str, *, key: str, temperature: float, max_tokens: int, system: str) -> int:
+    """Talk until the end of the input; returns the exit code. `model` is an address, or what `areal serve` takes."""
+    history: Messages = [{"role": "system", "content": system}] if system else []
+    sampling = {"temperature": temperature, "max_tokens": max_tokens}
+    with contextlib.ExitStack() as stack:
+        address = model.rstrip("/") if is_address(model) else stack.enter_context(served(model))
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        timeout = httpx.Timeout(_PATIENCE_S, connect=10.0)
+        client = stack.enter_context(httpx.Client(base_url=address, headers=headers, timeout=timeout))
+        for question in _questions():
+            history.append({"role": "user", "content": question})
+            try:
+                said = _answer(client, {**sampling, "model": "any", "messages": history}, _show)
+            except httpx.HTTPError as error:
+                raise InfraError(f"{address} does not answer: {error}", fix="see whether it still runs") from error
+            print(flush=True)
+            history.append({"role": "assistant", "content": said})
+    return int(ExitCode.DONE)
+
+
+def _questions() -> Iterator[str]:
+    """Lines of the input; a prompt is shown to people only."""
+    asking = "> " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            line = input(asking).strip()
+        except (EOFError, KeyboardInterrupt):
+            return
+        if line:
+            yield line
+
+
+def _show(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def _answer(client: httpx.Client, body: dict[str, Any], show: Callable[[str], None]) -> str:
+    """The streamed answer, shown as it comes. Raises ConfigError for what the server refuses."""
+    said = ""
+    with client.stream("POST", "/v1/chat/completions", json={**body, "stream": True}) as response:
+        if response.status_code != 200:
+            response.read()
+            raise ConfigError(f"the model refuses: {_words(response)}", fix="begin a new conversation")
+        for line in response.iter_lines():
+            if not line.startswith("data: {"):
+                continue
+            event = json.loads(line.removeprefix("data: "))
+            if "error" in event:
+                raise InfraError(f"the answer broke off: {event['error'].get('message')}")
+            text = event["choices"][0]["delta"].get("content") if event["choices"] else None
+            if text:
+                show(text)
+                said += text
+    return said
+
+
+def _words(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {response.status_code}"

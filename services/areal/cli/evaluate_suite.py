@@ -1,0 +1,219 @@
+"""`areal eval --suite …`: asks a model the questions of a test set, grades its answers, shows what came out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from areal.cli.served import is_address, served
+from areal.errors import ConfigError, ExitCode
+from areal.evaluate.asking import Answer, Sampling, ask_all
+from areal.evaluate.grading import Grade, grade_code, grade_math
+from areal.evaluate.local_judge import Demands
+from areal.evaluate.suite_data import rows_of
+from areal.evaluate.suite_rows import SUITES, Question, questions
+from areal.plan import hub
+from areal.plan.layout import RunLayout
+from areal.sandbox.values import Tier
+from areal.values.pass_at_k import RIGHT, sampled_figures
+from areal.weights.adapter import ADAPTER_CONFIG
+from areal.weights.collect import versions
+from areal.weights.exports import link_version
+from areal.weights.manifest import MANIFEST_NAME, Manifest
+
+_SAMPLED_TEMPERATURE = 0.6  # unless given, of more than one answer a question
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command's options."""
+
+    suite: str
+    model: str
+    data: Path | None = None
+    download: bool = False
+    samples: int = 1
+    ks: tuple[int, ...] = ()
+    limit: int | None = None
+    temperature: float | None = None
+    top_p: float = 1.0
+    max_tokens: int = 2048
+    seed: int = 0
+    instruction: str | None = None
+    concurrent: int = 32
+    key: str = ""
+    dtype: str = "float32"
+    min_tier: str = "T2"
+    out: Path | None = None
+    as_json: bool = False
+
+
+def suite_command(asked: Asked) -> int:
+    """Ask, grade and report; answers the exit code."""
+    if asked.suite not in SUITES:
+        raise ConfigError(f"there is no suite {asked.suite!r}", fix=f"use one of {', '.join(SUITES)}")
+    if any(k > asked.samples for k in asked.ks):
+        raise ConfigError(f"pass@{max(asked.ks)} needs as many samples", fix=f"give --samples {max(asked.ks)}")
+    console = Console(stderr=True)
+    suite = SUITES[asked.suite]
+    rows = rows_of(suite, asked.data, download=asked.download, say=console.print)
+    asking = questions(suite, rows, asked.instruction)[: asked.limit]
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        address, policy = _model(asked, stack)
+        bar = stack.enter_context(_bar(console))
+        answers, grades = asyncio.run(_evaluate(asked, asking, address, bar))
+    report = _report(asked, asking, answers, grades) | {"seconds": round(time.monotonic() - began, 1)}
+    if policy:
+        report["policy"] = policy
+    if asked.out is not None:
+        _write(asked.out, asking, answers, grades)
+    if asked.as_json:
+        print(json.dumps(report))
+    else:
+        _show(report, Console())
+    return int(ExitCode.INFRA if report["ungraded"] else ExitCode.DONE)
+
+
+async def _evaluate(
+    asked: Asked, asking: Sequence[Question], address: str, bar: Progress
+) -> tuple[list[Answer], list[Grade]]:
+    total = len(asking) * asked.samples
+    temperature = asked.temperature
+    if temperature is None:
+        temperature = 0.0 if asked.samples == 1 else _SAMPLED_TEMPERATURE
+    sampling = Sampling(asked.samples, temperature, asked.top_p, asked.max_tokens, asked.seed)
+    answering = bar.add_task("answering", total=total)
+    prompts = [question.prompt for question in asking]
+    answers = await ask_all(
+        address, asked.key, prompts, sampling, asked.concurrent, lambda answer: bar.advance(answering)
+    )
+    grading = bar.add_task("grading", total=total)
+
+    def graded(count: int) -> None:
+        bar.advance(grading, count)
+
+    if SUITES[asked.suite].grader == "math":
+        return answers, await grade_math(asking, answers, graded)
+    demands = Demands(Tier[asked.min_tier], allow_unsafe=asked.min_tier == "T0", zygotes=4)
+    return answers, await grade_code(asking, answers, demands, graded)
+
+
+# ---- the model
+
+
+def _model(asked: Asked, stack: contextlib.ExitStack) -> tuple[str, str]:
+    """A server's address, and the policy where a run's published version is what it serves."""
+    named, policy = asked.model, ""
+    if is_address(named):
+        return named.rstrip("/").removesuffix("/v1"), policy
+    if hub.is_hub(named) and not asked.download and hub.cached(named) is None:
+        raise ConfigError(f"this machine doesn't have {named}", fix="let it be downloaded: --download")
+    layout = RunLayout(Path(named))
+    if layout.resolved.is_file() and not layout.model.is_dir():
+        named, policy = stack.enter_context(_newest_version(layout))
+    return stack.enter_context(served(named, ["--dtype", asked.dtype])), policy
+
+
+@contextlib.contextmanager
+def _newest_version(layout: RunLayout) -> Iterator[tuple[str, str]]:
+    """The newest whole version of a run that goes on: its files under another name, so that it stays while needed."""
+    for policy in reversed(versions(layout.weights)):
+        version = layout.weights / policy.directory
+        with contextlib.suppress(OSError):
+            if Manifest.from_bytes((version / MANIFEST_NAME).read_bytes()).base is not None:
+                continue
+            if (version / ADAPTER_CONFIG).exists():
+                raise ConfigError(
+                    f"the run {layout.root} publishes adapters, which are no models",
+                    fix="wait for its end, or let it export models: export.intervalSteps",
+                )
+            holder = Path(tempfile.mkdtemp(prefix=".evaluated-", dir=layout.root))
+            try:
+                link_version(version, holder / policy.directory)
+                yield str(holder / policy.directory), str(policy)
+                return
+            finally:
+                shutil.rmtree(holder, ignore_errors=True)
+    raise ConfigError(f"the run {layout.root} has published nothing yet", fix="wait, or name a model directory")
+
+
+# ---- what came out
+
+
+def _report(
+    asked: Asked, asking: Sequence[Question], answers: Sequence[Answer], grades: Sequence[Grade]
+) -> dict[str, Any]:
+    scores: list[list[float]] = [[] for _ in asking]
+    for answer, grade in zip(answers, grades, strict=True):
+        if grade.score is not None:
+            scores[answer.question].append(grade.score)
+    ks = asked.ks or tuple({1, asked.samples})
+    return {
+        "suite": asked.suite,
+        "model": asked.model,
+        "questions": len(asking),
+        "samples": asked.samples,
+        **{name: round(value, 6) for name, value in sampled_figures(scores, asked.samples, ks).items()},
+        "refused": sum(bool(answer.refused) for answer in answers),
+        "ungraded": sum(grade.score is None for grade in grades),
+        "truncated": sum(answer.finish == "length" for answer in answers),
+        "tokens": round(sum(answer.tokens for answer in answers) / len(answers), 1),
+        "statuses": dict(Counter(grade.status for grade in grades)),
+    }
+
+
+def _write(path: Path, asking: Sequence[Question], answers: Sequence[Answer], grades: Sequence[Grade]) -> None:
+    """Every answer with its grade, a line each."""
+    lines = [
+        {
+            "id": asking[answer.question].id or str(answer.question),
+            "sample": answer.sample,
+            "score": grade.score,
+            "right": grade.score is not None and grade.score >= RIGHT,
+            "status": grade.status,
+            "finish": answer.finish,
+            "text": answer.text or answer.refused,
+        }
+        for answer, grade in zip(answers, grades, strict=True)
+    ]
+    try:
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"can't write {path}: {error.strerror}", fix="name another file with --out") from error
+
+
+def _show(report: dict[str, Any], console: Console) -> None:
+    console.print(
+        f"{report['suite']} · {report['model']}{' ' + report['policy'] if 'policy' in report else ''} · "
+        f"{report['questions']} questions × {report['samples']}",
+        highlight=False,
+    )
+    for name, value in report.items():
+        if "@" in name:
+            console.print(f"{name:>9}  {value:.4f}", style="bold", highlight=False)
+    for name, what in (
+        ("refused", "answers refused by the server; they count as wrong"),
+        ("truncated", "answers cut off at --max-tokens"),
+        ("ungraded", "answers that could not be graded; they count as neither"),
+    ):
+        if report[name]:
+            console.print(f"{report[name]:>9}  {what}", highlight=False)
+    console.print(f"{report['tokens']} tokens an answer, {report['seconds']} s", style="dim", highlight=False)
+
+
+def _bar(console: Console) -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=console, transient=True)

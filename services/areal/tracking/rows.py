@@ -1,0 +1,76 @@
+"""Rows of metrics.jsonl and evaluations.jsonl as named figures, in one order that every reading finds again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from areal.stage.records import JsonLines
+
+STEP, VERSION = "trainer/step", "evaluation/version"
+_NOT_TRAINER = ("step", "fence", "at")
+_NOT_EVALUATION = ("version", "at")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one trained step or one evaluation measured."""
+
+    axis: str  # STEP or VERSION
+    at_axis: int  # the step, or the evaluated version
+    time_s: float  # unix
+    figures: Mapping[str, float]  # named as in TensorBoard: trainer/loss, seconds/wait, evaluation/mean
+
+
+class Rows:
+    """All rows of a run, a step and a version once: at the place where it was first met, with its newest figures."""
+
+    def __init__(self, metrics: Path, evaluations: Path) -> None:
+        self._metrics = JsonLines(metrics)
+        self._evaluations = JsonLines(evaluations)
+        self._rows: dict[tuple[str, int], Row] = {}
+
+    def refresh(self) -> Sequence[Row]:
+        """Read what is new; all rows by now."""
+        new = [row for line in self._metrics.new() if (row := trained(line)) is not None]
+        new += [row for line in self._evaluations.new() if (row := evaluated(line)) is not None]
+        for row in sorted(new, key=lambda one: one.time_s):
+            self._rows[row.axis, row.at_axis] = row  # a key that is there keeps its place
+        return list(self._rows.values())
+
+
+def trained(line: Mapping[str, Any]) -> Row | None:
+    """A line of metrics.jsonl; None for one that is no step."""
+    return _row(STEP, line.get("step"), line, dict(_figures("trainer", line, _NOT_TRAINER)))
+
+
+def evaluated(line: Mapping[str, Any]) -> Row | None:
+    """A line of evaluations.jsonl; None for one that measured nothing."""
+    if line.get("mean") is None:
+        return None
+    sets = line.get("sets")
+    figures = dict(_figures("evaluation", line, (*_NOT_EVALUATION, "sets")))
+    for name, inner in sets.items() if isinstance(sets, Mapping) else ():
+        if isinstance(inner, Mapping):
+            figures |= _figures(f"evaluation/{name}", inner, ())
+    return _row(VERSION, line.get("version"), line, figures)
+
+
+def _row(axis: str, at_axis: Any, line: Mapping[str, Any], figures: Mapping[str, float]) -> Row | None:
+    time_s = line.get("at")
+    if not isinstance(at_axis, int):
+        return None
+    return Row(axis, at_axis, float(time_s) if isinstance(time_s, int | float) else 0.0, figures)
+
+
+def _figures(prefix: str, line: Mapping[str, Any], without: Sequence[str]) -> Iterator[tuple[str, float]]:
+    """Numbers by name; those of an inner object under its own name: seconds/wait."""
+    for name, value in line.items():
+        if name in without:
+            continue
+        if isinstance(value, Mapping):
+            yield from _figures(name, value, ())
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}/{name}", value

@@ -1,0 +1,35 @@
+"""`areal status` of a job on a cluster: its lines, from what the operator wrote."""
+
+from __future__ import annotations
+
+from areal.cli.job_status import lines
+
+IDLE = {"cause": "Unschedulable", "role": "trainer", "pod": "digits-trainer-1", "since": "2030-01-01T10:00:00Z",
+        "text": "digits-trainer-1: 0/5 nodes: 3 too few nvidia.com/gpu"}  # fmt: skip
+
+
+def test_the_lines_say_how_far_it_is_and_what_it_waits_for():
+    status = {
+        "summary": "Waiting",
+        "progress": {"step": 7, "maxSteps": 20, "reward": 0.25},
+        "idle": IDLE,
+        "roles": [{"name": "trainer", "desired": 2, "ready": 1}, {"name": "reward", "desired": 0}],
+        "checkpoint": {"step": 5},
+        "failures": [
+            {"time": "2030-01-01T09:00:00Z", "role": "trainer", "reason": "OOMKilled", "action": "RestartTrainer"}
+        ],
+    }
+    assert lines(status) == [
+        ("status", "Waiting"),
+        ("step", "7 of 20, reward 0.25"),
+        ("why", "digits-trainer-1: 0/5 nodes: 3 too few nvidia.com/gpu (Unschedulable, since 10:00:00 UTC)"),
+        ("pods", "trainer 1/2"),
+        ("checkpoint", "of step 5"),
+        ("last failure", "trainer: OOMKilled, RestartTrainer"),
+    ]
+    (_, _, (_, why), *_) = lines({**status, "idle": {**IDLE, "pod": "", "text": "no step was trained yet"}})
+    assert why.startswith("trainer: no step was trained yet (")
+
+
+def test_a_job_that_nobody_looked_at_says_so():
+    assert lines({}) == [("status", "the operator has not looked yet")]
