@@ -4,15 +4,22 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-_OF_LIBRARY = ("Run", "run")
+_LAZY = {
+    "Run": ("areal.library", "Run"),
+    "run": ("areal.library", "run"),
+    "RunFiles": ("areal.run_files", "RunFiles"),
+    "Table": ("areal.run_files", "Table"),
+    "open": ("areal.run_files", "open_run"),
+}
+"""Name → its module and its name there; loaded at first use, since every role imports this package."""
 
 
 def __getattr__(name: str) -> Any:
-    """`areal.run` and `areal.Run`, loaded at first use: every role imports this package."""
-    if name in _OF_LIBRARY:
-        return getattr(importlib.import_module("areal.library"), name)
+    if name in _LAZY:
+        module, there = _LAZY[name]
+        return getattr(importlib.import_module(module), there)
     raise AttributeError(f"module 'areal' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*_OF_LIBRARY, "__version__"]
+    return [*_LAZY, "__version__"]

@@ -1,6 +1,7 @@
 """Runs from Python: `areal.run("job.yaml")` starts one in a process of its own, so it works in notebooks too.
 
-Owns the child process and what is read from its directory. Importing this module imports the standard library only.
+Owns the child process and what is read from its directory. Importing this module imports the standard library
+and `run_files` only.
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-if TYPE_CHECKING:
-    from areal.stage.records import HeldOut, Records, Step
+from areal.run_files import RunFiles
 
 _LAST_WORDS = 4000  # characters of what a run that failed has said
 
 
-class Run:
+class Run(RunFiles):
     """A run of a job, going on or ended. Made by `areal.run`."""
 
     def __init__(self, directory: Path, process: subprocess.Popen[bytes], output: IO[bytes]) -> None:
-        self.directory = directory
+        super().__init__(directory)
         self._process = process
         self._output = output
 
@@ -43,19 +43,9 @@ class Run:
         """What `areal run` has printed so far."""
         return Path(self._output.name).read_text(errors="replace")
 
-    def steps(self) -> list[Step]:
-        """The steps trained so far."""
-        return self._records().steps
-
-    def evaluations(self) -> list[HeldOut]:
-        """The evaluations finished so far."""
-        return self._records().held_out
-
     def summary(self) -> dict[str, Any] | None:
         """What the run came to, as in summary.json; None while it goes on."""
-        from areal.stage import summary
-
-        return None if self.running else summary.read(self.directory / "summary.json")
+        return None if self.running else super().summary()
 
     def stop(self) -> None:
         """Stop cleanly: the trainer writes a checkpoint. `wait` for the end."""
@@ -80,11 +70,6 @@ class Run:
             kind = next((kind for exit_code, kind in kinds.items() if code == exit_code), Kind.BUG)
             raise by_kind(kind, self.output.strip()[-_LAST_WORDS:] or f"exit code {code}")
         return self.summary()
-
-    def _records(self) -> Records:
-        from areal.stage.records import Records
-
-        return Records(self.directory / "metrics.jsonl", self.directory / "evaluations.jsonl").refresh()
 
 
 def run(

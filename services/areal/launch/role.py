@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import importlib
 import logging
 import os
@@ -23,6 +24,7 @@ from areal.distribution import install, refuse_upstream
 from areal.errors import ArealError, BugError, ConfigError, ExitCode
 from areal.launch import ending
 from areal.observe import logs
+from areal.observe.stacks import StallWatch
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.cluster_names import ENV_POD_IP
 from areal.plan.role_specs import entries
@@ -74,6 +76,14 @@ def read_token(path: Path) -> str:
     if not token:
         raise ConfigError(f"the token file {path} is empty", fix="remove the file and start the run again")
     return token
+
+
+def collect_rarely() -> None:
+    """Let the garbage collector look less often, and never at what was imported: thousands of requests in flight are
+    no garbage, and looking through them all is a pause of every one."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def report(error: BaseException) -> ExitCode:
@@ -131,6 +141,7 @@ def start(argv: Sequence[str] | None = None) -> int:
             return use(load_entry(row.entry), job)
         token = read_token(job.token_path)
         entry: Entry = load_entry(row.entry)
+        collect_rarely()
 
         async def main() -> int:
             context = RoleContext(
@@ -145,7 +156,8 @@ def start(argv: Sequence[str] | None = None) -> int:
                 bind=job.bind,
                 advertise=(job.in_pods and os.environ.get(ENV_POD_IP)) or "127.0.0.1",
             )
-            return await serve(entry, context)
+            async with StallWatch(context.progress).on_loop():
+                return await serve(entry, context)
 
         return asyncio.run(main())
     except KeyboardInterrupt:

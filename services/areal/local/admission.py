@@ -7,20 +7,26 @@ Writes and starts nothing.
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
-from areal.local.memory import memory_of
+from areal.judge.dispatch.pod_limits import pod_memory_bytes
+from areal.local.memory import adapter_parameters, caches_of, memory_of
+from areal.plan.memory import shape_of
 from areal.plan.memory.budget import CHECKPOINT_BYTES, VERSIONS_KEPT, disk_bytes
+from areal.plan.resolve import reward_model_of, teacher_of
 from areal.spec import Finding, RLJob, Severity, check, refuse
-from areal.spec.model_families import refuse_untrainable
+from areal.spec.model_families import refuse_unscorable, refuse_untrainable
+from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import has_critic
-from areal.stage.facts import config_of, sources_of
+from areal.stage.facts import Sources, config_of, sources_of
 from areal.stage.look import Looked, look
 from areal.stage.weight_files import WeightFiles
+from areal.supervised.teacher import refuse_teacher
+from areal.workflow.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -31,6 +37,7 @@ class Admission:
     faults: tuple[ArealError, ...]
     unseen: tuple[str, ...]
     memory: tuple[tuple[str, str], ...] = ()  # what GPUs and disk hold: subject and sentence
+    scores_itself: bool = False  # the workflow or its agent: no service is needed for it
 
     def refuse(self, job_file: Path | str) -> None:
         """Raise what `areal check` calls an error: a file's fault as it is, else the job's."""
@@ -48,22 +55,58 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None =
     looked = look(job, sources, base_dir)
     if sources.model is not None and not any(field == "spec.model.path" for field, _ in looked.faults):
         _model(job, sources.model, looked)
+    with looked.at("spec.reward.model.path"):
+        reward_model_of(job, base_dir)
+    teacher = _teacher(job, sources, base_dir, looked)
+    _agent_program(job, looked)
     findings = [_fault(job, field, error) for field, error in looked.faults]
     findings += check(job, looked.facts, base_dir=base_dir)
     findings += [
         Finding("slow-import", Severity.WARNING, field, message, fix, job.where(field))
         for field, message, fix in looked.warnings
     ]
-    if looked.weights is not None and job.spec.runtime_ref is None:
-        findings += _space(job, looked.weights, run_dir)
+    if looked.weights is not None and job.spec.runtime_ref is None and job.spec.is_whole:
+        findings += _space(job, looked.weights, run_dir, _trained(job, sources.model))
+    if job.spec.runtime_ref is None:
+        findings += caches_of(job, pod_memory_bytes())
     memory: list[tuple[str, str]] = []
-    if (place := model_config.parent if model_config else sources.model) is not None and not looked.faults:
-        impossible, memory = memory_of(job, config_of(place))
+    place = model_config or sources.model
+    if place is not None and not looked.faults and job.spec.is_whole:
+        impossible, memory = memory_of(job, config_of(place), config_of(teacher) if teacher is not None else None)
         findings += impossible
     elif job.spec.trainer.gpus:
         looked.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")
     findings.sort(key=lambda finding: finding.severity is not Severity.ERROR)
-    return Admission(tuple(findings), tuple(error for _, error in looked.faults), tuple(looked.unseen), tuple(memory))
+    return Admission(
+        tuple(findings),
+        tuple(error for _, error in looked.faults),
+        tuple(looked.unseen),
+        tuple(memory),
+        job.spec.reward.verifier is None and not (job.spec.recipe and looked.facts.recipe_defines_reward is not False),
+    )
+
+
+def _teacher(job: RLJob, sources: Sources, base_dir: Path, looked: Looked) -> Path | None:
+    """The teacher of a distillation, when it can teach this student."""
+    block = job.spec.distillation
+    with looked.at("spec.distillation.teacher.path"):
+        if block is not None and (found := teacher_of(job, base_dir)) is not None:
+            if sources.tokenizer is not None and not looked.faults:
+                student = Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model)
+                refuse_teacher(student, found, block.max_tokens)
+            return found
+    return None
+
+
+def _agent_program(job: RLJob, looked: Looked) -> None:
+    """Whether the agent's command can be started here, where that is for this machine to say."""
+    agent = job.spec.rollout.agent
+    if agent is None or not agent.command:
+        return
+    if job.spec.runtime_ref is None:
+        looked.facts = replace(looked.facts, agent_program=shutil.which(agent.command[0]) is not None)
+    else:
+        looked.unseen.append(f"rollout.agent.command: whether workers' image has {agent.command[0]}")
 
 
 def _fault(job: RLJob, field: str, error: ArealError) -> Finding:
@@ -84,23 +127,36 @@ def _model(job: RLJob, model: Path, looked: Looked) -> None:
                     fix="save the model again",
                 ) from None
         refuse_untrainable(config_of(model), str(model))
+        if job.spec.reward_model is not None:
+            refuse_unscorable(config_of(model), str(model))
 
 
-def _space(job: RLJob, weights: WeightFiles, run_dir: Path) -> list[Finding]:
+def _trained(job: RLJob, model: Path | None) -> int | None:
+    """Parameters of the adapter that is trained, of a model with closed forms; None where all weights count."""
+    if job.spec.trainer.lora is None or model is None or (shape := shape_of(config_of(model))) is None:
+        return None
+    return adapter_parameters(job, shape)
+
+
+def _space(job: RLJob, weights: WeightFiles, run_dir: Path, trained: int | None) -> list[Finding]:
     place = next((each for each in [run_dir, *run_dir.parents] if each.exists()), None)
     needed = disk_bytes(
         weights.parameters,
         checkpoints=job.spec.checkpoint.keep,
         dtype=job.spec.generation.engine.dtype,
         models=1 + has_critic(job.spec),
+        trained=trained,
+        exports=exports_kept(job),
     )
     if place is None or (free := shutil.disk_usage(place).free) >= needed:
         return []
     keep = job.spec.checkpoint.keep
-    checkpoint = show_bytes(weights.parameters * CHECKPOINT_BYTES * (1 + has_critic(job.spec)))
+    saved = (weights.parameters if trained is None else trained) + weights.parameters * has_critic(job.spec)
+    checkpoint = show_bytes(saved * CHECKPOINT_BYTES)
     message = (
         f"{place} has {show_bytes(free)} free, the run needs {show_bytes(needed)}: {keep} + 1 checkpoints of "
         f"{checkpoint} and {VERSIONS_KEPT} versions of the weights"
+        + (f", and {exports_kept(job)} exported models" if job.spec.export is not None else "")
     )
-    fix = "Free space there, lower checkpoint.keep, or choose another disk with --run-dir."
+    fix = "Free space there, lower checkpoint.keep or export.keep, or choose another disk with --run-dir."
     return [Finding("disk-space", Severity.ERROR, "spec.checkpoint.keep", message, fix, job.where("spec.checkpoint"))]

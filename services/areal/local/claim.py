@@ -25,6 +25,10 @@ class Claim:
     def take(self, run_dir: Path) -> None:
         """Hold `run_dir`, made for its owner alone where it isn't there; raises ConfigError when another run does."""
         try:
+            str(run_dir).encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{str(run_dir)!a} is no UTF-8 text", fix="name another with --run-dir") from None
+        try:
             if not run_dir.exists():
                 run_dir.mkdir(parents=True)
                 run_dir.chmod(0o700)  # prompts, answers and weights are its owner's

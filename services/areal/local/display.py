@@ -12,6 +12,7 @@ from collections.abc import Callable
 from rich.console import Console
 from rich.live import Live
 
+from areal.errors import Kind
 from areal.local import view
 from areal.local.status import RunView, StatusSource
 
@@ -58,7 +59,7 @@ class Display:
         self,
         source: StatusSource,
         console: Console,
-        on_stall: Callable[[str], None],
+        on_stall: Callable[[str, Kind], None],
         tell: Callable[[RunView], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,5 +102,5 @@ class Display:
         elif self._stalled_since is None:
             self._stalled_since = now
         elif now - self._stalled_since >= _STALL_S:
-            self._on_stall(f"stalled for {_STALL_S:g} s: {self.newest.stalled}")
+            self._on_stall(f"stalled for {_STALL_S:g} s: {self.newest.stalled}", self.newest.stalled_by)
         return self.newest

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from areal.errors import ArealError, ExitCode, InfraError, by_kind
+from areal.errors import ArealError, ExitCode, by_kind
 from areal.errors import Kind as ErrorKind
 from areal.launch.exits import exit_code_of
 from areal.launch.logfile import last_words
@@ -35,7 +35,9 @@ def explain(outcome: RunOutcome, logs: Path) -> ArealError:
     """The error of a failed run, with the exit code that its failed role earned."""
     failed = outcome.failed
     if failed is None:
-        return InfraError(outcome.reason, fix=_ADVICE[ExitCode.INFRA])
+        error = by_kind(outcome.kind, outcome.reason)
+        error.fix = _ADVICE[error.exit_code]
+        return error
     path = logs / f"{failed.name}.log"
     excerpt = last_words(path, 200)
     last = excerpt.lines

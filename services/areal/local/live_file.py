@@ -8,14 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
+from areal.local.stopped import stopped
 from areal.why.live import Live, LiveRole, LiveWait, write_live
+
+_IDLE_WORDS = 3  # tell one reason from another
+_ODD_WAIT_S = 3.0  # a wait of this age, or a silence, is worth a look at the processes
 
 
 class LiveFile:
@@ -27,6 +32,7 @@ class LiveFile:
         self._clock = clock
         self._answered: dict[str, float] = {}
         self._newest: RunView | None = None
+        self._idle, self._idle_since = "", 0.0
         self._pid = os.getpid()
         self._began = psutil.Process().create_time()
 
@@ -34,6 +40,12 @@ class LiveFile:
         """Replace the file with this picture."""
         self._newest = view
         status = view.rollout
+        roles = [self._role(role) for role in view.roles]
+        held = stopped({role.pid for role in view.roles if role.pid}) if _looks_odd(view, roles) else {}
+        idle = status.idle_reason if status else ""
+        words = " ".join(idle.split()[:_IDLE_WORDS])  # numbers follow, which change
+        if words != self._idle:
+            self._idle, self._idle_since = words, self._clock()
         live = Live(
             at=time.time(),
             pid=self._pid,
@@ -41,11 +53,12 @@ class LiveFile:
             step=view.step,
             max_steps=view.max_steps,
             policy=view.policy,
-            idle=status.idle_reason if status else "",
+            idle=idle,
+            idle_s=self._clock() - self._idle_since if idle else 0.0,
             stalled=view.stalled,
             answers=status is not None,
             ended=ended,
-            roles=[self._role(role) for role in view.roles],
+            roles=[replace(role, stopped=held.get(role.pid, 0)) for role in roles],
         )
         with contextlib.suppress(OSError):
             write_live(self._path, live)
@@ -71,3 +84,11 @@ class LiveFile:
             silent_s=0.0 if answers else now - self._answered.setdefault(role.name, now),
             waits=[LiveWait(w.name, w.waits_for, w.age_s, w.deadline_s) for w in role.waits],
         )
+
+
+def _looks_odd(view: RunView, roles: Sequence[LiveRole]) -> bool:
+    """Whether anybody is silent or waits; a run that goes on costs no look at its processes."""
+    status = view.rollout
+    if status is None or status.idle_reason or status.stalled:
+        return True
+    return any(role.silent_s > 0 or any(wait.age_s > _ODD_WAIT_S for wait in role.waits) for role in roles)

@@ -11,9 +11,10 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -42,12 +43,12 @@ from areal.v1 import operations_pb2_grpc as operations_grpc
 
 def run_job(request: StagingRequest, console: Console) -> int:
     """Run the job to its end; returns the exit code. Raises ArealError for what a person must correct."""
-    job = load(request)
+    say: Callable[[str], None] = partial(console.print, highlight=False, markup=False)
+    job = load(request, say)
     run_dir = request.directory(job)
     with claimed(run_dir) as claim, _disk_faults(run_dir):
-        say = partial(console.print, highlight=False, markup=False)
         resolved = stage(request, job, say, claim.take)
-        earlier = summary.read(resolved.layout.summary) if request.resume else None
+        earlier = _earlier(resolved.layout.summary, say) if request.resume else None
         console.print(f"run directory {_shown(run_dir)}", highlight=False, markup=False, soft_wrap=True)
         began = time.monotonic()
         outcome, restarts, generation_tps = asyncio.run(_supervise(resolved, console))
@@ -59,6 +60,15 @@ def run_job(request: StagingRequest, console: Console) -> int:
             sentence(outcome, resolved.layout.logs),
         )
         return _account(request, resolved, outcome, ending, earlier, console)
+
+
+def _earlier(path: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """The account of the run that is resumed. A damaged one costs its wall time and restarts, never the run."""
+    try:
+        return summary.read(path)
+    except DataError as error:
+        say(f"wall time and restarts are counted from now on: {error.message}")
+        return None
 
 
 @contextlib.contextmanager

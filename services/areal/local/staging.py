@@ -13,12 +13,13 @@ from areal.local.admission import admit
 from areal.local.claim import is_occupied, set_aside
 from areal.local.preflight import preflight
 from areal.local.sandbox import sandbox_findings
-from areal.plan import ResolvedJob, RunLayout, resolve, write_run
+from areal.plan import ResolvedJob, RunLayout, hub, resolve, write_run
 from areal.plan.resolve import recipe_file
-from areal.spec import RLJob, check, for_clusters_only, load_job, refuse
-from areal.spec.locality import for_nowhere
+from areal.spec import RLJob, check, for_clusters_only, refuse
+from areal.spec.load import job_from
 from areal.stage.datasets import Say, prepare_datasets
 from areal.stage.facts import with_snapshots
+from areal.yaml_file.document import Document, read_document
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class StagingRequest:
     run_dir: Path | None = None
     resume: bool = False
     fresh: bool = False
+    document: Document | None = None  # the file, when it was read already
 
     @property
     def base_dir(self) -> Path:
@@ -40,13 +42,21 @@ class StagingRequest:
         return (self.run_dir or Path("runs") / job.metadata.name).absolute()
 
 
-def load(request: StagingRequest) -> RLJob:
-    """The job with its overrides; raises ConfigError for whatever `areal check` refuses."""
+def load(request: StagingRequest, say: Say = lambda words: None) -> RLJob:
+    """The job with its overrides; raises ConfigError for whatever `areal check` refuses.
+
+    A model of the Hugging Face hub is downloaded once nothing else speaks against the job.
+    """
     if request.resume and request.fresh:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
-    job = load_job(request.job_file, request.overrides)
-    refuse(for_nowhere(job) or for_clusters_only(job), request.job_file)
-    admit(job, request.base_dir, request.directory(job)).refuse(request.job_file)
+    document = request.document or read_document(request.job_file)
+    job = job_from(document, request.overrides)
+    refuse(for_clusters_only(job), request.job_file)
+    run_dir, uri = request.directory(job), job.spec.model.uri
+    admit(job, request.base_dir, run_dir).refuse(request.job_file)
+    if hub.is_hub(uri) and hub.cached(uri) is None:
+        hub.fetch(uri, say)
+        admit(job, request.base_dir, run_dir).refuse(request.job_file)  # what only the model's files tell
     return job
 
 

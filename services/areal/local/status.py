@@ -14,8 +14,10 @@ from dataclasses import dataclass, field, replace
 
 import grpc
 
+from areal.errors import Kind
 from areal.launch.core import Phase
 from areal.net.channel import connect
+from areal.net.status import kind_from_wire
 from areal.stage.records import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -89,6 +91,11 @@ class RunView:
     @property
     def stalled(self) -> str:
         return self.rollout.stalled if self.rollout else ""
+
+    @property
+    def stalled_by(self) -> Kind:
+        """Whose fault a stall is."""
+        return kind_from_wire(self.rollout.stalled_by) if self.rollout else Kind.INFRA
 
     @property
     def restarts(self) -> int:

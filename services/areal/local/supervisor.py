@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from areal.errors import Kind
 from areal.launch import orphans
 from areal.launch.budget import Exhausted
 from areal.launch.core import TERMINAL, Phase, RestartBy
@@ -47,6 +48,7 @@ class RunOutcome:
     failed: ChildStatus | None = None
     reason: str = ""
     killed: bool = False  # stopped without waiting for a clean end
+    kind: Kind = Kind.INFRA  # whose fault it is, when no child ended it
 
 
 class Supervisor:
@@ -77,9 +79,9 @@ class Supervisor:
         self._asked_to_kill = True
         self._change.set()
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, kind: Kind) -> None:
         """End the run as failed, for a reason that no exit code tells."""
-        self._failure = self._failure or RunOutcome(Ended.FAILED, None, reason)
+        self._failure = self._failure or RunOutcome(Ended.FAILED, None, reason, kind=kind)
         self._change.set()
 
     def waits_for(self, name: str) -> list[str]:

@@ -21,7 +21,8 @@ from areal.local.run import run_job
 from areal.local.staging import StagingRequest, load
 from areal.plan import ResolvedJob, RunLayout
 from areal.spec import RLJob
-from areal.stage import summary, sweep_table
+from areal.stage import summary
+from areal.stage.comparison import HEAD, ComparedRun, read_run, write_sweep
 
 _MOST = 100  # variants: more is a typing error, or wants a cluster
 _OPENING, _CLOSING = "[{(", "]})"
@@ -114,12 +115,12 @@ def run_sweep(
             code = int(error.exit_code)
             failures.append((one.name, error))
         worst = worst or code
-        sweep_table.write(directory, _compared(wanted, directory), name)
+        write_sweep(directory, _compared(wanted, directory), name)
         if code == ExitCode.DRAINED:
             console.print(f"\nthe sweep in {directory} goes on with --resume", highlight=False, markup=False)
             break
     rows = _compared(wanted, directory)
-    sweep_table.write(directory, rows, name)
+    write_sweep(directory, rows, name)
     console.print(_table(rows))
     for failed, why in failures:
         console.print(f"{failed} failed: {why.message}", style="red", highlight=False, markup=False)
@@ -156,12 +157,12 @@ def _complete(place: Path) -> bool:
     return found is not None and found["status"] == "Complete"
 
 
-def _compared(wanted: Sequence[Variant], directory: Path) -> list[sweep_table.Compared]:
-    return [sweep_table.look(one.name, directory / one.name) for one in wanted]
+def _compared(wanted: Sequence[Variant], directory: Path) -> list[ComparedRun]:
+    return [read_run(directory / one.name) for one in wanted]
 
 
-def _table(rows: Sequence[sweep_table.Compared]) -> Table:
-    table = Table(*sweep_table.HEAD, box=None, pad_edge=False, padding=(0, 2, 0, 0))
+def _table(rows: Sequence[ComparedRun]) -> Table:
+    table = Table(*HEAD, box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for one in rows:
         table.add_row(*one.row)
     return table

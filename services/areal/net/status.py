@@ -37,8 +37,20 @@ def fault(error: BaseException, *, with_traceback: bool = False) -> common.Fault
 
 def from_fault(wire: common.Fault) -> ArealError:
     """The exception that a `Fault` stands for. Unknown kinds are bugs: unknown is loud."""
-    kind = _FROM_WIRE.get(wire.kind, Kind.BUG)
-    return by_kind(kind, wire.message, fix=wire.fix)
+    error = by_kind(kind_from_wire(wire.kind), wire.message, fix=wire.fix)
+    if wire.traceback:
+        error.add_note(wire.traceback)  # where it was raised, below where it was heard of
+    return error
+
+
+def kind_to_wire(kind: Kind) -> common.FaultKind.ValueType:
+    """The wire form of whose fault something is."""
+    return _TO_WIRE[kind]
+
+
+def kind_from_wire(kind: common.FaultKind.ValueType) -> Kind:
+    """Whose fault something is. Unknown kinds are bugs: unknown is loud."""
+    return _FROM_WIRE.get(kind, Kind.BUG)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: ArealError) -> NoReturn:

@@ -57,6 +57,9 @@ _ALL = [
     Metric("areal_trainer_reward_mean", Type.GAUGE, "Mean reward of the last batch"),
     Metric("areal_trainer_kl", Type.GAUGE, "Approximate KL between the proximal and the current policy"),
     Metric("areal_trainer_clip_ratio", Type.GAUGE, "Share of tokens whose ratio was clipped"),
+    Metric("areal_trainer_value_loss", Type.GAUGE, "Loss of the critic"),
+    Metric("areal_trainer_explained_variance", Type.GAUGE, "Share of the returns' variance that the critic explains"),
+    Metric("areal_trainer_critic_grad_norm", Type.GAUGE, "Gradient norm of the critic before clipping"),
     Metric("areal_trainer_staleness_steps", Type.HISTOGRAM, "Staleness of consumed groups", (), _STEPS),
     Metric("areal_trainer_data_wait_seconds_total", Type.COUNTER, "Time spent waiting for groups"),
     # controller
@@ -70,6 +73,12 @@ _ALL = [
     Metric("areal_rollout_queue_wait_seconds", Type.HISTOGRAM, "From closing to being taken", (), _SECONDS),
     Metric("areal_evaluation_score", Type.GAUGE, "Mean score of the newest finished evaluation"),
     Metric("areal_evaluation_version", Type.GAUGE, "Policy version of the newest finished evaluation"),
+    Metric(
+        "areal_evaluation_figure",
+        Type.GAUGE,
+        "avg@n and pass@k of the newest evaluation, and each set's mean and rows",
+        ("set", "figure"),
+    ),
     # generation
     Metric("areal_generation_policy_version", Type.GAUGE, "Version that this server samples from"),
     Metric("areal_generation_interruptions_total", Type.COUNTER, "Running requests interrupted by a swap"),

@@ -1,4 +1,4 @@
-"""The roles `reward` (exact, math, programs) and `reward-custom` (the recipe's function): one gRPC service each.
+"""The roles `reward` (the built-in verifiers) and `reward-custom` (the recipe's function): one gRPC service each.
 
 They differ in what they offer only, so that user code and its dependencies never enter the hardened role's processes.
 A job whose verifier is `code` has the sandbox in its reward role.
@@ -14,7 +14,6 @@ from areal.errors import ConfigError, ExitCode
 from areal.judge.stack import CodeStack, StackSettings, code_stack
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
-from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
 from areal.reward.service import SERVICE_NAME, RewardService
@@ -23,6 +22,7 @@ from areal.reward.verifiers.code import CodeSettings, CodeVerifier
 from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
 from areal.reward.verifiers.math import MathVerifier
+from areal.reward.verifiers.model import ModelVerifier
 from areal.sandbox.values import Tier
 from areal.v1 import reward_pb2_grpc as rpc
 
@@ -39,6 +39,11 @@ def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifie
         if ctx.resolved.recipe_path is None:
             raise ConfigError("the custom verifier needs a recipe", fix="set recipe.file in the job")
         offered = [CustomVerifier(ctx.resolved.recipe_path, deadline_s=settings.deadline_seconds, waits=waits)]
+    elif settings.verifier == "model":
+        path, model = ctx.resolved.reward_model_path, settings.model
+        if path is None or model is None:
+            raise ConfigError("the verifier model needs a model", fix="set reward.model.path in the job")
+        offered = [ModelVerifier(path, model, deadline_s=settings.deadline_seconds, waits=waits)]
     else:
         offered = [ExactVerifier(settings.answer_field), MathVerifier(settings.answer_field, waits=waits)]
     return {verifier.name: verifier for verifier in offered}
@@ -52,7 +57,7 @@ async def run(ctx: RoleContext) -> int:
         ConfigError: this machine is below the tier that the job asks for.
     """
     waits = WaitRegistry(ctx.role)
-    progress = ProgressCounter()
+    progress = ctx.progress
     metrics = RoleMetrics(ctx.role, ctx.resolved.name)
     verifiers = dict(verifiers_for(ctx, waits))
     server = GrpcServer(ctx.role, ctx.token, waits=waits, progress=progress)

@@ -13,12 +13,11 @@ import contextlib
 import hmac
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import orjson
-import uvicorn
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from starlette.applications import Starlette
@@ -26,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from areal.errors import DataError, InfraError
+from areal.errors import DataError
 from areal.judge.dispatch.readiness import Readiness
 from areal.judge.dispatch.values import RefusedError
 from areal.sandbox_server.handlers import SandboxHandlers
@@ -35,7 +34,6 @@ from areal.v1 import sandbox_pb2 as pb
 
 MAX_BODY_BYTES = 16 << 20  # as the gRPC side
 _OPEN = frozenset({"/healthz", "/readyz"})  # a probe holds no secret
-_GRACE_S = 5
 _THREAD_ABOVE_BYTES = 256 << 10  # bodies this large are read beside the event loop
 _LINES = "application/x-ndjson"
 
@@ -209,41 +207,6 @@ async def _message(kind: type[Message], body: bytes) -> Message:
     if len(body) <= _THREAD_ABOVE_BYTES:
         return message_of(kind, body)
     return await asyncio.to_thread(message_of, kind, body)
-
-
-class HttpServer:
-    """uvicorn in the running event loop. It handles no signals: its owner stops it."""
-
-    def __init__(self, app: Starlette, host: str, port: int) -> None:
-        self._config = uvicorn.Config(
-            app, host=host, port=port, log_level="warning", access_log=False, lifespan="off",
-            timeout_graceful_shutdown=_GRACE_S,
-        )  # fmt: skip
-        self._server = _QuietServer(self._config)
-        self._task: asyncio.Task[None] | None = None
-
-    async def start(self) -> int:
-        """Listens; returns the port. Raises InfraError when the port is taken."""
-        try:
-            socket = self._config.bind_socket()
-        except SystemExit:
-            where = f"{self._config.host}:{self._config.port}"
-            raise InfraError(f"can't listen on {where}", fix="stop what uses this port, or choose another") from None
-        self._task = asyncio.create_task(self._server.serve([socket]))
-        return int(socket.getsockname()[1])
-
-    async def stop(self) -> None:
-        """Lets running calls end for a moment."""
-        self._server.should_exit = True
-        if self._task is not None:
-            await asyncio.gather(self._task, return_exceptions=True)
-
-
-class _QuietServer(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """None of them."""
-        yield
 
 
 async def _unless_gone(request: Request, answer: Awaitable[T]) -> T | None:

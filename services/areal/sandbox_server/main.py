@@ -18,6 +18,7 @@ from pathlib import Path
 from areal.errors import ConfigError, ExitCode
 from areal.judge.stack import StackSettings, code_stack
 from areal.net.address import join
+from areal.net.http_server import HttpServer
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
@@ -26,12 +27,12 @@ from areal.reward.verifiers.math import MathVerifier
 from areal.sandbox.values import Tier
 from areal.sandbox_server.grpc_service import SERVICE_NAME, SandboxService
 from areal.sandbox_server.handlers import SandboxHandlers
-from areal.sandbox_server.http import HttpServer, create_app
+from areal.sandbox_server.http import create_app
 from areal.v1 import sandbox_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
-_DRAIN_S = 5.0
+_DRAIN_S = 5
 _NAME = "reward-service"  # in place of a job's
 
 
@@ -80,8 +81,9 @@ async def serve(options: ServeOptions, told: Callable[[Serving], None]) -> int:
         server.add(rpc.add_SandboxServicer_to_server, SandboxService(handlers), SERVICE_NAME)
         port = await server.start(options.port, options.host)
         owned.push_async_callback(server.stop, _DRAIN_S)
-        face = HttpServer(create_app(handlers, code.readiness, token), options.host, options.http_port)
-        http_port = await face.start()
+        app = create_app(handlers, code.readiness, token)
+        face = HttpServer(app, options.host, options.http_port, grace_s=_DRAIN_S)
+        http_port = face.start()
         owned.push_async_callback(face.stop)
         if options.metrics_port is not None:
             metrics.serve(options.metrics_port, options.host)

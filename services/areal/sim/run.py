@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.inputs import SetHotFields
-from areal.rollout.controller.status import idle_reason
 from areal.sim.checks import verify
 from areal.sim.controller_role import ControllerRole
 from areal.sim.scenario import Fault, FaultKind, Point, Scenario

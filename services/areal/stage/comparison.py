@@ -1,47 +1,74 @@
-"""Comparison of runs: the fields in which their jobs differ, and what came of each.
+"""Comparison of runs: what came of each, the table and picture of a sweep.
 
-Owns reading several run directories into one table of values. A run that goes on is compared with what it has so far.
+Owns reading run directories into values for `areal compare` and `areal run --sweep`. A run that goes on is compared
+with what it has so far.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from areal.plan.layout import RunLayout
-from areal.plan.resolved import ResolvedJob
 from areal.stage import summary
-from areal.stage.records import Records, best_of
+from areal.stage.records import HeldOut, Records, best_of
+from areal.stage.report import Series, line_picture
+from areal.stage.wording import duration
 
 _RECENT = 10  # steps that the last reward is a mean of
 
-UNSET = "–"
-"""Stands for a field that a job leaves to its default of another kind, or a figure that a run doesn't have."""
+HEAD = ("variant", "status", "held-out first", "best", "last", "steps", "time")
+"""Columns of a sweep's table."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run: its directory, every field of its spec by dotted path, its figures by name."""
+    """What is known of one run."""
 
-    root: Path
-    fields: Mapping[str, Any]
-    figures: Mapping[str, Any]
+    name: str
+    status: str  # Complete | Failed | Stopped | Running or killed | waiting
+    steps: int = 0
+    seconds: float = 0.0  # of the wall; 0 before its first end
+    held_out: tuple[HeldOut, ...] = ()
+    figures: Mapping[str, Any] = field(default_factory=dict)  # by name, for people
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Its cells under `HEAD`."""
+        held = self.held_out
+        figures = (held[0].mean, best_of(held).mean, held[-1].mean) if held else ()
+        cells = [f"{value:.3f}" for value in figures] or ["—"] * 3
+        return (self.name, self.status, *cells, str(self.steps), duration(self.seconds) if self.seconds else "—")
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the figures, for scripts."""
+        curve = [{"version": one.version, "mean": one.mean} for one in self.held_out]
+        return {
+            "name": self.name,
+            "status": self.status,
+            "steps": self.steps,
+            "wallSeconds": self.seconds,
+            "heldOut": curve,
+        }
 
 
 def read_run(root: Path) -> ComparedRun:
-    """A run directory as a column of the comparison. Raises ConfigError when its resolved job can't be read."""
-    job = ResolvedJob.load(root)
+    """A run as its directory tells it; one that isn't there waits. Raises DataError for a damaged summary."""
     layout = RunLayout(root)  # a copied or moved run knows its old place
-    records = Records(layout.metrics, layout.evaluations).refresh()
-    steps, held_out = records.steps, records.held_out
     ended = summary.read(layout.summary) or {}
+    if not ended and not layout.resolved.exists():
+        return ComparedRun(root.name, "waiting")
+    records = Records(layout.metrics, layout.evaluations).refresh()
+    steps, held_out = records.steps, tuple(records.held_out)
     rewards = [step.reward for step in steps[-_RECENT:] if step.reward is not None]
     seconds = [step.seconds for step in steps]
+    status = ended.get("status", "Running or killed")
     figures = {
-        "status": ended.get("status", "Running or killed"),
+        "status": status,
         "steps": records.trained,
         "held out, best": best_of(held_out).mean if held_out else None,
         "held out, last": held_out[-1].mean if held_out else None,
@@ -52,20 +79,26 @@ def read_run(root: Path) -> ComparedRun:
         "groups that taught nothing": fmean(step.same_share for step in steps) if steps else None,
         "restarts": sum((ended.get("restarts") or {}).values()) if ended else None,
     }
-    spec = job.job.model_dump(mode="json", by_alias=True, exclude_none=True)["spec"]
-    return ComparedRun(root, dict(_leaves(spec)), figures)
+    return ComparedRun(
+        root.name, status, ended.get("steps", records.trained), ended.get("wallSeconds", 0.0), held_out, figures
+    )
 
 
-def differing_fields(runs: Sequence[ComparedRun]) -> dict[str, list[Any]]:
-    """Dotted path of each field in which the jobs differ → its value in each run; `UNSET` where it has none."""
-    names = sorted({name for run in runs for name in run.fields})
-    rows = {name: [run.fields.get(name, UNSET) for run in runs] for name in names}
-    return {name: values for name, values in rows.items() if any(value != values[0] for value in values)}
+def markdown(rows: Sequence[ComparedRun]) -> str:
+    """The table in Markdown."""
+    lines = [HEAD, ("---",) * len(HEAD), *(one.row for one in rows)]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, value
+def curves(rows: Sequence[ComparedRun], title: str) -> str:
+    """The held-out curves as an SVG file."""
+    lines = [Series(one.name, [(each.version, each.mean) for each in one.held_out], dots=True) for one in rows]
+    return line_picture([line for line in lines if line.points], "policy version", title)
+
+
+def write_sweep(directory: Path, rows: Sequence[ComparedRun], title: str) -> None:
+    """`comparison.md`, `comparison.json` and `comparison.svg` in `directory`."""
+    (directory / "comparison.md").write_text(markdown(rows), encoding="utf-8")
+    content = json.dumps([one.to_json() for one in rows], indent=1)
+    (directory / "comparison.json").write_text(content + "\n", encoding="utf-8")
+    (directory / "comparison.svg").write_text(curves(rows, title), encoding="utf-8")

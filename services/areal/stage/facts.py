@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from areal.errors import DataError
-from areal.plan import ResolvedJob
+from areal.plan import ResolvedJob, hub
 from areal.spec import Facts, RLJob
 from areal.spec.locate import locate
 from areal.stage.prompts import measure_of
@@ -35,7 +35,8 @@ def sources_of(job: RLJob, base_dir: Path) -> Sources:
     def found(path: str | None) -> Path | None:
         return locate(path, base_dir) if path else None
 
-    model = found(spec.model.path)
+    uri = spec.model.uri
+    model = found(spec.model.path) or (hub.cached(uri) if hub.is_hub(uri) else None)
     return Sources(
         recipe=found(spec.recipe.file) if spec.recipe else None,
         model=model,
@@ -82,11 +83,19 @@ def with_snapshots(resolved: ResolvedJob) -> Facts:
 
 
 def model_facts(model: Path, known: Facts) -> Facts:
-    """What is known, and the model's vocabulary, context length and attention heads."""
+    """What is known, and the model's vocabulary, context length and heads."""
     config = config_of(model)
-    keys = ("vocab_size", "max_position_embeddings", "num_attention_heads")
-    vocabulary, context, heads = (value if isinstance(value := config.get(key), int) else None for key in keys)
-    return replace(known, model_vocabulary=vocabulary, model_context_tokens=context, model_attention_heads=heads)
+    keys = ("vocab_size", "max_position_embeddings", "num_attention_heads", "num_key_value_heads")
+    vocabulary, context, heads, kv_heads = (
+        value if isinstance(value := config.get(key), int) else None for key in keys
+    )
+    return replace(
+        known,
+        model_vocabulary=vocabulary,
+        model_context_tokens=context,
+        model_attention_heads=heads,
+        model_key_value_heads=heads if kv_heads is None else kv_heads,
+    )
 
 
 def tokenizer_facts(tokenizer: Path) -> int | None:
@@ -102,8 +111,8 @@ def tokenizer_facts(tokenizer: Path) -> int | None:
 
 
 def config_of(model: Path) -> dict[str, Any]:
-    """The model's config.json; raises DataError when it can't be read."""
-    file = model / "config.json"
+    """The config.json of a model's directory, or this very file; raises DataError when it can't be read."""
+    file = model / "config.json" if model.is_dir() else model
     try:
         loaded = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from areal.data.peek import peek
 from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource
-from areal.errors import ArealError
+from areal.errors import ArealError, DataError
+from areal.plan.hub import is_hub
+from areal.plan.regular_files import refuse_pipes
 from areal.plan.resolve import check_model, check_tokenizer, verifier_of
 from areal.spec import Facts, RLJob
 from areal.spec.sources import DatasetSource
@@ -51,7 +53,7 @@ class Looked:
 def look(job: RLJob, sources: Sources, base_dir: Path) -> Looked:
     """Look at everything that a job names and that is on this machine."""
     looked = Looked()
-    parts = _recipe(looked, sources)
+    parts = _recipe(looked, job, sources)
     _model(looked, job, sources)
     for split, source in (("train", job.spec.dataset.train), ("evaluation", job.spec.dataset.evaluation)):
         if source is not None and len(source.given) == 1:
@@ -60,11 +62,12 @@ def look(job: RLJob, sources: Sources, base_dir: Path) -> Looked:
     return looked
 
 
-def _recipe(looked: Looked, sources: Sources) -> RecipeParts | None:
+def _recipe(looked: Looked, job: RLJob, sources: Sources) -> RecipeParts | None:
     if sources.recipe is None:
         return None
     with looked.at("spec.recipe.file"):
-        parts = probe(sources.recipe)
+        refuse_pipes(sources.recipe)
+        parts = probe(sources.recipe, spec=job.spec)
         looked.facts = replace(
             looked.facts,
             recipe_defines_reward=parts.reward,
@@ -80,14 +83,22 @@ def _recipe(looked: Looked, sources: Sources) -> RecipeParts | None:
 
 def _model(looked: Looked, job: RLJob, sources: Sources) -> None:
     model, tokenizer = sources.model, sources.tokenizer
+    if model is None and is_hub(job.spec.model.uri):
+        looked.unseen.append(f"model: {job.spec.model.uri} isn't on this machine; `areal run` downloads it")
     if model is not None:
         with looked.at("spec.model.path"):
+            refuse_pipes(*model.glob("*"))
             check_model(model, job.where("spec.model.path"))
             looked.weights = look_at_weights(model)
-            looked.facts = replace(model_facts(model, looked.facts), model_parameters=looked.weights.parameters)
+            looked.facts = replace(
+                model_facts(model, looked.facts),
+                model_parameters=looked.weights.parameters,
+                model_matrices=looked.weights.matrices,
+            )
     if tokenizer is not None and (model is None or tokenizer != model or (model / "config.json").is_file()):
         field = "spec.model.tokenizer" if job.spec.model.tokenizer else "spec.model.path"
         with looked.at(field):
+            refuse_pipes(tokenizer / "tokenizer.json")
             check_tokenizer(tokenizer, job.where(field))
             looked.facts = replace(looked.facts, tokenizer_vocabulary=tokenizer_facts(tokenizer))
 
@@ -108,8 +119,10 @@ def _rows(
     limit = _GENERATED
     match named:
         case JsonlSource(path):
-            if not path.is_file():
+            if not path.exists():
                 return  # another rule's business
+            if not path.is_file():
+                raise DataError(f"{path} is no file", fix="Name a file of JSON rows, one a line.")
             limit = _ROWS
         case RecipeSource():
             looked.unseen.append(f"dataset.{split}: the rows of the recipe are made when the run is prepared")

@@ -20,6 +20,8 @@ from areal.spec import check, refuse
 from areal.stage.datasets import Say, prepare_datasets
 from areal.stage.facts import sources_in_pods, with_snapshots
 from areal.stage.look import look as look_at_files
+from areal.supervised.teacher import refuse_teacher
+from areal.workflow.tokenizer import Tokenizer
 
 log = logging.getLogger("areal.prepare")
 
@@ -82,6 +84,7 @@ def _check_sources(resolved: ResolvedJob) -> None:
         "spec.dataset.evaluation.jsonl": dataset.evaluation.jsonl if dataset.evaluation else None,
         "spec.model": resolved.model_path,
         "spec.model.tokenizer": resolved.tokenizer_path,
+        "spec.distillation.teacher": resolved.teacher_path,
     }
     for field, path in named.items():
         if path is not None and not Path(path).exists():
@@ -91,3 +94,7 @@ def _check_sources(resolved: ResolvedJob) -> None:
             )
     check_model(resolved.model_path, "spec.model")
     check_tokenizer(resolved.tokenizer_path, "spec.model.tokenizer")
+    if (teacher := resolved.teacher_path) is not None and resolved.spec.supervised is not None:
+        check_tokenizer(check_model(teacher, "spec.distillation.teacher"), "spec.distillation.teacher")
+        student = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path)
+        refuse_teacher(student, teacher, resolved.spec.supervised.max_tokens)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from areal.errors import ArealError
 from areal.spec import RLJob
-from areal.supervised.examples import sequences_of
+from areal.supervised.examples import margin_of, sequences_of
 from areal.workflow.prompt import COLUMNS, prompt_of
 from areal.workflow.tokenizer import Tokenizer
 
@@ -63,6 +63,8 @@ class Fixed:
             return
         try:
             sequences_of(row, self._tokenizer, self._job.spec)
+            if (block := self._job.spec.reward_model) is not None:
+                margin_of(row, block.margin_field)
         except ArealError as error:
             raise type(error)(f"{place}: {error.message}", fix=error.fix) from error
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,13 @@ class HeldOut:
     rows: int = 0
     at: float = 0.0
     is_loss: bool = False  # then the lowest is the best, else an accuracy's highest
+    figures: Mapping[str, float] = field(default_factory=dict)  # of sampled answers: avg@n, pass@k
+    sets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by name: rows, mean, and these
+
+
+def sampled_figures_of(entry: Mapping[str, Any]) -> dict[str, float]:
+    """avg@n and pass@k of a line of evaluations.jsonl."""
+    return {name: float(value) for name, value in entry.items() if name.startswith(_SAMPLED)}
 
 
 def best_of(held_out: Sequence[HeldOut]) -> HeldOut:
@@ -68,6 +76,7 @@ def best_of(held_out: Sequence[HeldOut]) -> HeldOut:
 
 
 _WAITING = ("wait",)
+_SAMPLED = ("avg@", "pass@")
 
 
 class JsonLines:
@@ -93,8 +102,8 @@ class JsonLines:
         for line in whole.splitlines():
             try:
                 entry = json.loads(line)
-            except ValueError:
-                continue  # a line torn by a crash
+            except (ValueError, RecursionError):
+                continue  # a line torn by a crash, or damaged
             if isinstance(entry, dict):
                 yield entry
 
@@ -111,19 +120,23 @@ class Records:
     def refresh(self) -> Records:
         """Read what is new."""
         for entry in self._metrics.new():
-            step = step_of(entry)
-            if step is not None:
-                self._steps[step.step] = step
+            with suppress(TypeError, ValueError, AttributeError):  # a damaged line
+                step = step_of(entry)
+                if step is not None:
+                    self._steps[step.step] = step
         for entry in self._evaluations.new():
-            if "version" in entry and entry.get("mean") is not None:
-                version = int(entry["version"])
-                self._held_out[version] = HeldOut(
-                    version,
-                    float(entry["mean"]),
-                    int(entry.get("rows", 0)),
-                    float(entry.get("at", 0.0)),
-                    entry.get("metric") == "loss",
-                )
+            with suppress(TypeError, ValueError):
+                if "version" in entry and entry.get("mean") is not None:
+                    version = int(entry["version"])
+                    self._held_out[version] = HeldOut(
+                        version,
+                        float(entry["mean"]),
+                        int(entry.get("rows", 0)),
+                        float(entry.get("at", 0.0)),
+                        entry.get("metric") == "loss",
+                        sampled_figures_of(entry),
+                        entry.get("sets") or {},
+                    )
         return self
 
     @property

@@ -14,7 +14,9 @@ from typing import Any
 
 from areal.plan import ResolvedJob
 from areal.spec import explain
+from areal.stage.job_fields import spec_fields
 from areal.stage.records import Records, Step
+from areal.stage.report_samples import ShownSample, last_samples
 from areal.stage.wording import duration, rate
 
 _WIDTH, _HEIGHT = 860, 260
@@ -55,13 +57,21 @@ def curve(records: Records) -> tuple[str, str, list[tuple[int, float]]]:
     """What a run's curve shows, of batches and of held-out rows, and its points (version, value)."""
     losses = [(step.step + 1, step.fixed_loss) for step in records.steps if step.fixed_loss is not None]
     if losses:
-        return "loss", "held-out loss", losses
+        accuracy = any(not one.is_loss for one in records.held_out)  # of a reward model
+        return "loss", "held-out pair accuracy" if accuracy else "held-out loss", losses
     rewards = [(step.step + 1, step.reward) for step in records.steps if step.reward is not None]
     return "reward", "held-out accuracy", rewards
 
 
-def page(name: str, summary: Mapping[str, Any], records: Records, about: Sequence[tuple[str, str]] = ()) -> str:
-    """The whole page. `about` says what was run, as (subject, sentence)."""
+def page(
+    name: str,
+    summary: Mapping[str, Any],
+    records: Records,
+    about: Sequence[tuple[str, str]] = (),
+    samples: Sequence[ShownSample] = (),
+    fields: Mapping[str, Any] | None = None,
+) -> str:
+    """The whole page. `about` says what was run, as (subject, sentence); `fields` are the job's by dotted path."""
     steps = records.steps
     what, held_out_what, made = curve(records)
     window = max(1, len(made) // 40)
@@ -90,8 +100,10 @@ def page(name: str, summary: Mapping[str, Any], records: Records, about: Sequenc
         line_chart([lengths], _VERSION, low=0.0, unit="tokens"),
         "<h2>Time of a step by phase</h2>",
         phase_chart(steps),
+        *_answers(samples),
         "<h2>Summary</h2>",
         _table(summary),
+        *(["<h2>Configuration</h2>", _rows([*fields.items()])] if fields else []),
     ]
     return _PAGE.format(title=html.escape(name), body="\n".join(body))
 
@@ -99,10 +111,13 @@ def page(name: str, summary: Mapping[str, Any], records: Records, about: Sequenc
 def write(resolved: ResolvedJob, run_dir: Path, summary: Mapping[str, Any], records: Records) -> Path:
     """Write `report.html` into `run_dir`, whole or not at all."""
     job = resolved.job
-    about = [("start model", str(resolved.model_path)), ("seed", str(job.spec.seed)), *explain(job)]
+    about = [("start model", str(resolved.model_path)), ("seed", str(job.spec.seed))]
+    about += explain(job, scores_itself=resolved.verifier is None)
     target = run_dir / "report.html"
     part = target.with_name(".report.html.part")
-    part.write_text(page(resolved.name, summary, records, about), encoding="utf-8")
+    samples = last_samples(run_dir, records.steps[-1].step) if records.steps else []
+    fields = spec_fields(job)
+    part.write_text(page(resolved.name, summary, records, about, samples, fields), encoding="utf-8")
     part.replace(target)
     return target
 
@@ -231,6 +246,8 @@ def _figures(summary: Mapping[str, Any]) -> str:
         ("steps", summary["steps"]),
         ("wall time", duration(summary["wallSeconds"])),
         ("held-out accuracy", held_out),
+        *((f"held-out {name}", f"{value:.3f}") for name, value in out.get("sampled", {}).items()),
+        *((f"held-out {name}", _of_set(of_set)) for name, of_set in out.get("sets", {}).items()),
         ("groups lost / duplicated", f"{groups['lost']} / {groups['duplicated']}"),
         ("staleness mean / max", f"{summary['staleness']['mean']} / {summary['staleness']['max']}"),
         ("generation", rate(summary["tokensPerSecond"]["generation"])),
@@ -240,6 +257,21 @@ def _figures(summary: Mapping[str, Any]) -> str:
     ]
     cards = "".join(f"<div><b>{html.escape(str(value))}</b><span>{name}</span></div>" for name, value in figures)
     return f"<div class=cards>{cards}</div>"
+
+
+def _answers(samples: Sequence[ShownSample]) -> list[str]:
+    if not samples:
+        return []
+    shown = [
+        f"<article><b>{one.group}.{one.index} · reward {one.reward:.3f}</b><pre>{html.escape(one.prompt)}"
+        f"<mark>{html.escape(one.answer)}</mark></pre></article>"
+        for one in samples
+    ]
+    return ["<h2>Answers of the last step, from the lowest reward to the highest</h2>", *shown]
+
+
+def _of_set(figures: Mapping[str, float]) -> str:
+    return " · ".join(f"{name} {value:.3f}" for name, value in figures.items() if name != "rows")
 
 
 def _share(value: float | None) -> str:
@@ -281,7 +313,10 @@ h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.05rem; margin-top: 2rem; }}
 svg {{ width: 100%; height: auto; }}
 svg text {{ fill: var(--faint); font-size: 12px; }} .grid {{ stroke: var(--grid); }}
 table {{ border-collapse: collapse; font-size: .85rem; }} td {{ padding: .15rem 1rem .15rem 0; }}
-td:first-child {{ color: var(--faint); }}
+td:first-child {{ color: var(--faint); }} td {{ overflow-wrap: anywhere; }}
+article {{ background: var(--card); border-radius: 8px; padding: .5rem .8rem; margin: .5rem 0; font-size: .85rem; }}
+pre {{ white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; margin: .3rem 0 0; }}
+mark {{ background: none; color: inherit; border-bottom: 2px solid #2f6fde; }}
 </style></head><body>
 {body}
 </body></html>

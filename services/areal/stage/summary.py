@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.alias_generators import to_camel
+
+from areal.errors import DataError
 from areal.files import write_atomically
 from areal.ledger.audit_report import AuditReport
 from areal.stage.records import Records, best_of
@@ -52,6 +56,12 @@ def make(
             "first": held_out[0].mean if held_out else None,
             "best": best_of(held_out).mean if held_out else None,
             "last": held_out[-1].mean if held_out else None,
+            **({"sampled": dict(held_out[-1].figures)} if held_out and held_out[-1].figures else {}),
+            **(
+                {"sets": {name: dict(of_set) for name, of_set in held_out[-1].sets.items()}}
+                if held_out and held_out[-1].sets
+                else {}
+            ),
         },
         "groups": {
             "trained": audit.trained,
@@ -88,9 +98,66 @@ def write(path: Path, summary: Mapping[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """A summary on disk; None when there is none that can be read."""
+    """The summary of a run; None before its first end. Raises DataError for a file that is no summary."""
     try:
-        loaded = json.loads(path.read_text())
-    except (OSError, ValueError):
+        data = path.read_bytes()
+        _Shape.model_validate_json(data)
+        loaded: dict[str, Any] = json.loads(data)
+    except FileNotFoundError:
         return None
-    return loaded if isinstance(loaded, dict) else None
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(
+            f"{path} is damaged: {_reason(error)}",
+            fix="remove it: figures of the steps are in metrics.jsonl, and the end of a resumed run writes it anew",
+        ) from None
+    return loaded
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        return f"{place}: {first['msg']}" if place else first["msg"]
+    return str(error)
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, strict=True)
+
+
+class _HeldOut(_Part):
+    first: float | None
+    best: float | None
+    last: float | None
+
+
+class _Groups(_Part):
+    trained: int
+    tombstoned: dict[str, int]
+    lost: int
+    duplicated: int
+
+
+class _Staleness(_Part):
+    mean: float
+    max: int
+
+
+class _Speed(_Part):
+    generation: float
+    training: float
+
+
+class _Shape(_Part):
+    """What every summary has; those of other releases may have more."""
+
+    status: str
+    steps: int
+    wall_seconds: float
+    held_out: _HeldOut
+    groups: _Groups
+    restarts: dict[str, int]
+    staleness: _Staleness
+    tokens_per_second: _Speed

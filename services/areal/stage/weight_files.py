@@ -20,15 +20,19 @@ class WeightFiles:
 
     parameters: int
     size_bytes: int
+    matrices: frozenset[str]  # last part of their modules' names: q_proj, embed_tokens, …
 
 
 def look_at_weights(model: Path) -> WeightFiles:
     """Read the headers of all `*.safetensors`; raises DataError for a file that is cut off or none of that format."""
     parameters = size = 0
+    matrices: set[str] = set()
     for file in sorted(model.glob("*.safetensors")):
         size += file.stat().st_size
-        parameters += sum(math.prod(tensor["shape"]) for tensor in _tensors(file).values())
-    return WeightFiles(parameters, size)
+        tensors = _tensors(file)
+        parameters += sum(math.prod(tensor["shape"]) for tensor in tensors.values())
+        matrices |= {name.split(".")[-2] for name, each in tensors.items() if len(each["shape"]) == 2 and "." in name}
+    return WeightFiles(parameters, size, frozenset(matrices))
 
 
 def _tensors(file: Path) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""Trainings on fixed rows (SFT, DPO), as far as no torch is needed: examples and the order in which rows are used."""
+"""Trainings on fixed rows, as far as no torch is needed: examples, the order of rows, whether a teacher fits."""

@@ -1,4 +1,4 @@
-"""From a dataset row to token sequences with a loss mask: SFT on assistant tokens, pairs of answers for DPO.
+"""From a dataset row to token sequences with a loss mask: answers for SFT and distillation, pairs for the others.
 
 Owns which tokens are trained: an assistant's own, with the token that ends its turn; never a prompt's, a user's, a
 tool's, or what a template puts between turns. A text is encoded in the pieces in which generation would meet it, so
@@ -7,6 +7,7 @@ that an answer has the tokens that a model would have sampled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from areal.errors import DataError
 from areal.spec.job import JobSpec
+from areal.spec.supervised import Answers
 from areal.workflow.tokenizer import Tokenizer
 
 PROMPTS = ("messages", "prompt", "question")  # the first one that a row has is the prompt
@@ -33,6 +35,15 @@ class Example:
         """Its first `longest` tokens."""
         return Example(self.ids[:longest], self.mask[:longest])
 
+    def scored(self) -> Example:
+        """The whole sequence as a reward model sees it: with one place more, whose value is the sequence's score.
+
+        A model's value at a place is of the tokens before it, so the token there is none that counts.
+        """
+        mask = np.zeros(len(self.ids) + 1, np.bool_)
+        mask[-1] = True
+        return Example(np.append(self.ids, 0), mask)
+
     @property
     def trained(self) -> int:
         """How many tokens the loss counts; the first token of a sequence never is."""
@@ -40,24 +51,24 @@ class Example:
 
 
 def sequences_of(row: Mapping[str, Any], tokenizer: Tokenizer, spec: JobSpec) -> list[Example]:
-    """The sequences of a row: one for SFT, the chosen and the rejected one for DPO. Not cut to maxTokens.
+    """The sequences of a row: the chosen and the rejected one of a pair, else one. Not cut to maxTokens.
 
     Raises DataError for a row that has no such form.
     """
     block = spec.supervised
     assert block is not None
-    if spec.dpo is not None:
+    if spec.has_pairs:
         chosen, rejected = pair(row, tokenizer, chat_template=block.chat_template)
         return [chosen, rejected]
-    answer = spec.sft.answer_field if spec.sft is not None else "answer"
-    return [example(row, tokenizer, answer_field=answer, chat_template=block.chat_template)]
+    assert isinstance(block, Answers)
+    return [example(row, tokenizer, answer_field=block.answer_field, chat_template=block.chat_template)]
 
 
 def example(
     row: Mapping[str, Any], tokenizer: Tokenizer, *, answer_field: str = "answer", chat_template: bool | None = None
 ) -> Example:
-    """An SFT row: messages that end with an assistant's, or a prompt (text or messages) and an answer."""
-    prompt = _prompt(row)
+    """An answer's row: messages that end with an assistant's, or a prompt (text or messages) and an answer."""
+    prompt = prompt_in(row)
     if isinstance(prompt, list) and prompt and _role(prompt[-1]) == _ASSISTANT:
         return _chat(prompt, tokenizer)
     answer = row.get(answer_field)
@@ -65,20 +76,32 @@ def example(
         raise DataError(
             f"a row has neither messages that end with an assistant's nor a text in its column {answer_field!r}; "
             f"it has {', '.join(map(str, row)) or 'none at all'}",
-            fix=f"give messages, or a prompt and {answer_field!r} (sft.answerField names another column)",
+            fix=f"give messages, or a prompt and {answer_field!r} (answerField names another column)",
         )
-    return _answered(prompt, answer, tokenizer, chat_template)
+    return answered(prompt, answer, tokenizer, chat_template)
+
+
+def margin_of(row: Mapping[str, Any], field: str | None) -> float:
+    """How much higher a pair's chosen answer must score; 0 where no column says it. Raises DataError for no number."""
+    if field is None:
+        return 0.0
+    value = row.get(field)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise DataError(
+            f"a row's column {field!r} is no finite number", fix="give each pair its margin, or leave out marginField"
+        )
+    return float(value)
 
 
 def pair(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bool | None = None) -> tuple[Example, Example]:
-    """A DPO row: the prompt with its chosen and with its rejected answer; of chats, the last turn counts."""
+    """A pair: the prompt with its chosen and with its rejected answer; of chats, the last turn counts."""
     sides = []
     for side in ("chosen", "rejected"):
         value = row.get(side)
         if isinstance(value, str):
-            sides.append(_answered(_prompt(row), value, tokenizer, chat_template))
+            sides.append(answered(prompt_in(row), value, tokenizer, chat_template))
         elif isinstance(value, list) and value and _role(value[-1]) == _ASSISTANT:
-            before = _prompt(row) if any(row.get(name) is not None for name in PROMPTS) else []
+            before = prompt_in(row) if any(row.get(name) is not None for name in PROMPTS) else []
             history = [{"role": "user", "content": before}] if isinstance(before, str) else before
             whole = value if _starts(value, history) else [*history, *value]
             sides.append(_chat(whole, tokenizer, only_last=True))
@@ -90,7 +113,8 @@ def pair(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bool | 
     return sides[0], sides[1]
 
 
-def _prompt(row: Mapping[str, Any]) -> str | list[Any]:
+def prompt_in(row: Mapping[str, Any]) -> str | list[Any]:
+    """A row's prompt, a text or messages. Raises DataError when it has none."""
     column = next((name for name in PROMPTS if row.get(name) is not None), None)
     value = None if column is None else row[column]
     if not isinstance(value, str | list):
@@ -101,7 +125,7 @@ def _prompt(row: Mapping[str, Any]) -> str | list[Any]:
     return value
 
 
-def _answered(prompt: str | list[Any], answer: str, tokenizer: Tokenizer, chat_template: bool | None) -> Example:
+def answered(prompt: str | list[Any], answer: str, tokenizer: Tokenizer, chat_template: bool | None) -> Example:
     """A prompt and its answer; by the chat template where there is one."""
     use_chat = tokenizer.has_chat_template if chat_template is None else chat_template
     if isinstance(prompt, list) or use_chat:

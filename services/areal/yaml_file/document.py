@@ -7,9 +7,11 @@ Knows nothing about jobs.
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from yaml import events
 from yaml.error import MarkedYAMLError, YAMLError
@@ -24,6 +26,7 @@ _MAX_BYTES = 256 << 10  # a job file has a few kilobytes
 _MAX_DEPTH = 32
 _MAX_VALUES = 10_000
 _PLAIN_TAGS = {None, "!", "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+_DESCRIPTORS = (Path("/dev/fd"), Path("/proc/self/fd"))
 _SHOWN = 80  # characters of a wrong value
 
 
@@ -40,9 +43,13 @@ class Document:
 def read_document(path: Path) -> Document:
     """Read a YAML (or JSON) file that holds one mapping; raises ConfigError naming the file and the line."""
     try:
+        str(path.absolute()).encode()  # run directory, model and rows are named relative to it, in text
+    except UnicodeEncodeError:
+        raise ConfigError(f"{str(path.absolute())!a} is no UTF-8 text", fix="Rename the directory.") from None
+    try:
         if path.is_dir():
             raise ConfigError(f"{path} is a directory, not a job file", fix="Name the job's YAML file.")
-        with path.open("rb") as file:
+        with _regular(path) as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise ConfigError(
@@ -61,6 +68,24 @@ def read_document(path: Path) -> Document:
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"{path} can't be read: {reason}", fix="Check the path and the file's permissions.") from None
     return parse_document(text, path)
+
+
+def _regular(path: Path) -> BinaryIO:
+    """The file, open. A named pipe would keep its reader waiting for a writer, a device for ever: both are refused.
+
+    The shell's own pipes (`/dev/stdin`, `/dev/fd/63`) have a writer.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    piped = stat.S_ISFIFO(mode) and (str(path) == "/dev/stdin" or path.parent in _DESCRIPTORS)
+    if not stat.S_ISREG(mode) and not piped:
+        os.close(descriptor)
+        raise ConfigError(
+            f"{path} is no regular file but a pipe, a socket or a device",
+            fix="Write the job into a file, and name that.",
+        )
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
 
 
 def parse_document(text: str, path: Path) -> Document:

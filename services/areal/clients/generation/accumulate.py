@@ -15,7 +15,7 @@ import numpy as np
 from areal.errors import InfraError
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import GenerationResult, Ids, Sampling, TokenSpan
+from areal.workflow.generation import GenerationResult, Ids, Logprobs, Sampling, TokenSpan
 
 _RESUBMIT = frozenset(
     {
@@ -76,6 +76,11 @@ class Accumulator:
     def input_bytes(self) -> bytes:
         """What the next attempt continues: prompt and tokens so far, little-endian int32."""
         return self._prompt + bytes(self._ids)
+
+    def since(self, start: int) -> tuple[Ids, Logprobs]:
+        """Tokens from `start` on, and their log-probabilities `[tokens]`."""
+        ids, logprobs = bytes(self._ids[4 * start :]), bytes(self._logprobs[4 * start :])
+        return np.frombuffer(ids, dtype="<i4"), np.frombuffer(logprobs, dtype="<f4")
 
     def add(self, token_ids: bytes, logprobs: bytes, spans: Iterable[common.Span]) -> int:
         """Append a delta; returns how many tokens it held. Raises BadDelta and takes nothing of a wrong one."""

@@ -46,13 +46,19 @@ class Ask:
     affinity: str  # requests of one group share it, and its floor
     floor: int
     seed: int | None = None
+    key: common.SampleKey | None = None  # whose answer it is; None in an evaluation
 
 
 class Generation:
     """A request under way. `on_done` is called once, on the client's event loop, when `outcome` is set."""
 
     def __init__(
-        self, client: GenerationClient, ask: Ask, accumulator: Accumulator, on_done: Callable[[Generation], None]
+        self,
+        client: GenerationClient,
+        ask: Ask,
+        accumulator: Accumulator,
+        on_done: Callable[[Generation], None],
+        on_more: Callable[[Generation], None] | None = None,
     ) -> None:
         self.ask = ask
         self.accumulator = accumulator
@@ -63,10 +69,16 @@ class Generation:
         self.attempts = 0
         self._client = client
         self._on_done = on_done
+        self._on_more = on_more
 
     def cancel(self) -> None:
         """End it now, without an outcome and without calling `on_done`."""
         self._client._cancel(self)
+
+    def grown(self) -> None:
+        """Its accumulator has more tokens."""
+        if self._on_more is not None:
+            self._on_more(self)
 
     def finish(self, outcome: GenerationResult | ArealError) -> None:
         """Set the outcome."""
@@ -145,8 +157,13 @@ class GenerationClient:
 
     # ---- requests
 
-    def open(self, ask: Ask, on_done: Callable[[Generation], None]) -> Generation:
-        """Begin a generation. Raises DataError for ids that the model doesn't have."""
+    def open(
+        self,
+        ask: Ask,
+        on_done: Callable[[Generation], None],
+        on_more: Callable[[Generation], None] | None = None,
+    ) -> Generation:
+        """Begin a generation; `on_more` is called after each delta. Raises DataError for ids the model doesn't have."""
         ids = ask.prompt_ids
         if not len(ids):
             raise DataError("a generation needs at least one prompt token", fix="give the model something to continue")
@@ -157,7 +174,7 @@ class GenerationClient:
         accumulator = Accumulator(
             ids, ask.sampling, eos_ids=self._eos_ids, vocab_size=self._vocab_size, decode=self._decode
         )
-        generation = Generation(self, ask, accumulator, on_done)
+        generation = Generation(self, ask, accumulator, on_done, on_more)
         if accumulator.remaining <= 0:
             generation.finish(accumulator.result("length"))
             return generation
@@ -272,6 +289,7 @@ class GenerationClient:
                 ignore_eos=sampling.ignore_eos,
             ),
             floor=generation.floor,
+            key=ask.key,
         )
 
     def _servers(self) -> list[routing.Server]:
@@ -292,6 +310,8 @@ class GenerationClient:
             return
         self.tokens_total += tokens
         self._on_tokens(tokens)
+        if tokens:
+            generation.grown()
 
     def _ended(self, generation: Generation, end: wire.GenerateEnd) -> None:
         following = generation.accumulator.end(end.reason, end.matched)

@@ -15,29 +15,33 @@ _BOM = b"\xef\xbb\xbf"
 
 def read(source: JsonlSource) -> Iterator[tuple[str, dict[str, Any], bytes | None]]:
     """Yields the rows of the file with `file:line` as their place."""
+    for number, line in _lines(source):
+        text = (line.removeprefix(_BOM) if number == 1 else line).strip()
+        if not text:
+            continue
+        place = f"{source.path}:{number}"
+        try:
+            row = orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            raise DataError(f"{place}: not JSON: {error}", fix=_hint(number, text)) from None
+        if not isinstance(row, dict):
+            raise DataError(
+                f"{place}: a row is a JSON object, not {type(row).__name__}",
+                fix=_hint(number, text),
+            )
+        yield place, row, text
+
+
+def _lines(source: JsonlSource) -> Iterator[tuple[int, bytes]]:
+    """The numbered lines. A file that can't be opened, or that its disk or mount fails to read on, is a DataError."""
     try:
-        file = source.path.open("rb")
+        with source.path.open("rb") as file:
+            yield from enumerate(file, start=1)
     except OSError as error:
         raise DataError(
             f"cannot read the dataset file {source.path}: {error.strerror}",
             fix="check dataset.*.jsonl in the job, or make the file",
         ) from None
-    with file:
-        for number, line in enumerate(file, start=1):
-            text = (line.removeprefix(_BOM) if number == 1 else line).strip()
-            if not text:
-                continue
-            place = f"{source.path}:{number}"
-            try:
-                row = orjson.loads(text)
-            except orjson.JSONDecodeError as error:
-                raise DataError(f"{place}: not JSON: {error}", fix=_hint(number, text)) from None
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{place}: a row is a JSON object, not {type(row).__name__}",
-                    fix=_hint(number, text),
-                )
-            yield place, row, text
 
 
 def _hint(number: int, text: bytes) -> str:

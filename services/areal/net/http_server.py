@@ -1,0 +1,55 @@
+"""HTTP server (uvicorn) in the running event loop. It handles no signals: its owner stops it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from areal.errors import InfraError
+from areal.net.address import join
+
+
+class HttpServer:
+    """Serves `app` on `host` and `port`, where 0 is a free port; running calls get `grace_s` at its end."""
+
+    def __init__(self, app: Starlette, host: str, port: int, *, grace_s: int) -> None:
+        self._where = (host, port)
+        self._server = _QuietServer(
+            uvicorn.Config(
+                app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace_s
+            )
+        )
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> int:
+        """Listen, in the running event loop; returns the port. Raises InfraError when it can't be had."""
+        host, port = self._where
+        try:
+            listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            raise InfraError(
+                f"can't listen on {join(host, port)}: {error.strerror}", fix="name another port, or end what uses it"
+            ) from None
+        # asyncio sets it only where a socket was made with its protocol's number; without it every answer's body waits
+        # for the acknowledgement of its head, 40 ms
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._task = asyncio.create_task(self._server.serve([listener]))
+        return int(listener.getsockname()[1])
+
+    async def stop(self) -> None:
+        """End it; running calls get a moment."""
+        self._server.should_exit = True
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class _QuietServer(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """None of them."""
+        yield
