@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from support.made import made
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -25,21 +27,28 @@ settings.register_profile("quick", derandomize=True, deadline=None, max_examples
 settings.register_profile("explore", derandomize=False, deadline=None, print_blob=True)
 settings.load_profile("same")
 
+gc.disable()  # while thousands of tests are imported, which all stay; a third of collection's time
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # what was imported is no test's garbage: it isn't looked through again and again
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak-steps", type=int, default=300, help="steps of the run that must not grow")
+    parser.addoption("--all-stalls", action="store_true", help="every cell of the stall matrix")
+    parser.addoption("--all-meshes", action="store_true", help="every model family on every mesh of trainer ranks")
+    parser.addoption("--attacks", action="store_true", help="attacks on whole runs, minutes each")
     parser.addoption("--gym-rows", type=int, default=0, help="rows of every task of reasoning-gym; 0: of a few tasks")
 
 
 @pytest.fixture(scope="session")
 def digits() -> Path:
-    """The quickstart's data and start model, made once in the checkout (both are cached by their arguments)."""
-    data = ROOT / "data" / "digits"
-    subprocess.run([sys.executable, "examples/digits_data.py", "data/digits"], cwd=ROOT, check=True, timeout=120)
-    command = [sys.executable, "-m", "areal_trainer.init_model", "--out", "models/digits-1m"]
-    command += ["--sft", str(data / "sft.jsonl"), "--validation", str(data / "validation.jsonl")]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
-    return ROOT / "models" / "digits-1m"
+    """The quickstart's data and start model, made once in the checkout."""
+    return made("runs/digits-sft/model")
 
 
 @pytest.fixture(scope="session")

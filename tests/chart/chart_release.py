@@ -18,6 +18,7 @@ Object = dict[str, Any]
 Helm = Callable[..., "subprocess.CompletedProcess[str]"]
 
 HOME = "areal-system"
+REGISTRY = "--set=global.imageRegistry=registry.example.com"
 CRDS = {f"{plural}.areal.dev" for plural in ("rljobs", "rlruntimes", "clusterrlruntimes")}
 _FLEETING = {"events", "leases", "endpointslices", "endpoints", "componentstatuses"}
 """Resources that Kubernetes itself writes as time goes by."""

@@ -42,7 +42,7 @@ def render(
 
 @cache
 def _render(files: tuple[str, ...], values: str, version: str, release: str, namespace: str) -> tuple[Object, ...]:
-    arguments = [f"--values={CHART / 'ci' / name}" for name in files]
+    arguments = [f"--values={CHART / 'ci' / name}" for name in files or ("default-values.yaml",)]
     arguments += [f"--set-json={key}={json.dumps(value)}" for key, value in json.loads(values).items()]
     command = ["template", release, str(CHART), f"--kube-version={version}", *arguments]
     text = tools.helm(None, *command, namespace=namespace).stdout

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
-from chart.chart_release import CRDS, HOME, Helm, crds, definition, everything, namespace_object
+from chart.chart_release import CRDS, HOME, REGISTRY, Helm, crds, definition, everything, namespace_object
 from kube.harness import tools
 from kube.harness.control_plane import ControlPlane
 from kube.harness.processes import eventually
@@ -32,8 +34,13 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def helm(plane: ControlPlane) -> Helm:
-    """Helm in the chart's namespace."""
-    return lambda *arguments, **options: tools.helm(plane.kubeconfig, *arguments, namespace=HOME, **options)
+    """Helm in the chart's namespace; what it installs has the one value that has no default."""
+
+    def call(command: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        own = [REGISTRY] if command in ("install", "upgrade") else []
+        return tools.helm(plane.kubeconfig, command, *arguments, *own, namespace=HOME, **options)
+
+    return call
 
 
 @pytest.fixture
@@ -46,6 +53,7 @@ def clean(plane: ControlPlane) -> Iterator[set[str]]:
         tools.helm(plane.kubeconfig, *arguments, namespace=release["namespace"])
     for name in CRDS:
         plane.admin.delete(definition(name))
-    eventually(lambda: not CRDS & crds(plane.admin).keys(), "the CRDs to be gone")
+    # The API server tries for a minute to delete a kind's objects, and begins again when one came meanwhile.
+    eventually(lambda: not CRDS & crds(plane.admin).keys(), "the CRDs to be gone", timeout_s=180)
     for pod in plane.admin.list("v1", "Pod", HOME):  # of tests that failed, which helm leaves for people to look at
         plane.admin.delete(pod, grace_s=0)

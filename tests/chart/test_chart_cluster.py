@@ -12,6 +12,7 @@ import yaml
 from chart.chart_release import (
     CRDS,
     HOME,
+    REGISTRY,
     Helm,
     crds,
     everything,
@@ -40,20 +41,20 @@ def test_a_release_lives_its_life_and_leaves_only_the_crds(
     notes = helm("install", "areal", str(CHART)).stdout
     assert "kubectl -n areal-system rollout status deployment/areal-operator" in notes
     assert crds(plane.admin).keys() >= CRDS
-    assert operator_image(plane.admin) == "areal/operator:0.1.0"
+    assert operator_image(plane.admin) == "registry.example.com/areal/operator:0.1.0"
     assert given_runtimes(plane.admin).keys() == {"areal-cpu", "areal-sglang"}
     plane.admin.create(job("survivor"))
     assert not has_mood(plane.admin)
 
     helm("upgrade", "areal", str(newer_chart(tmp_path)), "--set=operator.replicas=3")
     assert has_mood(plane.admin)
-    assert operator_image(plane.admin) == "areal/operator:0.2.0"
+    assert operator_image(plane.admin) == "registry.example.com/areal/operator:0.2.0"
     images = [str(each["spec"]["roles"]["trainer"]) for each in given_runtimes(plane.admin).values()]
     assert all("areal/trainer:0.2.0" in image for image in images)
 
     helm("rollback", "areal", "1")
     assert not has_mood(plane.admin)
-    assert operator_image(plane.admin) == "areal/operator:0.1.0"
+    assert operator_image(plane.admin) == "registry.example.com/areal/operator:0.1.0"
     assert plane.admin.get("areal.dev/v1alpha1", "RLJob", HOME, "survivor") is not None
 
     helm("uninstall", "areal")
@@ -95,12 +96,12 @@ def test_a_second_release_is_refused_unless_it_brings_neither_crds_nor_runtimes_
     def second(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         return tools.helm(plane.kubeconfig, *arguments, namespace="research", check=check)
 
-    refused = second("install", "second", str(CHART), check=False)
+    refused = second("install", "second", str(CHART), REGISTRY, check=False)
     assert refused.returncode != 0
     assert "CustomResourceDefinition" in refused.stderr
     assert 'key "meta.helm.sh/release-name" must equal "second": current value is "areal"' in refused.stderr
     values = "crds.enabled=false,runtimes.install=false,operator.watchNamespaces={research-a,research-b}"
-    second("install", "second", str(CHART), f"--set={values}")
+    second("install", "second", str(CHART), REGISTRY, f"--set={values}")
     account = "system:serviceaccount:research:second-areal-operator"
     assert may(plane.admin, account, "create", "apps", "statefulsets", "research-a")
     assert not may(plane.admin, account, "create", "apps", "statefulsets", HOME)
@@ -184,7 +185,7 @@ def test_one_apply_of_a_rendering_is_enough_and_the_operator_brings_the_runtimes
     plane: ControlPlane, clean: set[str], tmp_path: Path
 ) -> None:
     """As kustomize and Argo CD do it: no Helm in the cluster, no second apply."""
-    text = tools.helm(None, "template", "areal", str(CHART), "--no-hooks", namespace=HOME).stdout
+    text = tools.helm(None, "template", "areal", str(CHART), REGISTRY, "--no-hooks", namespace=HOME).stdout
     rendered = tmp_path / "all.yaml"
     rendered.write_text(text)
     tools.kubectl(plane.kubeconfig, "apply", "--server-side", "-f", str(rendered), namespace=HOME)

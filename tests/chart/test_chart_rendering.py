@@ -29,6 +29,7 @@ from chart.chart_rendering import (
     walk,
 )
 from kube.harness import tools
+from support.scripts import script
 
 pytestmark = pytest.mark.kube_api
 
@@ -163,6 +164,13 @@ def test_images_have_the_charts_version_and_the_registry_of_all() -> None:
     assert all(
         re.fullmatch(rf"registry\.example\.com/mirror/areal/[a-z]+:{re.escape(version)}", each) for each in found
     )
+
+
+def test_images_that_were_loaded_have_the_names_that_make_images_load_gives_them() -> None:
+    built = {image.reference for image in script("images").images(environ={"REGISTRY": script("images").LOADED})}
+    assert images(render("cpu-values.yaml")) == {each for each in built if "sglang" not in each}
+    loaded = render(values={"global": {"imageRegistry": "", "imagesLoaded": True}})
+    assert images(loaded) == built
 
 
 def test_a_digest_wins_over_a_tag_and_a_registry_of_ones_own_over_that_of_all() -> None:

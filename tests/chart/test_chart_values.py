@@ -118,6 +118,12 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], str]] = {
         {"admissionPolicies": {"enabled": True, "maxTrainerReplicas": 1, "actions": ["Deny", "Warn"]}},
         "holds both Deny and Warn",
     ),
+    "no registry": (
+        {"global": {"imageRegistry": ""}},
+        "images.operator has no registry, and nobody publishes these images for you. Build and push them: `make images "
+        "REGISTRY=registry.example.com PUSH=1`, then add `--set global.imageRegistry=registry.example.com`. For a "
+        "local cluster (kind, k3d, containerd): `make images-load`, then add `--set global.imagesLoaded=true`.",
+    ),
     "volume test": (
         {"storage": {"accessMode": "ReadWriteOnce"}, "tests": {"volume": {"enabled": True}}},
         "tests.volume.enabled proves ReadWriteMany, but storage.accessMode is ReadWriteOnce",

@@ -9,10 +9,11 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def test_the_readme_shows_the_quickstarts_recipe_whole():
-    shown = re.search(r"<!-- examples/digits.py -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+@pytest.mark.parametrize(("page", "file"), [("README.md", "digits.py"), ("docs/workflows.md", "environment.py")])
+def test_a_page_shows_its_example_whole(page, file):
+    shown = re.search(rf"<!-- examples/{file} -->\n```python\n(.*?)```", (ROOT / page).read_text(), re.S)
     assert shown
-    assert shown[1] == (ROOT / "examples" / "digits.py").read_text()
+    assert shown[1] == (ROOT / "examples" / file).read_text()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""What a training loop may call is on the page, with its arguments."""
+"""What recipes may define and call is on the pages, with its arguments, and what the pages show runs."""
 
 from __future__ import annotations
 
@@ -6,11 +6,24 @@ import inspect
 import re
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
+import numpy as np
 import pytest
+from areal.dataflow.own import own_graph, reward_column
+from areal.spec import load_job
 from areal.spec.model_families import COMPARED, EMBEDDED
+from areal.workflow.prompt import prompt_of
+from areal.workflow.recipe import Recipe, load_recipe
+from areal.workflow.tokenizer import Tokenizer
+from support.char_tokenizer import TEMPLATE, write_tokenizer
+from support.listed_engine import Listed
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCKS = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+FILES = ("LICENSE", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 
 
 def test_every_call_of_a_training_loop_is_described():
@@ -40,3 +53,73 @@ def test_every_call_of_a_training_loop_is_described():
 def test_the_architectures_of_the_engine_are_named():
     page = (DOCS / "models.md").read_text()
     assert all(f"`{name}`" in page for name in (*EMBEDDED, *COMPARED))
+
+
+async def test_the_workflow_on_the_page_makes_an_episode_of_one_answer(tmp_path):
+    (source,) = [text for text in BLOCKS.findall((DOCS / "workflows.md").read_text()) if "RolloutWorkflow" in text]
+    (tmp_path / "recipe.py").write_text(source)
+    (shown,) = load_recipe(tmp_path / "recipe.py").workflows.values()
+    engine = Listed(Tokenizer.from_dir(write_tokenizer(tmp_path)), [("12", "stop"), ("", "stop")], "12")
+    episode = await shown().arun_episode(engine, {"prompt": "21="})
+    assert episode.sequences[0].reward == 1.0
+    assert len(engine.inputs) == 1, "it asks once, as its name says"
+    assert await shown().arun_episode(engine, {"prompt": "21="}) is None
+
+
+def test_the_loop_the_loss_and_the_graph_on_the_page_run():
+    loop, loss, graph = BLOCKS.findall((DOCS / "training.md").read_text())
+    names: dict[str, Any] = {}
+    exec(loop + loss + graph, names)
+    context = Mock()
+    context.rollout.prepare_batch.side_effect = [Mock(), None]
+    names["train"](context)
+    context.rollout.publish.assert_called_once_with(context.actor)
+    context.rollout.commit.assert_called_once()
+    ones = np.ones(3)
+    given = SimpleNamespace(proximal=-ones, behaviour=-ones, advantages=ones)
+    job = load_job(DOCS.parent / "examples" / "own_graph.yaml")
+    assert reward_column(own_graph(names["graph"], job.spec, own_advantages=False)) == "total_rewards"
+    assert list(names["compute_loss"](_Exp.of(given), _Exp.of(SimpleNamespace(logprobs=-ones)))) == [-1.0] * 3
+
+
+class _Exp(np.ndarray):
+    """An array with a tensor's `exp`."""
+
+    @staticmethod
+    def of(values: SimpleNamespace) -> SimpleNamespace:
+        return SimpleNamespace(**{name: value.view(_Exp) for name, value in vars(values).items()})
+
+    def exp(self) -> _Exp:
+        return np.exp(self)
+
+
+def test_everything_a_recipe_may_define_has_a_row_with_its_arguments():
+    page = (DOCS / "workflows.md").read_text()
+    parts = {field.name for field in fields(Recipe)} - {"path", "module", "digest", "workflows"}
+    assert [part for part in sorted(parts) if not re.search(rf"^\| `{part}\([a-z]", page, re.M)] == []
+    assert "classes deriving from `RolloutWorkflow`" in page
+
+
+def test_every_field_that_a_hook_is_given_is_described():
+    pytest.importorskip("torch")
+    from areal_trainer.data.batch import AdvantageBatch
+    from areal_trainer.objective import LossBatch
+
+    page = (DOCS / "training.md").read_text()
+    given = [field.name for owner in (AdvantageBatch, LossBatch) for field in fields(owner)]
+    assert [name for name in given if f"`{name}`" not in page] == []
+
+
+def test_a_reward_is_told_of_a_chat_what_the_model_read(tmp_path):
+    assert "for a chat model the row's messages as the chat template writes them" in (DOCS / "reward.md").read_text()
+    chat = Tokenizer.from_dir(write_tokenizer(tmp_path, template=TEMPLATE))
+    messages = [{"role": "user", "content": "21="}]
+    assert prompt_of({"messages": messages}, chat).text == chat.render_chat(messages) != "21="
+
+
+def test_files_that_a_repository_is_judged_by_are_there_and_requirements_are_mentioned():
+    assert all((DOCS.parent / name).stat().st_size for name in FILES)
+    pages = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    named = [f"requirements/{path.name}" for path in (DOCS.parent / "requirements").glob("*.txt")]
+    assert named
+    assert [name for name in named if name not in pages] == []

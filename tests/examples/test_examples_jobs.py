@@ -10,14 +10,17 @@ from types import ModuleType
 import httpx
 import numpy as np
 import pytest
+from areal.local.memory import memory_of
 from areal.spec import Severity, check, load_job
-from areal.workflow import GenerationResult, TokenSpan
+from areal.workflow import EnvironmentWorkflow, GenerationResult, TokenSpan
 from areal.workflow.episode import check_episode
 from areal.workflow.generation import as_ids
 from areal.workflow.recipe import load_recipe
+from plan.plan_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 JOBS = sorted(EXAMPLES.glob("*.yaml"))
+GPU_JOBS = {"qwen2.5-7b-gsm8k": (QWEN25_7B, 8), "qwen3-32b-math": (QWEN3_32B, 64), "lora-8b": (QWEN3_8B, 2)}
 
 
 def module(name: str) -> ModuleType:
@@ -32,18 +35,43 @@ def module(name: str) -> ModuleType:
 @pytest.mark.parametrize("path", JOBS, ids=lambda path: path.stem)
 def test_an_example_is_a_job_that_is_scored_and_says_how_to_run_it(path: Path) -> None:
     job = load_job(path)
-    assert f"areal run examples/{path.name}" in path.read_text()
+    command = "submit" if path.stem in GPU_JOBS else "run"
+    assert f"areal {command} examples/{path.name}" in path.read_text()
+    if path.stem in GPU_JOBS:
+        return  # rows and models from elsewhere; the next test
     if not job.spec.is_rl:
         assert not [finding for finding in check(job) if finding.severity is Severity.ERROR]
         return
     if job.spec.reward.verifier is not None:
-        assert (EXAMPLES / f"{path.stem}_data.py").exists()
+        train = job.spec.dataset.train.jsonl
+        assert train is not None
+        assert train.startswith("data/digits/") or (EXAMPLES / f"{path.stem}_data.py").exists()
+        return
+    agent = job.spec.rollout.agent
+    if agent is not None and agent.command:
+        assert (EXAMPLES.parent / agent.command[-1]).exists()
         return
     assert job.spec.recipe is not None
     recipe = load_recipe(EXAMPLES.parent / job.spec.recipe.file)
-    assert recipe.reward is not None or job.spec.rollout.workflow == "agent"
-    assert job.spec.rollout.workflow in {"rlvr", "agent", *recipe.workflows}
+    workflow = job.spec.rollout.workflow
+    plays = issubclass(recipe.workflows.get(workflow, object), EnvironmentWorkflow)
+    assert recipe.reward is not None or workflow == "agent" or plays
+    assert workflow in {"rlvr", "agent", *recipe.workflows}
     assert "areal run examples/" in (recipe.module.__doc__ or "")
+
+
+@pytest.mark.parametrize("name", GPU_JOBS)
+def test_an_example_on_gpus_uses_them_all_and_fits_them_with_what_it_computes_again(name: str) -> None:
+    config, gpus = GPU_JOBS[name]
+    job = load_job(EXAMPLES / f"{name}.yaml")
+    generation, trainer = job.spec.generation, job.spec.trainer
+    assert trainer.world_size + generation.replicas * generation.engine.gpus == gpus
+    findings, lines = memory_of(job, config)
+    refused = [finding for finding in (*findings, *check(job)) if finding.severity is Severity.ERROR]
+    assert refused == []
+    assert {subject for subject, _ in lines} >= {"a trainer's GPU", "a server's GPU", "disk"}
+    greedy, _ = memory_of(load_job(EXAMPLES / f"{name}.yaml", ["trainer.recompute=none"]), config)
+    assert [finding.rule for finding in greedy] == ["does-not-fit"], "so that recompute is there for a reason"
 
 
 def test_the_quickstart_is_the_recipe_that_was_seen_to_work() -> None:

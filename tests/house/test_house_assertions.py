@@ -6,6 +6,8 @@ import ast
 from collections.abc import Mapping
 from pathlib import Path
 
+from support.sources import nodes
+
 TESTS = Path(__file__).resolve().parents[1]
 HELPERS = {"eventually", "becomes", "run_state_machine_as_test", "wait_for"}
 """Calls from other modules that raise when what they wait or look for isn't so."""
@@ -17,7 +19,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 def without_assertions(source: str) -> list[str]:
     """Names of a module's test functions that contain no assertion and call nothing that has one. Pure."""
     tree = ast.parse(source)
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, Function)}
+    functions = {node.name: node for node in nodes([tree]) if isinstance(node, Function)}
     found = [one for one in _collected(tree) if one.name.startswith("test")]
     return [one.name for one in found if not _asserts(one, functions, set())]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from support.sources import ROOT, modules, nodes, parsed
+
 PRODUCT = ("services", "trainer")
 CALLERS = ("bench", "examples")  # tests are no callers
 PLAIN = {
@@ -29,7 +29,6 @@ KEPT = {
     "X32_BIT": "a number of the kernel's that the tests of the filter name",
     "UNK": "a place in the small tokenizer's list of special tokens",
     "infra_errors": "whose fault a run's end was: the sandbox's tests count by it",
-    "value_loss": "the critic's loss",
 }
 
 
@@ -41,7 +40,7 @@ def definitions(tree: ast.Module, classes: set[str]) -> Iterator[str]:
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign):
             yield from assigned(node)
-    for node in ast.walk(tree):
+    for node in nodes([tree]):
         if isinstance(node, ast.ClassDef):
             if not registered(node):
                 yield node.name
@@ -52,7 +51,7 @@ def definitions(tree: ast.Module, classes: set[str]) -> Iterator[str]:
                     yield from assigned(inner)
                 elif ours and isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not registered(inner):
                     yield inner.name
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) == "self":
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
             yield node.attr  # of others it may be a library's setting
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not registered(node):
@@ -62,6 +61,10 @@ def definitions(tree: ast.Module, classes: set[str]) -> Iterator[str]:
 def assigned(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     return [inner.id for target in targets for inner in ast.walk(target) if isinstance(inner, ast.Name)]
+
+
+def is_self(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
 
 
 def called(decorator: ast.expr) -> str:
@@ -74,19 +77,15 @@ def registered(node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> b
 
 def uses(tree: ast.Module) -> Iterator[str]:
     """Names that a module reads, and the words of its strings, by which getattr and files of settings name things."""
-    documents = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    found = nodes([tree])
+    documents = {id(node.value) for node in found if isinstance(node, ast.Expr)}
+    for node in found:
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             yield node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
             yield node.attr
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in documents:
             yield from re.findall(r"\w+", node.value)
-
-
-def parsed(*trees: str) -> list[ast.Module]:
-    files = (path for tree in trees for path in (ROOT / tree).rglob("*.py") if "v1" not in path.parts)
-    return [ast.parse(path.read_text()) for path in files]
 
 
 def wire_fields() -> set[str]:
@@ -101,15 +100,15 @@ def template_words() -> set[str]:
 
 
 def unused(product: list[ast.Module], callers: list[ast.Module]) -> set[str]:
-    classes = {node.name for tree in product for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    classes = {node.name for node in nodes(product) if isinstance(node, ast.ClassDef)}
     known = {*classes, "Protocol", "Generic"}
     defined = {name for tree in product for name in definitions(tree, known) if not name.startswith("__")}
     return defined - {name for tree in callers for name in uses(tree)}
 
 
 def test_every_name_of_the_product_is_used_by_the_product():
-    product = parsed(*PRODUCT)
-    dead = unused(product, [*product, *parsed(*CALLERS)]) - wire_fields() - template_words()
+    product, callers = ([parsed(path) for path in modules(*trees)] for trees in (PRODUCT, CALLERS))
+    dead = unused(product, [*product, *callers]) - wire_fields() - template_words()
     assert sorted(dead - KEPT.keys()) == []
 
 

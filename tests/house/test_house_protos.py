@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
-from pathlib import Path
 
 from google.protobuf.descriptor import FileDescriptor
+from support.sources import ROOT, modules, nodes, parsed
 
-ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path.stem for path in (ROOT / "protos/areal/v1").glob("*.proto"))
 PUBLIC = {"sandbox"}  # a product of its own: its callers are other programs
 FOR_PEOPLE = {  # answers of control calls that a person makes
@@ -22,15 +21,11 @@ RESERVED = {"Attachment.media_type"}  # attachments are part of the contract bef
 def used_names() -> set[str]:
     """Attributes that the product's code reads or calls, and strings, by which JSON and getattr name fields."""
     names: set[str] = set()
-    for tree in ("services", "trainer", "bench"):
-        for path in (ROOT / tree).rglob("*.py"):
-            if "v1" in path.parts:
-                continue
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
-                    names.add(node.attr)
-                elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    names.add(node.value)
+    for node in nodes(parsed(path) for path in modules("services", "trainer", "bench")):
+        if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Store):
+            names.add(node.attr)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)
     return names
 
 

@@ -10,14 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.sources import ROOT, modules, parsed
 
-ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = sorted(
-    path
-    for tree in ("services/areal", "trainer/areal_trainer")
-    for path in (ROOT / tree).rglob("*.py")
-    if "v1" not in path.parts
-)
 RIDDLES = {"What", "Who", "Whether", "How", "Goes", "Whoever", "Where", "When", "Which"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 ELSEWHERE = {  # names in docstrings that are not this tree's, and whose they are
@@ -29,7 +23,7 @@ ELSEWHERE = {  # names in docstrings that are not this tree's, and whose they ar
 
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
-    return {path: ast.parse(path.read_text()) for path in PRODUCT}
+    return {path: parsed(path) for path in modules("services/areal", "trainer/areal_trainer")}
 
 
 def test_a_modules_docstring_begins_with_the_term_for_it(trees):

@@ -18,6 +18,11 @@ TEXT = st.text(st.sampled_from("ab1.0 \n\t-e+naif"), max_size=30)
         ("rstrip_lines", " a\nb", "a\nb", False),
         ("rstrip_lines", "a\n\nb", "a\nb", False),
         ("rstrip_lines", "a\r\nb\r\n", "a\nb\n", True),
+        ("rstrip_lines", "a\rb\r", "a\nb\n", False),  # a carriage return alone ends no line
+        ("lines_unordered", "a\rb", "b\na", False),
+        ("last_line", "no\r42", "42", False),
+        ("exact", "a\r\n", "a\n", False),
+        ("tokens", "a\rb", "a b", True),
         ("tokens", " a\n\n b ", "a b", True),
         ("tokens", "a b c", "a b", False),
         ("tokens", "A b", "a b", False),

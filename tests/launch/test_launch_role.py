@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -135,3 +136,16 @@ async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
     finally:
         process.kill()
         process.wait(10)
+
+
+def test_what_a_role_imports_is_never_looked_at_by_the_collector():
+    before = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)  # as Python starts
+    try:
+        role.collect_rarely()
+        imported = {id(each) for each in gc.get_objects()}
+        assert gc.get_freeze_count() > 10_000
+        assert id(vars(role)) not in imported, "the permanent generation is not listed"
+        assert gc.get_threshold()[0] == 50_000
+    finally:
+        gc.set_threshold(*before)

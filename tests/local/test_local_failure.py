@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.errors import BugError, ConfigError, DataError, InfraError
+from areal.errors import BugError, ConfigError, DataError, InfraError, Kind
 from areal.launch.core import Phase
 from areal.launch.exits import classify
 from areal.launch.supervise import ChildStatus
@@ -30,6 +30,12 @@ def test_a_failure_keeps_whose_fault_it_was(tmp_path, code, kind):
     assert "ValueError: odd" in error.message
     assert str(tmp_path / "worker-0.log") in error.message
     assert error.fix
+
+
+def test_a_stall_is_of_whom_it_was_told(tmp_path):
+    error = explain(RunOutcome(Ended.FAILED, None, "stalled for 60 s: all rejected", kind=Kind.DATA), tmp_path)
+    assert (type(error), error.message) == (DataError, "stalled for 60 s: all rejected")
+    assert "recipe" in error.fix
 
 
 def test_the_sentence_of_a_failure_is_the_roles_own(tmp_path):

@@ -6,12 +6,14 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import orjson
 import pytest
 from areal.launch.core import Phase
 from areal.local.live_file import LiveFile
 from areal.local.status import RoleState, RunView, Waiting
+from areal.v1 import rollout_pb2 as rollout
 from areal.why.live import read_live
 
 VIEW = RunView(
@@ -39,6 +41,19 @@ def test_a_role_that_does_not_answer_is_silent_since_it_last_did(tmp_path):
     assert live.roles[1].waits[0].waits_for == "group 3"
     assert live.goes_on
     assert live.pid == os.getpid()
+
+
+def test_it_tells_since_when_a_reason_stands_whatever_its_numbers(tmp_path):
+    now, told = [0.0], []
+    file = LiveFile(tmp_path / "live.json", set(), lambda: now[0])
+    for at, idle in ((0.0, ""), (2.0, "no generation server is ready (2)"), (5.0, "no generation server is ready (1)"),
+                     (6.0, "the gate is closed"), (9.0, "")):  # fmt: skip
+        now[0] = at
+        file.show(replace(VIEW, rollout=rollout.GetRolloutStatusResponse(idle_reason=idle)))
+        live = read_live(tmp_path / "live.json")
+        assert live is not None
+        told.append(live.idle_s)
+    assert told == [0.0, 0.0, 3.0, 0.0, 0.0]
 
 
 def test_the_end_is_told_with_the_last_words(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.local.memory import memory_of
+from areal.local.memory import caches_of, memory_of
 from areal.spec import load_job
 
 CORPUS = Path(__file__).parents[1] / "spec" / "corpus" / "accepted"
@@ -58,6 +58,19 @@ def test_states_that_are_too_many_name_more_gpus():
     assert findings["does-not-fit"].fix == "Train on 2 GPUs (trainer.replicas 2)."
 
 
+def test_copies_cost_memory_and_fewer_copies_are_the_knob():
+    copies = ("trainer.mesh.replicate=8", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024")
+    refused = judged(*copies)[0]["does-not-fit"]
+    assert "1,024 tokens on 8 GPUs in 8 copies: 122.1 GiB weights" in refused.message
+    assert refused.fix == "Lower trainer.mesh.replicate to 4."
+
+
+def test_split_layers_keep_a_part_of_their_activations():
+    whole, split = (judged("trainer.microBatchTokens=4096", f"trainer.mesh.tensor={parts}")[1] for parts in (1, 2))
+    assert "4,096 tokens on 8 GPUs, 2 to a layer: 15.3 GiB weights" in split["a trainer's GPU"]
+    assert whole["a trainer's GPU"] != split["a trainer's GPU"]
+
+
 def test_a_server_without_room_for_one_sample_is_refused():
     config = {**QWEN3_8B, "num_hidden_layers": 400}
     assert "server-does-not-fit" in judged(config=config)[0]
@@ -76,6 +89,34 @@ def test_the_embedded_engines_cache_is_told_and_is_the_jobs(memory, held):
     assert held in dict(lines)["a server's cache"]
 
 
+@pytest.mark.parametrize(
+    ("overrides", "wrong"),
+    [
+        (("cacheMemory=900Gi",), "its cache may take 900 GiB, and this machine has 16 GiB"),
+        (("cacheMemory=10Gi", "2"), "the caches of 2 servers may take 20 GiB, and this machine has 16 GiB"),
+        (("cacheMemory=16Gi",), None),
+        (("cacheMemory=2Gi", "32"), None),  # the default is no wish of the job's
+    ],
+)
+def test_caches_beyond_the_machines_memory_are_refused(overrides, wrong):
+    engine, servers = overrides[0], (overrides[1:] or ("1",))[0]
+    fields = [f"generation.engine.{engine}", f"generation.replicas={servers}"]
+    found = caches_of(load_job(CORPUS / "small-dataset.yaml", fields), 16 << 30)
+    assert [finding.message for finding in found] == ([wrong] if wrong else [])
+
+
 @pytest.mark.parametrize("config", [{"model_type": "mamba"}, {}])
 def test_nothing_is_guessed_of_unknown_families(config):
     assert memory_of(load_job(CORPUS / "gpus.yaml"), config) == ([], [])
+
+
+def test_a_student_is_planned_with_its_teacher_and_no_server_and_its_longest_row_is_the_knob():
+    cards = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "trainer.recompute=full"]
+    rows = ["distillation.maxTokens=262144", "trainer.microBatchTokens=262144"]
+    job = load_job(CORPUS / "distillation.yaml", [*cards, *rows])
+    alone, both = (memory_of(job, QWEN3_8B, teacher) for teacher in (None, QWEN3_8B))
+    assert {subject for subject, _ in both[1]} == {"a trainer's GPU", "disk"}
+    assert "the teacher's share" in dict(both[1])["a trainer's GPU"]
+    assert "teacher" not in dict(alone[1])["a trainer's GPU"]
+    (refused,) = both[0]
+    assert refused.fix.startswith("Lower distillation.maxTokens and trainer.microBatchTokens")

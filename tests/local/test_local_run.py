@@ -16,6 +16,7 @@ import psutil
 import pytest
 from areal.local import inspect
 from support.processes import lives
+from support.small_disk import small_disk
 from support.tiny_job import make_tiny_job
 
 pytestmark = pytest.mark.component
@@ -41,7 +42,7 @@ sys.exit(guarded(app))
 """
 
 ROLE = """
-import asyncio, json, os, signal, sys, time
+import asyncio, contextlib, json, os, signal, sys, time
 from areal.plan import ResolvedJob
 what, job, port = sys.argv[1], ResolvedJob.load(__import__("pathlib").Path(sys.argv[2])), int(sys.argv[3])
 layout = job.layout
@@ -77,6 +78,20 @@ elif what == "well":
 elif what == "badly":
     print("data error: row 7 has no prompt\\n  fix: add the prompt", file=sys.stderr)
     sys.exit(65)
+elif what == "fills":
+    steps(0, 1)
+    from areal.errors import InfraError
+    from areal.ledger.lines import LineWriter
+    try:
+        account = LineWriter(layout.root / "account.jsonl")
+        with contextlib.suppress(OSError), (layout.root.parent / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        while True:
+            account.append([{"text": "x" * 4096}])
+    except InfraError as error:
+        print(f"infra error: {error}", file=sys.stderr)
+        sys.exit(75)
 elif what == "once":
     if os.environ["AREAL_EPOCH"] == "0":
         os.kill(os.getpid(), 9)
@@ -170,6 +185,18 @@ def test_a_run_that_fails_names_role_log_and_fix(start, tmp_path):
     assert "fix: add the prompt" in output
     assert "Traceback" not in output
     assert summary(tmp_path)["status"] == "Failed"
+
+
+def test_a_full_disk_ends_the_run_with_the_roles_words_and_room_lets_it_go_on(start, tmp_path):
+    with small_disk(tmp_path / "disk", 64) as disk:
+        output = ended(start("fills", "--run-dir", str(disk / "run")), 75)
+        assert "infra error: trainer failed: exit 75" in output
+        assert "can't write" in output
+        assert "account.jsonl: No space left on device" in output
+        assert "fix: free space on the run's volume" in output
+        assert "please report" not in output
+        (disk / "ballast").unlink()
+        ended(start("well", "--run-dir", str(disk / "run"), "--resume"), 0)
 
 
 def test_ctrl_c_drains_and_says_how_to_go_on(start, tmp_path):

@@ -18,6 +18,7 @@ from areal.reward.preflight import check_suites, rows_of_file, rows_of_snapshot
 from areal.sandbox.host.tiers import REQUIRED, decide
 from areal.sandbox.values import Powers, Probe, Tier
 from areal.spec import RLJob, load_job
+from areal.yaml_file.document import read_document
 
 JOB = Path(__file__).resolve().parents[2] / "examples" / "code_rl.yaml"
 GOOD = {"prompt": "add 1:", "input_output": {"fn_name": "f", "inputs": [[1]], "outputs": [2]}}
@@ -114,7 +115,7 @@ def test_areal_check_looks_at_the_tests_and_at_the_sandbox(row, tmp_path, capsys
     monkeypatch.setattr("areal.local.sandbox.probe", lambda **asked: powers(Tier.T2))
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     paths = [f"dataset.{split}.jsonl={tmp_path}/rows.jsonl" for split in ("train", "evaluation")]
-    assert check_command(JOB, [*paths, "reward.code.minTier=T3"], as_json=True) == 64
+    assert check_command(read_document(JOB), [*paths, "reward.code.minTier=T3"], as_json=True) == 64
     rules = [finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]]
     assert rules.count("code-here") == 1
     assert rules.count("code-suite") == (0 if row is GOOD else 2)

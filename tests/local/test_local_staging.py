@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -219,6 +221,22 @@ def test_a_directory_is_one_however_it_is_named(tmp_path):
         for name in ("link", "above/run", "../" + tmp_path.name + "/run"):
             with pytest.raises(ConfigError, match="in use by another"), claimed(tmp_path / name):
                 pass
+
+
+def test_a_bind_mount_of_a_directory_is_the_same_directory(tmp_path):
+    for name in ("run", "mounted"):
+        (tmp_path / name).mkdir()
+    mount = ["unshare", "--mount", "sh", "-c", 'mount --bind run mounted && exec "$@"', "sh"]
+    if subprocess.run([*mount, "true"], cwd=tmp_path, capture_output=True).returncode:
+        pytest.skip("needs the right to mount")
+    claims = "from pathlib import Path; from areal.local.claim import Claim; Claim().take(Path('mounted'))"
+    take = [*mount, sys.executable, "-c", claims]
+    free = subprocess.run(take, cwd=tmp_path, capture_output=True, text=True)
+    with claimed(tmp_path / "run"):
+        held = subprocess.run(take, cwd=tmp_path, capture_output=True, text=True)
+    assert (free.returncode, free.stderr) == (0, "")
+    assert "mounted is in use by another `areal run`" in held.stderr
+    assert f"(pid {os.getpid()})" in held.stderr
 
 
 def test_a_run_directory_is_its_owners_alone(folder):

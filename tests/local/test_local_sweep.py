@@ -13,9 +13,10 @@ from areal.local.staging import StagingRequest
 from areal.local.sweep import run_sweep, split, variants
 from areal.plan import resolve, write_run
 from areal.spec import load_job
-from areal.stage import sweep_table
+from areal.stage.comparison import ComparedRun, read_run
 from areal.stage.records import HeldOut
 from rich.console import Console
+from support.run_summary import run_summary
 from support.tiny_job import make_tiny_job
 
 
@@ -38,7 +39,7 @@ class Runs:
             raise end
         held = [{"version": v, "mean": 0.2 + 0.1 * v, "rows": 9, "at": 1.0} for v in range(3)]
         (place / "evaluations.jsonl").write_text("".join(json.dumps(one) + "\n" for one in held))
-        (place / "summary.json").write_text(json.dumps({"status": end, "steps": 4, "wallSeconds": 61.0}))
+        (place / "summary.json").write_text(json.dumps(run_summary(status=end, steps=4, wallSeconds=61.0)))
         return int(ExitCode.DONE if end == "Complete" else ExitCode.DRAINED)
 
 
@@ -140,6 +141,6 @@ def test_runs_of_another_job_in_the_directory_are_refused(job):
 
 
 def test_a_run_that_has_not_begun_waits(tmp_path):
-    one = sweep_table.look("a", tmp_path / "nowhere")
+    one = read_run(tmp_path / "a")
     assert one.row == ("a", "waiting", "—", "—", "—", "0", "—")
-    assert sweep_table.Compared("b", "Complete", 2, 5.0, (HeldOut(0, 0.5),)).row[2:5] == ("0.500",) * 3
+    assert ComparedRun("b", "Complete", 2, 5.0, (HeldOut(0, 0.5),)).row[2:5] == ("0.500",) * 3

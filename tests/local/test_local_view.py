@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
+from areal.errors import Kind
 from areal.launch.core import Phase
 from areal.local import view
 from areal.local.display import Display, Lines
 from areal.local.status import Rate, RoleState, RunView, Waiting
 from areal.stage.records import HeldOut, Step
+from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,8 +192,8 @@ def test_durations_are_for_people(seconds, text):
 
 
 async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
-    now, told = [0.0], []
-    stall = rollout.GetRolloutStatusResponse(stalled="WeightsRefused: 4.f1")
+    now, told = [0.0], Mock()
+    stall = rollout.GetRolloutStatusResponse(stalled="64 groups were rejected", stalled_by=common.FAULT_KIND_DATA)
 
     class Source:
         picture = VIEW
@@ -199,11 +202,11 @@ async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
             return self.picture
 
     source = Source()
-    display = Display(source, Console(file=io.StringIO()), told.append, clock=lambda: now[0])  # type: ignore[arg-type]
+    display = Display(source, Console(file=io.StringIO()), told, clock=lambda: now[0])  # type: ignore[arg-type]
     for at, stalled in ((0, True), (50, True), (55, False), (60, True), (115, True)):
         now[0], source.picture = float(at), replace(VIEW, rollout=stall if stalled else STATUS)
         await display._look()
-    assert told == []
+    told.assert_not_called()
     now[0] = 120.0
     await display._look()
-    assert told == ["stalled for 60 s: WeightsRefused: 4.f1"]
+    told.assert_called_once_with("stalled for 60 s: 64 groups were rejected", Kind.DATA)

@@ -93,6 +93,23 @@ def test_an_image_of_ours_runs_the_mounted_environment(node: Node, room: str, bu
     assert node.kubectl("logs", "python", namespace=room).stdout.split() == ["/opt/areal/app/areal/__init__.py", "2.0"]
 
 
+def test_an_image_as_users_build_it_needs_no_mount(node: Node, room: str, builder: Builder) -> None:
+    """The operator of the other tests on this node runs in this image, too."""
+    command = ["sh", "-c", "areal --version && ls /opt/areal/env/lib/python3.*/site-packages/areal.pth"]
+    node.admin.create(pod(room, "own", command, image=builder.reference("operator"), restartPolicy="Never"))
+    await_pods(node.admin, room, "own", phase="Succeeded")
+    version, path = node.kubectl("logs", "own", namespace=room).stdout.splitlines()
+    assert version.endswith(builder.tag)
+    assert path.startswith("/opt/areal/env/")
+
+
+def test_the_trainers_image_compiles_what_triton_does_and_has_verbs(builder: Builder) -> None:
+    """A module of C with Python's headers; the library by which NCCL finds InfiniBand."""
+    build = "cc -shared -fPIC $(python3-config --includes) -x c - -o /tmp/a.so"
+    compiled = f"echo '#include <Python.h>' | {build} && echo compiled && ldconfig -p | grep -o 'libibverbs.so.1 '"
+    assert builder.run_in_stage("trainer", "runtime", ["sh", "-c", compiled]).split() == ["compiled", "libibverbs.so.1"]
+
+
 def test_a_pod_of_the_runtime_class_runs_in_gvisor(node: Node, room: str, builder: Builder) -> None:
     look = "import grpc, platform; print(platform.release())"
     image = builder.reference("reward")

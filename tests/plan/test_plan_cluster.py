@@ -102,7 +102,8 @@ def test_who_scores(changes, source, verifier):
     ("changes", "reason", "words"),
     [
         ({"model": {"path": "models/tiny"}}, "LocalPath", "spec.model.path"),
-        ({"model": {"uri": "hf://Qwen/Qwen3-8B"}}, "NotAvailable", "downloads no models"),
+        ({"model": {"uri": "hf://Qwen/Qwen3-8B"}}, "NotAvailable", "downloads no model"),
+        ({"reward": {"verifier": "model", "model": {"path": "scores"}}}, "NotAvailable", "reward pods of a cluster"),
         ({"reward": {"verifier": "code", "code": {"minTier": "T0", "allowUnsafe": True}}}, "NotAvailable", "sandbox"),
         ({"model": {"uri": "pvc://models"}, "recipe": {"file": "recipe.py"}}, "LocalPath", "spec.recipe.file"),
         ({"model": {"uri": "pvc://models/../x"}}, "InvalidSpec", "names no path"),
@@ -201,6 +202,10 @@ def test_names_fit_a_label():
 
 
 def test_the_examples_become_jobs_for_pods_once_their_files_are_elsewhere():
+    there = {"qwen2.5-7b-gsm8k", "qwen3-32b-math", "lora-8b"}  # of a cluster alone: their files are in volumes
     for path in Path("examples").glob("*.yaml"):
+        if path.stem in there:
+            assert resolve_for_pods(load_job(path), namespace="team", uid="u", recipe_source=RECIPE)
+            continue
         with pytest.raises(ClusterRefusal, match="your machine"):
             resolve_for_pods(load_job(path), namespace="team", uid="u", recipe_source=None)

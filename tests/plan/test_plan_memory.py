@@ -38,6 +38,30 @@ def test_eight_cards_of_80_gb_train_8b_on_six_thousand_tokens_and_not_on_eight()
     assert full.total < CARD / 2
 
 
+def test_an_adapter_of_8b_trains_on_one_card_with_an_optimizer_of_its_own_size_only():
+    shape = shape_of(QWEN3_8B)
+    linears = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    trained = shape.adapter_parameters(32, linears)
+    assert trained == pytest.approx(87.3e6, rel=1e-3)
+    numerics = {"ranks": 1, "tokens": 8192, "precision": "bfloat16", "attention": "varlen", "recompute": "full"}
+    plan = plan_trainer(shape, **numerics, trained=trained)
+    sizes = {line.what.split()[0]: line.size for line in plan.lines}
+    assert sizes["frozen"] == 2 * shape.parameters
+    assert sizes["adapter,"] == 16 * trained
+    assert sizes["embedding"] == 2 * shape.root_parameters
+    assert plan.total < CARD < plan_trainer(shape, **numerics).total
+    assert disk_bytes(shape.parameters, checkpoints=2, dtype="bfloat16", trained=trained) == trained * (3 * 12 + 3 * 2)
+
+
+def test_a_teacher_is_held_in_float32_beside_its_student_and_its_head_whole():
+    student, teacher = shape_of(QWEN3_8B), shape_of(QWEN3_32B)
+    numerics = {"ranks": 8, "tokens": 4096, "precision": "bfloat16", "attention": "varlen", "recompute": "full"}
+    alone, both = (plan_trainer(student, **numerics, teacher=one) for one in (None, teacher))
+    assert both.total - alone.total == teacher.parameters * 4 // 8 + teacher.root_parameters * 2
+    fewer = {name: value for name, value in numerics.items() if name != "ranks"}
+    assert fewest_ranks(student, CARD, **fewer) < fewest_ranks(student, CARD, **fewer, teacher=teacher)
+
+
 def test_keeping_less_goes_from_none_to_offload():
     shape = shape_of(QWEN3_8B)
     modes = [bytes_a_token(shape, 2, "varlen", mode) for mode in ("none", "selective", "full", "offload")]

@@ -71,7 +71,7 @@ def test_a_directory_that_is_no_model_is_refused(workspace, gone, says):
 
 
 def test_a_cluster_s_model_is_refused_here(workspace):
-    with pytest.raises(ConfigError, match="a local run reads a directory"):
+    with pytest.raises(ConfigError, match="is no directory of this machine"):
         plan(workspace, "model={uri: 'hf://Qwen/Qwen3-8B'}")
 
 

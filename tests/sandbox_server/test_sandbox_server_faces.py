@@ -12,13 +12,14 @@ import httpx
 import pytest
 from areal.judge.dispatch.readiness import Finding, Readiness
 from areal.net.channel import connect
+from areal.net.http_server import HttpServer
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.reward.verifiers.math import MathVerifier
 from areal.sandbox_server.grpc_service import SERVICE_NAME, SandboxService
 from areal.sandbox_server.handlers import SandboxHandlers
-from areal.sandbox_server.http import HttpServer, calls_of, create_app
+from areal.sandbox_server.http import calls_of, create_app
 from areal.v1 import sandbox_pb2 as pb
 from areal.v1 import sandbox_pb2_grpc as rpc
 from google.protobuf import json_format
@@ -67,8 +68,8 @@ async def faces() -> AsyncIterator[Faces]:
     server = GrpcServer("reward", TOKEN, waits=WaitRegistry("reward"), progress=progress)
     server.add(rpc.add_SandboxServicer_to_server, SandboxService(handlers), SERVICE_NAME)
     port = await server.start(0)
-    http = HttpServer(create_app(handlers, readiness, TOKEN), "127.0.0.1", 0)
-    address = f"http://127.0.0.1:{await http.start()}"
+    http = HttpServer(create_app(handlers, readiness, TOKEN), "127.0.0.1", 0, grace_s=5)
+    address = f"http://127.0.0.1:{http.start()}"
     paths = dict(zip((method.name for method in METHODS), (call.path for call in calls_of(handlers)), strict=True))
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with (

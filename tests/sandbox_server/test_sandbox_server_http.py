@@ -13,9 +13,10 @@ import httpx
 import pytest
 from areal.judge.dispatch.admission import Bounds
 from areal.judge.dispatch.readiness import Finding, Readiness
+from areal.net.http_server import HttpServer
 from areal.observe.progress import ProgressCounter
 from areal.sandbox_server.handlers import SandboxHandlers
-from areal.sandbox_server.http import HttpServer, create_app
+from areal.sandbox_server.http import create_app
 from support.scripted_judge import ScriptedJudge, dispatcher_of
 
 pytestmark = pytest.mark.component
@@ -61,8 +62,8 @@ async def face() -> AsyncIterator[Face]:
 
     readiness = Readiness(self_test, changed)
     handlers = SandboxHandlers(dispatcher, readiness, ProgressCounter())
-    server = HttpServer(create_app(handlers, readiness, TOKEN, max_body_bytes=1 << 20), "127.0.0.1", 0)
-    port = await server.start()
+    server = HttpServer(create_app(handlers, readiness, TOKEN, max_body_bytes=1 << 20), "127.0.0.1", 0, grace_s=5)
+    port = server.start()
     headers = {"Authorization": f"Bearer {TOKEN}"}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=20) as client:
         made = Face(client, judge, readiness, port)

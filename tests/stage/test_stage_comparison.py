@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 from areal.cli.compare import compare_command
-from areal.errors import ConfigError
+from areal.cli.main import app, guarded
+from areal.errors import ConfigError, ExitCode
 from areal.plan.cluster import resolve_for_pods
+from areal.plan.resolved import ResolvedJob
 from areal.spec import load_job
-from areal.stage.comparison import UNSET, differing_fields, read_run
+from areal.stage.comparison import read_run
+from areal.stage.job_fields import UNSET, differing_fields, spec_fields
+from support.run_summary import run_summary
 
 JOB = """
 apiVersion: areal.dev/v1alpha1
@@ -36,13 +40,17 @@ def make_run(root: Path, *overrides: str, rewards: tuple[float, ...] = (), statu
     ]
     (root / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     if status:
-        (root / "summary.json").write_text(json.dumps({"status": status, "restarts": {"trainer": 2}}))
+        (root / "summary.json").write_text(json.dumps(run_summary(status=status, restarts={"trainer": 2})))
     return root
 
 
+def fields_of(root: Path) -> dict[str, object]:
+    return spec_fields(ResolvedJob.load(root).job)
+
+
 def test_only_fields_that_differ_are_told_with_each_runs_value(tmp_path):
-    first = read_run(make_run(tmp_path / "a", "algorithm.maxStaleness=2"))
-    second = read_run(make_run(tmp_path / "b", "algorithm.maxStaleness=4", "trainer.hooks=/h.py"))
+    first = fields_of(make_run(tmp_path / "a", "algorithm.maxStaleness=2"))
+    second = fields_of(make_run(tmp_path / "b", "algorithm.maxStaleness=4", "trainer.hooks=/h.py"))
     assert differing_fields([first, second]) == {
         "algorithm.maxStaleness": [2, 4],
         "trainer.hooks": [UNSET, "/h.py"],
@@ -79,3 +87,17 @@ def test_one_run_or_a_directory_of_something_else_is_refused(tmp_path):
         compare_command([run], as_json=False)
     with pytest.raises(ConfigError, match="no run directory"):
         compare_command([run, tmp_path], as_json=False)
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"restarts": 3}'])
+def test_a_damaged_summary_ends_no_command_as_a_bug(tmp_path, damage, capsys):
+    run, other = str(make_run(tmp_path / "a", rewards=(0.5,))), str(make_run(tmp_path / "b"))
+    (tmp_path / "a" / "summary.json").write_text(damage)
+    (tmp_path / "a" / "metrics.jsonl").open("a").write('{"step": "x"}\n{"step": 3, "seconds": []}\n')
+    codes = {"status": ExitCode.DATA, "compare": ExitCode.DATA, "report": ExitCode.DATA, "why": ExitCode.CONFIG}
+    for command, code in codes.items():
+        arguments = [command, run, *([other] if command == "compare" else [])]
+        assert guarded(lambda arguments=arguments: app(arguments)) == code
+        said = capsys.readouterr().err
+        assert "fix:" in said
+        assert "please report" not in said

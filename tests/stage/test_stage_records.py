@@ -26,7 +26,9 @@ def test_a_line_that_is_being_written_is_read_when_it_is_whole(tmp_path):
 
 def test_a_step_that_is_trained_again_counts_once_and_anew(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text(row(0) + row(1, reward_mean=0.1) + "{torn\n" + row(1, reward_mean=0.9, fence=2))
+    metrics.write_text(
+        row(0) + row(1, reward_mean=0.1) + "{torn\n" + "[" * 10**5 + "\n" + row(1, reward_mean=0.9, fence=2)
+    )
     records = Records(metrics, tmp_path / "none.jsonl").refresh()
     assert [step.reward for step in records.steps] == [0.5, 0.9]
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import xml.etree.ElementTree as ElementTree
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from areal.errors import DataError
 from areal.ledger.audit_report import AuditReport
 from areal.local import summary_table
 from areal.stage import picture, report, summary
 from areal.stage.records import Records
+from areal.stage.report_samples import ShownSample
 from rich.console import Console
 
 AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
@@ -88,8 +91,28 @@ def test_a_summary_is_written_whole(run_dir):
     made = summary.make(ENDING, records(run_dir), AUDIT)
     summary.write(path, made)
     assert summary.read(path) == made
-    path.write_text("{")
+    path.unlink()
     assert summary.read(path) is None
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (b"", "EOF"),
+        (b"{", "EOF"),
+        (b"\xff\xfe{}", "expected value"),
+        (b"[1, 2]", "an object"),
+        (b"[" * 10**5, "recursion limit"),
+        (b'{"status": "Complete"}', "steps: Field required"),
+        (b'{"restarts": []}', "status: Field required"),
+    ],
+)
+def test_a_damaged_summary_is_told_in_a_sentence(tmp_path, damage, told):
+    (tmp_path / "summary.json").write_bytes(damage)
+    with pytest.raises(DataError, match=rf"summary.json is damaged: .*{told}") as refused:
+        summary.read(tmp_path / "summary.json")
+    assert refused.value.fix
+    assert len(refused.value.message) < 400
 
 
 class Resources(HTMLParser):
@@ -106,7 +129,9 @@ class Resources(HTMLParser):
 
 def test_a_report_is_one_file_with_all_curves(run_dir):
     about = [("start model", "models/<tiny>"), ("seed", "7")]
-    page = report.page("digits <1>", summary.make(ENDING, records(run_dir), AUDIT), records(run_dir), about)
+    answers = [ShownSample(12, 3, 0.25, "1+1=", "<b>2</b>")]
+    result = summary.make(ENDING, records(run_dir), AUDIT)
+    page = report.page("digits <1>", result, records(run_dir), about, answers, {"algorithm.name": "<GRPO>"})
     resources = Resources()
     resources.feed(page)
     assert resources.fetched == []
@@ -116,8 +141,34 @@ def test_a_report_is_one_file_with_all_curves(run_dir):
     assert "<tr><td>start model</td><td>models/&lt;tiny&gt;</td></tr><tr><td>seed</td><td>7</td></tr>" in page
     for chart in charts:
         ElementTree.fromstring(chart)
-    for word in ("held-out accuracy", "reward, smoothed", "digits &lt;1&gt;", "publish", "0.600 → 0.920"):
+    for word in (
+        "held-out accuracy",
+        "reward, smoothed",
+        "digits &lt;1&gt;",
+        "publish",
+        "0.600 → 0.920",
+        "12.3 · reward 0.250",
+        "1+1=<mark>&lt;b&gt;2&lt;/b&gt;</mark>",
+        "<td>algorithm.name</td><td>&lt;GRPO&gt;</td>",
+    ):
         assert word in page, word
+
+
+def test_the_page_is_drawn_as_it_was(run_dir):
+    """UPDATE_GOLDEN=1 writes it again; look at it in a browser before you commit it."""
+    page = report.page("digits", summary.make(ENDING, records(run_dir), AUDIT), records(run_dir), [("seed", "7")])
+    golden = Path(__file__).with_name("golden_report.html")
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(page)
+    assert page == golden.read_text()
+    assert [float(tick) for tick in re.findall(r'text-anchor="end">([0-9.]+)</text>', page)][:6] == [
+        0,
+        0.2,
+        0.4,
+        0.6,
+        0.8,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("steps", [0, 1])
@@ -129,6 +180,9 @@ def test_a_report_of_almost_nothing_is_still_a_page(tmp_path, steps):
 
 @pytest.mark.component
 def test_a_picture_is_drawn_in_another_process(run_dir):
-    pytest.importorskip("matplotlib")
+    image = pytest.importorskip("matplotlib.image")
     assert picture.draw(run_dir) == ""
-    assert (run_dir / "report.png").read_bytes().startswith(b"\x89PNG")
+    pixels = image.imread(run_dir / "report.png")[..., :3]
+    colours = [[int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] for colour in report.COLOURS[1:3]]
+    for colour in colours:  # of the smoothed curve and of held-out rows, as on the page
+        assert (abs(pixels - colour).max(-1) < 0.01).any()

@@ -15,6 +15,8 @@ from areal.spec import load_job
 from areal.stage import finish, prepare
 from support.tiny_job import RECIPE, make_tiny_job, write_job
 
+NO_ROLLOUTS = {"rollout": None, "algorithm": None}
+
 
 def in_pods(folder: Path, recipe: str = RECIPE, **blocks: object) -> ResolvedJob:
     """The tiny job, resolved for pods whose mounts are folders of the test."""
@@ -66,6 +68,14 @@ def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_p
         ({"dataset": {"train": {"jsonl": "/nowhere.jsonl"}}}, "spec.dataset.train.jsonl: there is no /nowhere.jsonl"),
         ({"model": {"uri": "pvc://models/none"}}, "spec.model: there is no /areal/claims/models/none"),
         ({"trainer": {"hooks": "/no/hooks.py"}}, "spec.trainer.hooks: there is no /no/hooks.py"),
+        (
+            {
+                **NO_ROLLOUTS,
+                "training": "Distillation",
+                "distillation": {"batchSize": 4, "teacher": {"path": "/no/one"}},
+            },
+            "spec.distillation.teacher: there is no /no/one",
+        ),
         ({"reward": {"verifier": "exact", "answerField": "solution"}}, 'jsonl:1: column "solution" is missing'),
     ],
 )

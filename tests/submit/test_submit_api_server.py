@@ -124,12 +124,15 @@ def test_a_hot_field_of_a_running_job_is_changed_by_submitting_it(send, admin, n
     assert send("algorithm.maxSteps=200")["spec"]["algorithm"]["maxSteps"] == 200
 
 
-def test_a_field_that_kubectl_set_is_kept_unless_it_is_taken_over(send, admin, namespace):
+def test_a_field_that_others_set_is_kept_unless_it_is_taken_over(send, admin, target, namespace):
     job = send()
     edit = {"apiVersion": API, "kind": "RLJob", "metadata": {"name": "digits", "namespace": namespace}}
     admin.apply({**edit, "spec": {"algorithm": {"maxSteps": 300}}}, manager="kubectl-edit")
     with pytest.raises(TakenError, match="maxSteps is set by kubectl-edit"):
         send()
+    target.merge("RLJob", namespace, "digits", {"spec": {"algorithm": {"maxStaleness": 1}}}, manager="areal-set")
+    with pytest.raises(TakenError, match="maxStaleness is set by areal-set"):
+        send("algorithm.maxStaleness=2")
     assert send(take_over=True)["spec"]["algorithm"]["maxSteps"] == job["spec"]["algorithm"]["maxSteps"]
 
 

@@ -51,7 +51,7 @@ def test_a_job_that_check_refuses_is_refused_here(tmp_path):
 def test_a_model_of_a_hub_is_refused_before_anything_is_read(tmp_path):
     done = submit(str(write_job(tmp_path)), "model={uri: hf://Qwen/Qwen3-8B}", "--dry-run")
     assert isinstance(done.exception, ConfigError)
-    assert "no model is downloaded" in str(done.exception)
+    assert "a run on a cluster downloads no model" in str(done.exception)
 
 
 def test_without_a_kubeconfig_it_says_how_to_name_one(tmp_path, monkeypatch):

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError
-from areal.supervised.examples import Example, example, pair
+from areal.supervised.examples import Example, example, margin_of, pair
+from areal.supervised.teacher import refuse_teacher
 from areal.workflow.tokenizer import Tokenizer
 from support import tiny_job
 
@@ -91,3 +92,23 @@ def test_a_row_without_an_answer_is_refused_by_name(plain: Tokenizer, row: dict[
 def test_a_pair_without_a_side_is_refused(plain: Tokenizer) -> None:
     with pytest.raises(DataError, match="'rejected'"):
         pair({"prompt": "1=", "chosen": "1"}, plain)
+
+
+def test_a_margin_is_a_number_of_the_row_and_nothing_else():
+    assert margin_of({"strength": 2}, "strength") == 2.0
+    assert margin_of({"strength": 2}, None) == 0.0
+    for value in (None, True, "2", float("nan")):
+        with pytest.raises(DataError, match="'strength' is no finite number"):
+            margin_of({"strength": value}, "strength")
+
+
+def test_a_teacher_has_the_students_tokens_and_room_for_its_rows(plain: Tokenizer, tmp_path: Path) -> None:
+    teacher = tmp_path / "teacher"
+    tiny_job.make_model(teacher, vocabulary=20)  # more rows of its embedding than tokens
+    refuse_teacher(plain, teacher, 64)
+    with pytest.raises(DataError, match="reads 64 tokens, and maxTokens is 65"):
+        refuse_teacher(plain, teacher, 65)
+    text = (teacher / "tokenizer.json").read_text()
+    (teacher / "tokenizer.json").write_text(text.replace('"=": 10', '"+": 10').replace('"=":10', '"+":10'))
+    with pytest.raises(DataError, match=r"another tokenizer than the student: id 10 is '\+' there, is '=' here"):
+        refuse_teacher(plain, teacher, 64)

@@ -17,6 +17,22 @@ LLAMA = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|head|>assistant<|/head|>\\n\\n' -}}{%- endif -%}"
 )
+HERMES = (  # in the manner of Qwen: tools in the system's turn, calls and results between tags
+    "{%- if tools -%}{{- '<|im_start|>system\\n# Tools\\n<tools>' -}}"
+    "{%- for tool in tools -%}{{- '\\n' -}}{{- tool | tojson -}}{%- endfor -%}"
+    "{{- '\\n</tools>\\nCall as <tool_call>\\n{...}\\n</tool_call><|im_end|>\\n' -}}{%- endif -%}"
+    "{%- for message in messages -%}"
+    "{%- if message.role == 'tool' -%}"
+    "{%- if loop.previtem is not defined or loop.previtem.role != 'tool' -%}{{- '<|im_start|>user' -}}{%- endif -%}"
+    "{{- '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' -}}"
+    "{%- if loop.last or loop.nextitem.role != 'tool' -%}{{- '<|im_end|>\\n' -}}{%- endif -%}"
+    "{%- else -%}{{- '<|im_start|>' + message.role + '\\n' + message.content -}}"
+    "{%- for call in message.tool_calls or [] -%}"
+    "{{- '\\n<tool_call>\\n' -}}{{- call.function | tojson -}}{{- '\\n</tool_call>' -}}{%- endfor -%}"
+    "{{- '<|im_end|>\\n' -}}{%- endif -%}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}"
+)
 FORGETFUL = CHATML.replace("message.content", "(message.content if loop.last or message.role == 'user' else '…')")
 REWRITING = CHATML.replace("'<|im_end|>'", "('<|im_end|>' if loop.last else ' <|im_end|>')")
 UNCLOSED = CHATML.replace("'<|im_end|>'", "''")

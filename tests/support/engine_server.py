@@ -29,6 +29,7 @@ ENGINES = {
         "error",
         "--max-total-tokens",
         "16384",
+        "--incremental-streaming-output",
     ],
 }
 
@@ -96,6 +97,12 @@ class EngineServer:
             except httpx.HTTPError:
                 time.sleep(0.1)
         raise AssertionError("the engine did not start")
+
+    @property
+    def pid(self) -> int:
+        """Of a server that runs."""
+        assert self._process is not None
+        return self._process.pid
 
     def stop(self) -> None:
         self.http.close()

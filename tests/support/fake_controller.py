@@ -23,13 +23,15 @@ class FakeController(rpc.RolloutServicer):
         self._wanted: common.WeightsRef | None = None
         self._changed = asyncio.Condition()
         self._server: GrpcServer | None = None
+        self.address = ""
         self.beats = 0
         self.states: dict[str, generation.ServerState] = {}
 
     async def start(self, port: int = 0) -> str:
         self._server = GrpcServer("controller", self._token, waits=WaitRegistry("c"), progress=ProgressCounter())
         self._server.add(rpc.add_RolloutServicer_to_server, self, "areal.v1.Rollout")
-        return f"127.0.0.1:{await self._server.start(port)}"
+        self.address = f"127.0.0.1:{await self._server.start(port)}"
+        return self.address
 
     async def stop(self) -> None:
         assert self._server is not None
@@ -41,7 +43,7 @@ class FakeController(rpc.RolloutServicer):
             self._changed.notify_all()
 
     async def until(
-        self, server_id: str, accepted: Callable[[generation.ServerState], bool], deadline_s: float = 40.0
+        self, server_id: str, accepted: Callable[[generation.ServerState], bool], deadline_s: float = 90.0
     ) -> generation.ServerState:
         """Wait for a server to tell a state like that."""
 

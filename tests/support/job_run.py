@@ -143,10 +143,10 @@ class JobRun:
         loaded: dict[str, Any] = json.loads((self.run_dir / "summary.json").read_text())
         return loaded
 
-    def audit(self) -> dict[str, Any]:
+    def audit(self, *flags: str) -> dict[str, Any]:
         """What `areal audit --json` says; fails when it finds anything wrong."""
         done = subprocess.run(
-            [sys.executable, "-m", "areal.cli.main", "audit", str(self.run_dir), "--json"],
+            [sys.executable, "-m", "areal.cli.main", "audit", str(self.run_dir), "--json", *flags],
             cwd=ROOT,
             capture_output=True,
             text=True,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from areal.engine import embedded, main, scheduler
+from areal.engine.adapter import NONE
 from areal.engine.commands import Load
 from areal.engine.weights import Weights
 
@@ -21,7 +22,7 @@ LABEL_KEPT = "still serves version 0"
 DROPPED = "update dropped"
 
 
-def _layer(weights: Weights, index: int, **fields: torch.Tensor) -> Weights:
+def _layer(weights: Weights, index: int, **fields: object) -> Weights:
     layers = list(weights.layers)
     layers[index] = replace(layers[index], **fields)
     return replace(weights, layers=tuple(layers))
@@ -37,6 +38,15 @@ def _old_bucket(old: Weights, new: Weights) -> Weights:
     return replace(_layer(new, 1, down=old.layers[1].down), final_norm=old.final_norm)
 
 
+def _no_adapter(old: Weights, new: Weights) -> Weights:
+    return replace(new, layers=tuple(replace(layer, adapter=NONE) for layer in new.layers))
+
+
+def _old_adapter(old: Weights, new: Weights) -> Weights:
+    """What is loaded, with one layer's adapter of the version before."""
+    return _layer(new, 0, adapter=old.layers[0].adapter)
+
+
 MUTATIONS: dict[str, Callable[[Weights, Weights], Weights]] = {
     DROPPED: lambda old, new: old,
     "last bucket dropped": _old_bucket,
@@ -47,6 +57,10 @@ MUTATIONS: dict[str, Callable[[Weights, Weights], Weights]] = {
     "scale x1.01": lambda old, new: replace(new, final_norm=new.final_norm * 1.01),
     "embeddings untied": lambda old, new: replace(new, head=old.head),
     LABEL_KEPT: lambda old, new: new,
+}
+OF_ADAPTERS: dict[str, Callable[[Weights, Weights], Weights]] = {
+    "adapter missing": _no_adapter,
+    "adapter of an older version": _old_adapter,
 }
 
 
@@ -61,7 +75,7 @@ class _MutantScheduler(scheduler.DecodeScheduler):
     def _request_load(self, command: Load) -> None:
         name = mutation()
         if name:
-            weights = MUTATIONS[name](self._weights, command.weights)
+            weights = {**MUTATIONS, **OF_ADAPTERS}[name](self._weights, command.weights)
             version = self._version if name == LABEL_KEPT else command.version
             command = replace(command, weights=weights, version=version)
         super()._request_load(command)

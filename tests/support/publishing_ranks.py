@@ -43,8 +43,10 @@ def rank_main(rank: int, root: Path, store: Path, fence: int, victim: int, point
     def at(here: str) -> None:
         if rank == victim and here == point:
             os.kill(os.getpid(), signal.SIGKILL)
+        while point == "late" and rank == victim and here == "written" and not Path(f"{store}.error0").exists():
+            time.sleep(0.01)
 
-    meeting = Meeting(ranks, "writing", 20.0)
+    meeting = Meeting(ranks, "writing", 1.0 if point == "late" else 20.0)
     publisher = Publisher(root, {}, rank, meeting, lambda ref, final: "", WaitRegistry("trainer"), at=at)
     whole = tensors(3)
     writers = owners({name: tensor.numel() for name, tensor in whole.items()}, 2)

@@ -19,9 +19,9 @@ def parity(item: wire.ScoreItem) -> wire.ScoreResult:
     return wire.ScoreResult(score=float((len(item.completion_ids) // 4) % 2 == 0))
 
 
-def fault(kind: common.FaultKind.ValueType, message: str) -> wire.ScoreResult:
+def fault(kind: common.FaultKind.ValueType, message: str, traceback: str = "") -> wire.ScoreResult:
     """A fault of some kind."""
-    return wire.ScoreResult(fault=common.Fault(kind=kind, message=message, fix="mend it"))
+    return wire.ScoreResult(fault=common.Fault(kind=kind, message=message, fix="mend it", traceback=traceback))
 
 
 @dataclass(eq=False)

@@ -59,6 +59,8 @@ class ScriptedRun:
     """Of the gang."""
     controllers: int = 0
     """Controller pods that run now."""
+    supervised: bool = False
+    """Its trainer reads fixed rows, and no controller feeds it."""
 
     def begins(self, resolved: ResolvedJob) -> None:
         """A controller starts: the hot fields are the job's until it is told others."""
@@ -71,7 +73,11 @@ class ScriptedRun:
         """Whether all trainers run in one epoch, and somebody feeds them."""
         members = [child.status for child in self.trainers.values()]
         ready = [status for status in members if status.phase is Phase.READY]
-        return len(ready) == self.size and len({status.epoch for status in ready}) == 1 and self.controllers > 0
+        return (
+            len(ready) == self.size
+            and len({status.epoch for status in ready}) == 1
+            and (self.controllers > 0 or self.supervised)
+        )
 
     def train(self, now: float) -> None:
         """One step, if it can be trained; the last one ends the trainers."""

@@ -13,15 +13,15 @@ from areal_trainer.data.batch import TokenBatch, columns
 VOCABULARY = 24
 
 
-def tiny_model(path: Path) -> Path:
-    """A Qwen3 with tied embeddings: 2 layers, hidden 32, random weights that are always the same."""
+def tiny_model(path: Path, *, seed: int = 0, hidden: int = 32, layers: int = 2) -> Path:
+    """A Qwen3 with tied embeddings and random weights that are always the same for a seed."""
     from transformers import AutoModelForCausalLM, Qwen3Config
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=2,
+        hidden_size=hidden,
+        num_hidden_layers=layers,
         num_attention_heads=2,
         num_key_value_heads=1,
         head_dim=16,

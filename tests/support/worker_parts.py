@@ -17,12 +17,14 @@ from areal.ledger.payload import decode
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.record.segment import frames, read
 from areal.record.writer import RecordWriter
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
+from areal.v1 import record_pb2 as record
 from areal.workflow.agent import AgentWorkflow, RunAgent
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.generation import Sampling
@@ -50,11 +52,11 @@ class Bench:
     agents: list[ScriptedAgent] = field(default_factory=list)
     controller: ScriptedController = field(default_factory=ScriptedController)
     reward: ScriptedReward = field(default_factory=ScriptedReward)
+    limits: Limits = field(default_factory=lambda: Limits(LIMIT, 256, 16))  # of an agent's session
     stall_s: float = 30.0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
     task: asyncio.Task[bool] | None = None
-    sessions: Sessions | None = None
 
     async def start(self, *agents: ScriptedAgent) -> Bench:
         """Start the servers and the worker, and tell it the fleet."""
@@ -74,8 +76,7 @@ class Bench:
         if self.agents_run is not None:
             run = self.agents_run
             self.workflow = lambda: AgentWorkflow(run)
-            self.sessions = Sessions(self.tokenizer, Limits(LIMIT, 256, 16), chat_template=None)
-            await self.sessions.start()
+        self.sessions = Sessions(self.tokenizer, self.limits, chat_template=None)
         metrics = RoleMetrics("worker", "job")
         writer = RecordWriter(self.root, "worker-0", metrics, keep_bytes=64 << 20)
         tools = Tools(
@@ -93,7 +94,12 @@ class Bench:
             Identity("worker-0", "worker-0.1", 64, common.Digests()),
             tools,
             EpisodeSettings(
-                SEED, Sampling(max_new_tokens=LIMIT), max_sample_tokens=64, chat_template=None, verifier="exact"
+                SEED,
+                Sampling(max_new_tokens=self.limits.max_new_tokens),
+                max_sample_tokens=64 if self.agents_run is None else self.limits.max_sample_tokens,
+                chat_template=None,
+                verifier="exact",
+                evaluation_sampling=Sampling(temperature=0.5, max_new_tokens=self.limits.max_new_tokens),
             ),
             self.workflow,
             self.controller.address,
@@ -120,12 +126,16 @@ class Bench:
             await self.client.close()
             await self.scores.close()
             await self.ledger.close_connection()
-        if self.sessions is not None:
             await self.sessions.stop()
         await self.controller.die()
         await self.reward.die()
         for agent in self.agents:
             await agent.die()
+
+    def recorded(self) -> list[record.SampleRecord]:
+        """What the worker has recorded; all of it is there once it has ended."""
+        files = sorted(self.root.glob("*.rec"))
+        return [record.SampleRecord.FromString(read(path, frame.offset)) for path in files for frame in frames(path)]
 
     async def stored(self) -> dict[tuple[int, int], Any]:
         """What the ledger holds: (group, index) → Sample."""

@@ -12,12 +12,17 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 
 def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
-    run = start_job("algorithm.maxSteps=6", "evaluation.intervalSteps=6", job="examples/agent_openai.yaml")
+    limits = ("algorithm.maxSteps=6", "evaluation.intervalSteps=6", "recording.tokenAudit=true")
+    run = start_job(*limits, job="examples/agent_openai.yaml")
     assert run.finish(timeout_s=300) == 0, run.output[-4000:]
     summary = run.summary()
     assert (summary["status"], summary["steps"]) == ("Complete", 6)
     audit = run.audit()
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (6 * 16, 0, 0)
+    tokens = run.audit("--tokens")
+    assert tokens["trained"] == tokens["equal"] > 0
+    assert (tokens["unwitnessed"], tokens["gaps"]) == (0, [])
+    assert tokens["sampled"] == tokens["equal"] + sum(tokens["untrained"].values())
     for row in run.metrics():
         assert row["samples"] == row["sequences"] == 16 * 8
         assert (row["logprob_mismatch_max"] or 0) < 1e-3, "the trainer reads the very ids that the engine was fed"
@@ -29,6 +34,9 @@ def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
     files = sorted((run.run_dir / "trajectories").glob("worker-*.rec"))
     rows = [(path, frame) for path in files for frame in frames(path) if frame.header.kind is Kind.SAMPLE]
     said = [SampleRecord.FromString(read(path, frame.offset)) for path, frame in rows]
-    second_tries = [one for one in said if one.texts[0].text.count(b"=") == 2]
+    sampled = [one for one in said if one.texts]
+    assert len(sampled) >= 6 * 16 * 8
+    assert all(one.fault.message for one in said if not one.texts), "an episode without a sample says why"
+    second_tries = [one for one in sampled if one.texts[0].text.count(b"=") == 2]
     assert second_tries, "a wrong answer is followed by the question and another try, in one sequence"
-    assert {one.reward for one in said} <= {0.0, 0.5, 1.0}
+    assert {one.reward for one in sampled} <= {0.0, 0.5, 1.0}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from areal.record.segment import Kind, frames, read
 from areal.v1.record_pb2 import SampleRecord
 from support.job_run import ROOT, JobRun
+from support.made import made
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -20,11 +19,8 @@ MARGIN = 0.2  # of the held-out tasks; seen are 0.44 more
 
 @pytest.fixture(scope="module")
 def start_model() -> None:
-    """What the example's first lines make, once in the checkout (both are kept as long as nothing changes)."""
-    subprocess.run([sys.executable, "examples/code_rl_data.py", "data/code"], cwd=ROOT, check=True, timeout=120)
-    command = [sys.executable, "-m", "areal_trainer.init_model", "--out", "models/code-1m", "--until", "0.15"]
-    command += ["--sft", "data/code/sft.jsonl", "--validation", "data/code/validation.jsonl"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
+    """What the example's first lines make, once in the checkout."""
+    made("runs/code-sft/model")
 
 
 @pytest.mark.usefixtures("start_model")

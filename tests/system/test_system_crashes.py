@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import pytest
+from areal.weights.exports import exported_steps
 from support.job_run import VICTIMS, JobRun
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
@@ -30,7 +32,8 @@ def kill(run: JobRun, role: str) -> None:
 
 @pytest.mark.parametrize("roles", RUNS, ids="-".join)
 def test_a_run_survives_the_death_of(roles: Sequence[str], start_job: Callable[..., JobRun]) -> None:
-    run = start_job(f"algorithm.maxSteps={STEPS}")
+    sampled = ("evaluation.samples=1", "evaluation.oneVersion=true", "export.intervalSteps=4")
+    run = start_job(f"algorithm.maxSteps={STEPS}", *sampled)
     for role in roles:
         after = max(FIRST_STEP, run.step() + APART)
         run.wait_for(f"step {after}", lambda after=after: run.step() >= after, timeout_s=120)
@@ -42,6 +45,9 @@ def test_a_run_survives_the_death_of(roles: Sequence[str], start_job: Callable[.
     assert (audit["lost"], audit["duplicated"]) == (0, 0)
     assert not {reason: n for reason, n in audit["tombstoned"].items() if reason in HEALED and n}
     assert run.summary()["status"] == "Complete"
+    evaluated = [json.loads(line) for line in (run.run_dir / "evaluations.jsonl").read_text().splitlines()]
+    assert all(one["oldest_version"] == one["newest_version"] == one["version"] for one in evaluated)
+    assert exported_steps(run.run_dir / "exports")
 
 
 def test_every_role_is_killed() -> None:

@@ -80,26 +80,29 @@ def test_one_engine_refuses_one_lags_and_one_dies(start_job):
     assert run.summary()["staleness"]["max"] <= 2
 
 
+def all_wait(run: JobRun) -> bool:
+    """Whether `areal status` tells of each role, and of somebody that waits."""
+    asked = subprocess.run(
+        [sys.executable, "-m", "areal.cli.main", "status", str(run.run_dir)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert asked.returncode == 0, asked.stderr
+    roles = ("trainer", "worker-0", "controller", "generation-0")
+    return "wait" in asked.stdout.lower() and all(role in asked.stdout for role in roles)
+
+
 def test_status_names_every_wait_of_a_run_that_stands_still(start_job):
     run = start_job("algorithm.maxSteps=10", "evaluation.intervalSteps=5")
     run.wait_for("step 3", lambda: run.step() >= 3, timeout_s=120)
     engine = run.processes("areal.engine.main")[-1]
     engine.send_signal(signal.SIGSTOP)
     try:
-        time.sleep(4)  # until everybody behind the engine waits
-        asked = subprocess.run(
-            [sys.executable, "-m", "areal.cli.main", "status", str(run.run_dir)],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        run.wait_for("every role's wait in the status", lambda: all_wait(run), timeout_s=60)
     finally:
         engine.send_signal(signal.SIGCONT)
-    assert asked.returncode == 0, asked.stderr
-    for role in ("trainer", "worker-0", "controller", "generation-0"):
-        assert role in asked.stdout
-    assert "wait" in asked.stdout.lower()
     assert run.finish(timeout_s=200) == 0, run.output[-4000:]
     evaluations = (run.run_dir / "evaluations.jsonl").read_text().splitlines()
     assert json.loads(evaluations[-1])["version"] == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 
 import pytest
 from support.job_run import ROOT
@@ -20,7 +21,15 @@ def test_make_quickstart_trains_to_a_rising_reward():
     assert summary["groups"] == {"trained": 160 * 64, "tombstoned": {}, "lost": 0, "duplicated": 0}
     assert summary["staleness"]["max"] <= 2
     held_out = summary["heldOut"]
-    assert held_out["first"] <= 0.7
+    assert held_out["first"] <= 0.75
     assert held_out["last"] >= 0.9
     assert held_out["best"] - held_out["last"] <= 0.03
     print(json.dumps(summary))
+    asked = [sys.executable, "-m", "areal.cli.main", "why", "runs/digits", "--slow", "--json"]
+    told = json.loads(subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout)
+    for causes in told["ledger"]["roles"].values():
+        assert sum(causes.values()) == pytest.approx(told["seconds"], rel=1e-6)
+    assert told["ledger"]["roles"].keys() == {"trainer", "generation-0"}
+    modelled, measured = told["forecast"]["modelled_s"], told["forecast"]["measured_s"]
+    assert modelled == pytest.approx(measured, rel=0.35), "the model knows this run's pace"
+    print(f"a step: {modelled:.2f} s modelled, {measured:.2f} s measured")

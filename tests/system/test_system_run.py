@@ -8,13 +8,15 @@ import time
 
 import psutil
 import pytest
+from areal.errors import ConfigError
+from areal.local.hot import set_hot
 from support.processes import lives
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 
 def test_a_run_leaves_everything_that_was_promised_and_an_audit_finds_a_planted_duplicate(start_job):
-    run = start_job()
+    run = start_job("recording.tokenAudit=true")
     assert run.finish(timeout_s=180) == 0, run.output[-4000:]
     for name in ("metrics.jsonl", "evaluations.jsonl", "summary.json", "report.html", "resolved.json"):
         assert (run.run_dir / name).stat().st_size > 0, name
@@ -31,6 +33,9 @@ def test_a_run_leaves_everything_that_was_promised_and_an_audit_finds_a_planted_
     versions = [json.loads(line)["version"] for line in (run.run_dir / "evaluations.jsonl").read_text().splitlines()]
     assert (versions[0], versions[-1]) == (0, 24)
 
+    tokens = run.audit("--tokens")
+    assert tokens["trained"] == tokens["equal"] > 0
+    assert (tokens["unwitnessed"], tokens["gaps"]) == (0, [])
     assert run.audit()["duplicated"] == 0
     evidence = next(path for path in sorted((run.run_dir / "evidence").iterdir()) if path.stat().st_size)
     lines = evidence.read_text().splitlines(keepends=True)
@@ -40,10 +45,17 @@ def test_a_run_leaves_everything_that_was_promised_and_an_audit_finds_a_planted_
         run.audit()
 
 
-def test_eta_zero_trains_every_token_on_its_own_version(start_job):
-    run = start_job("algorithm.maxStaleness=0", "algorithm.maxSteps=6")
+def test_eta_zero_trains_every_token_on_its_own_version_until_it_is_told_to_end(start_job):
+    run = start_job("algorithm.maxStaleness=0", "algorithm.maxSteps=400")
+    run.wait_for("a step", lambda: run.step() >= 1, timeout_s=120)
+    assert set_hot(run.run_dir, {"algorithm.maxSteps": 6})["algorithm.maxSteps"] == 6
+    with pytest.raises(ConfigError, match="maxStaleness"):
+        set_hot(run.run_dir, {"algorithm.maxStaleness": 5000})
     assert run.finish(timeout_s=180) == 0, run.output[-4000:]
-    assert run.summary()["staleness"] == {"mean": 0, "max": 0}
+    summary = run.summary()
+    assert summary["staleness"] == {"mean": 0, "max": 0}
+    assert (summary["status"], 6 <= summary["steps"] < 400) == ("Complete", True)
+    assert (summary["groups"]["lost"], summary["groups"]["duplicated"]) == (0, 0)
 
 
 def test_ctrl_c_stops_cleanly_and_resume_goes_on(start_job):
@@ -83,7 +95,8 @@ def test_stock_sglang_trains_for_some_steps(start_job):
 
 
 def test_other_examples_run_to_the_end(start_job):
-    for job in ("examples/custom_reward.yaml", "examples/multi_turn.yaml", "examples/own_loop.yaml"):
+    for name in ("custom_reward", "multi_turn", "environment", "own_loop"):
+        job = f"examples/{name}.yaml"
         run = start_job("algorithm.maxSteps=3", "evaluation.intervalSteps=3", job=job)
         assert run.finish(timeout_s=120) == 0, f"{job}:\n{run.output[-4000:]}"
         assert run.summary()["steps"] == 3, job

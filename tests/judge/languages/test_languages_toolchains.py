@@ -215,6 +215,30 @@ async def test_a_compile_error_is_remembered_whatever_ends_its_lines() -> None:
     assert len(cells.runs) == 2
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+async def test_what_is_remembered_is_what_ran_whatever_ends_its_lines(language: str, kept: Store) -> None:
+    made = Ended(Ending.EXITED, exit_code=0, files=dict.fromkeys(("program", "program.jar", "importcfg"), b""))
+    cells = Idle(T3, made)
+    toolchains = Toolchains(cells, found=ALL, store=kept)
+    await toolchains.prepare([language])
+    prepared, given = len(cells.runs), []
+    for source in ("a\rb", "a\r\nb", "a\nb", "a\rb"):
+        compiled = await toolchains.compiled(Submission(source, language))
+        if not LANGUAGES[language].compiled:
+            given.append(source_in(toolchains.run_of(compiled, b"", DEFAULT_LIMITS)))
+    if LANGUAGES[language].compiled:
+        given = [source_in(run) for run in cells.runs[prepared:]]
+        assert given == [b"a\rb", b"a\nb"]
+    else:
+        assert given == [b"a\rb", b"a\nb", b"a\nb", b"a\rb"]
+
+
+def source_in(run: Run) -> bytes:
+    if isinstance(run.entry, Script):
+        return run.entry.source.encode()
+    return next(data for data in run.files.values() if data.startswith(b"a"))
+
+
 def test_people_name_languages_as_they_like() -> None:
     assert language_of("C++") is LANGUAGES["cpp"]
     assert language_of("Python3") is LANGUAGES["python"]

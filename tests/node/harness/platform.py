@@ -1,6 +1,7 @@
 """The project on the node as a user installs it: the chart with its values for a cluster of CPUs, in a namespace.
 
-What differs from a user's installation is said in `values`: images of this checkout, their environment from a volume.
+What differs from a user's installation is said in `values`: images of this checkout, and the environment of a
+job's pods from a volume. The operator's image has its own, as users build it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ def values(builder: Builder) -> Object:
     return {
         "global": {"imageRegistry": builder.registry},
         "tests": {"volume": {"enabled": True}},
-        "operator": {"extraVolumes": volumes, "extraVolumeMounts": places},
         "runtimes": {
             "definitions": {
                 "areal-cpu": {"all": everybody},

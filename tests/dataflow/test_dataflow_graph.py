@@ -1,0 +1,92 @@
+"""Stages and columns: what doesn't fit is told before a run and while it runs; pictures are what the code makes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from areal.cli.graph import graph_command
+from areal.dataflow.builtin import ADVANTAGES, REWARDS, Needs, policy_gradient
+from areal.dataflow.page import files, graphs
+from areal.dataflow.running import StepColumns
+from areal.dataflow.stages import Column, Graph, Stage, problems
+from areal.errors import BugError, ConfigError
+from areal.yaml_file.document import read_document
+
+ROOT = Path(__file__).resolve().parents[2]
+PPO = policy_gradient(Needs(critic=True, proximal=True, kl="loss"))
+
+
+def changed(name: str, **fields: object) -> Graph:
+    return Graph(tuple(replace(one, **fields) if one.name == name else one for one in PPO.stages))
+
+
+@pytest.mark.parametrize("graph", [graph for _, graph, _ in graphs()], ids=[name for name, *_ in graphs()])
+def test_every_built_in_graph_fits_together(graph):
+    assert problems(graph) == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "told"),
+    [
+        (Graph(tuple(one for one in PPO.stages if one.name != "values")), "advantages reads values, which no stage"),
+        (Graph((*PPO.stages, PPO.stage("score"))), "the column rewards is there twice"),
+        (changed("score", writes=(replace(REWARDS, dtype="float32"),)), "reads rewards as float64 by sequence, score"),
+        (changed("score", writes=(replace(REWARDS, axis="token"),)), "score writes it as float64 by token"),
+        (changed("score", writes=(REWARDS, Column("verdict", "sequence", "str"))), "nothing reads verdict"),
+        (changed("score", writes=(Column("reward", "sequence", "float64"),)), "(there is reward)"),
+        (
+            Graph((*PPO.stages, Stage("late", "infer", model="policy"))),
+            "late needs policy as it was at the start of the step, after its update",
+        ),
+        (
+            Graph((*PPO.stages, Stage("early", "score", (ADVANTAGES,), clock="sample"))),
+            "early runs for each sample and reads advantages",
+        ),
+        (changed("update policy", writes=()), "generate reads policy of an earlier step, and no step writes it"),
+    ],
+)
+def test_what_does_not_fit_is_told(graph, told):
+    assert any(told in problem for problem in problems(graph)), problems(graph)
+
+
+def test_a_step_refuses_stages_and_columns_that_its_graph_does_not_have():
+    step = StepColumns(PPO, sequences=2, tokens=5)
+    with pytest.raises(BugError, match="no such stage"):
+        step.begin("teacher")
+    with pytest.raises(BugError, match="advantages runs before values, bootstrap is there"):
+        step.begin("advantages")
+    step.begin("values")
+    with pytest.raises(BugError, match="its graph says"):
+        step.end("values", {"values": np.zeros(5)})
+    with pytest.raises(BugError, match=r"float64\[4\], its graph says float64\[5\]"):
+        step.end("values", {"values": np.zeros(4), "bootstrap": np.zeros(2)})
+    with pytest.raises(BugError, match="float32"):
+        step.end("values", {"values": np.zeros(5, np.float32), "bootstrap": np.zeros(2)})
+    step.end("values", {"values": np.zeros(5), "bootstrap": np.zeros(2)})
+    step.begin("advantages")
+
+
+def test_the_page_and_its_pictures_are_made_from_the_code():
+    made = files()
+    assert len(made) == 10
+    for path, content in made.items():
+        assert (ROOT / "docs" / path).read_text(encoding="utf-8") == content, f"{path}: run `make docs`"
+        if path.endswith(".svg"):
+            ElementTree.fromstring(content)
+
+
+def test_a_jobs_graph_is_printed_drawn_and_refused(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    job = ROOT / "examples" / "ppo.yaml"
+    assert graph_command(read_document(job), (), "-") == 0
+    assert "update critic (update · critic)" in capsys.readouterr().out
+    assert graph_command(read_document(job), (), str(tmp_path / "step.svg")) == 0
+    assert "update critic" in (tmp_path / "step.svg").read_text()
+    with pytest.raises(ConfigError, match="no SVG file"):
+        graph_command(read_document(job), (), str(tmp_path / "step.png"))
+    with pytest.raises(ConfigError, match="a group of 1"):
+        graph_command(read_document(job), ("algorithm.name=GRPO",), "-")

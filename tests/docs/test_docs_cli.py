@@ -1,0 +1,21 @@
+"""docs/cli.md: what the parser says now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from areal.cli.reference import render
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
+
+
+def test_the_page_on_the_command_line_is_fresh() -> None:
+    assert PAGE.read_text() == render(), "run: python -m areal.cli.reference docs/cli.md"
+
+
+def test_each_command_has_its_arguments_and_examples() -> None:
+    text = render().split("## areal why\n")[1].split("\n## ")[0]
+    assert "areal why RUN [OPTIONS]" in text
+    assert "| `--namespace, -n TEXT` |" in text
+    assert "areal why runs/digits --slow" in text
+    assert "| `--as jsonl\\|parquet\\|atif` |" in render()

@@ -1,0 +1,92 @@
+"""A model of the Hugging Face hub: downloaded by `areal run`, read from the cache from then on, refused in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.hub_server import COMMIT, hub_of
+from support.tiny_job import make_tiny_job, write_job
+
+pytestmark = pytest.mark.component
+
+STAGE = """
+import json, sys
+from pathlib import Path
+from areal.errors import ArealError
+from areal.local.staging import StagingRequest, load, stage
+said = []
+request = StagingRequest(Path("job.yaml"), fresh="--fresh" in sys.argv, resume="--resume" in sys.argv)
+try:
+    resolved = stage(request, load(request, said.append), said.append)
+    print(json.dumps({"model": str(resolved.model_path), "said": said}))
+except ArealError as error:
+    print(json.dumps({"exit": int(error.exit_code), "said": f"{error.message} {error.fix}"}))
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_tiny_job(tmp_path)
+    return tmp_path
+
+
+def python(folder: Path, endpoint: str, *arguments: str) -> str:
+    """What a process with this hub and a cache of its own prints."""
+    ours = {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hf"), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HF_")} | ours
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_model_of_the_hub_is_downloaded_once_and_a_lost_file_again(folder: Path) -> None:
+    write_job(folder, model={"uri": "hf://team/tiny@main"})
+    with hub_of("team/tiny", folder / "model") as (endpoint, asked):
+        told = python(folder, endpoint, "-m", "areal.cli.main", "check", "job.yaml")
+        assert "areal run` downloads it" in " ".join(told.split())
+        assert asked == [], "check downloads nothing"
+        first = json.loads(python(folder, endpoint, "-c", STAGE))
+        assert "downloading hf://team/tiny@main" in first["said"]
+        model = Path(first["model"])
+        assert model.name == COMMIT
+        assert {file.name for file in model.iterdir()} >= {"config.json", "tokenizer.json", "model.safetensors"}
+        asked.clear()
+        told = python(folder, endpoint, "-m", "areal.cli.main", "check", "job.yaml")
+        assert "downloads it" not in " ".join(told.split())
+        again = json.loads(python(folder, endpoint, "-c", STAGE, "--fresh"))
+        assert (again["model"], asked) == (first["model"], [])
+        (model / "model.safetensors").unlink()
+        mended = json.loads(python(folder, endpoint, "-c", STAGE, "--resume"))
+        assert "downloading hf://team/tiny@main" in mended["said"]
+        assert mended["model"] == first["model"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "code", "words"),
+    [
+        ("hf://gated/model", 64, "HF_TOKEN"),
+        ("hf://team/unknown", 64, "has no model team/unknown"),
+        ("hf://team/tiny@gone", 64, "no revision gone"),
+    ],
+)
+def test_what_the_hub_refuses_is_said_in_words(folder: Path, uri: str, code: int, words: str) -> None:
+    write_job(folder, model={"uri": uri})
+    with hub_of("team/tiny", folder / "model") as (endpoint, _):
+        refused = json.loads(python(folder, endpoint, "-c", STAGE))
+    assert refused["exit"] == code
+    assert words in refused["said"]
+    assert not (folder / "runs" / "tiny").exists()
+
+
+def test_a_hub_that_is_out_of_reach_is_no_fault_of_the_job(folder: Path) -> None:
+    write_job(folder, model={"uri": "hf://team/tiny"})
+    refused = json.loads(python(folder, "http://127.0.0.1:9", "-c", STAGE))
+    assert refused["exit"] == 75
+    assert "HF_ENDPOINT" in refused["said"]

@@ -1,0 +1,118 @@
+"""Forked gloo ranks that train a tiny model on a mesh, from its start or from a checkpoint of another mesh.
+
+A program: a JSON line a case.
+
+Forked after torch is imported, so that a case takes about a second. A case's line has the steps' losses and gradient
+norms as every rank has them, and which ranks exported each tensor; the tensors themselves are in the case's directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import transformers.models.llama.modeling_llama
+import transformers.models.qwen2.modeling_qwen2
+import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.saving import Position
+from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.engine.divergence import Divergence
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.optimizer import AdamWOptions
+from areal_trainer.publish.plan import owners
+from areal_trainer.trainings.learner import Learner
+from safetensors.torch import save_file
+from support.saving_ranks import ended, forked
+from support.trainer_parts import batch
+from torch import Tensor
+
+MEASURE = Divergence("reverseKL", temperature=0.1)  # models of random weights say nearly the same of every token
+STEPS, SAVED = 3, 2  # a checkpoint of step SAVED
+
+
+@dataclass(frozen=True)
+class Case:
+    """A world, its mesh, and where it begins: at the start model, or at another case's checkpoint."""
+
+    model: str  # a directory
+    world: int
+    replicas: int = 1
+    tensor: int = 1
+    reduce_always: bool = False  # gradients of each micro-batch, as large models do
+    recompute: str = "none"
+    resumes: str = ""  # the other case's directory
+    teacher: str = ""  # a directory: then the model learns from it
+
+    @property
+    def name(self) -> str:
+        parts = (Path(self.model).name, self.world, self.replicas, self.tensor, int(self.reduce_always), self.recompute)
+        taught = f"-taught-by-{Path(self.teacher).name}" if self.teacher else ""
+        return "-".join(map(str, parts)) + taught + ("-from-" + Path(self.resumes).name if self.resumes else "")
+
+
+def rank_main(rank: int, home: Path, case: Case) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{home}/store", rank=rank, world_size=case.world)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(case.world))
+    ranks = Ranks(case.replicas, case.tensor)
+    adam = AdamWOptions(epsilon=1e-4, weight_decay=0.1, grad_clip=0.5)  # gradients of rounding alone move nothing
+    engine = Engine(Path(case.model), EngineOptions(optimizer=adam, recompute=case.recompute), ranks)
+    engine._always_reduce = case.reduce_always
+    checkpointer = Checkpointer(home / "checkpoints", 9, engine)
+    began = 0
+    if case.resumes:
+        found = Checkpointer(Path(case.resumes) / "checkpoints", 9, engine).newest([])
+        assert found is not None
+        checkpointer.load(found)
+        began = found.record.step
+    teacher = Engine(Path(case.teacher), EngineOptions(), ranks) if case.teacher else None
+
+    def forward(micro: MicroBatch) -> Tensor:
+        return engine.forward(micro)[0] if teacher is None else engine.divergence(micro, teacher, MEASURE)
+
+    learner = Learner(engine, forward, 24, 16)
+    steps = []
+    for step in range(began, STEPS):
+        tokens = batch(3, 4, seed=step, shared=True)
+        weights = np.where(tokens.trainable(), np.random.default_rng(step).normal(0, 0.02, tokens.tokens), 0.0)
+        score = float(np.abs(learner.outputs(tokens)).sum())
+        update = learner.update(tokens, weights, 1e-3)
+        steps.append((update.loss, update.grad_norm, score))
+        if step + 1 == SAVED and not case.resumes:
+            checkpointer.save(Position(SAVED, 6, 0, 1), lambda: None).wait()
+    writers = owners(engine.export_sizes(), case.world)
+    mine = {name: tensor.clone() for name, tensor in engine.export(writers)}
+    if mine:
+        save_file(mine, home / f"{rank}.safetensors")
+    (home / f"{rank}.json").write_text(json.dumps({"steps": steps, "tensors": sorted(mine)}))
+    ranks.barrier()
+    checkpointer.close()
+    ranks.close()
+
+
+def run(home: Path, case: Case) -> dict[str, object]:
+    """What the ranks of one case said."""
+    place = home / case.name
+    place.mkdir(parents=True)
+    codes = ended([forked(rank_main, rank, place / "error", place, case) for rank in range(case.world)])
+    said = [json.loads(file.read_text()) for file in sorted(place.glob("?.json"))]
+    errors = [file.read_text() for file in place.glob("error*")]
+    return {"name": case.name, "codes": codes, "errors": errors, **asdict(case), "ranks": said}
+
+
+def main() -> None:
+    home = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    for given in json.loads(sys.argv[2]):
+        print(json.dumps(run(home, Case(**given))), flush=True)
+
+
+if __name__ == "__main__":
+    main()

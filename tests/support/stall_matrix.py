@@ -1,0 +1,142 @@
+"""Stall matrix: faults put into a run that works, each with the cause and the role that `areal why` must name."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from areal.plan.layout import RunLayout
+from areal.why.causes import Answer, why
+from areal.why.live import read_live
+from support.job_run import VICTIMS, JobRun
+
+WITHIN_S = 10.0  # the goal
+PATIENCE_S = 60.0  # where only the answer counts: machines of tests are loaded
+BLOCKING = Path(__file__).with_name("blocking")
+ROLES = {  # role of the matrix → as the run names it
+    "redis": "redis", "reward": "reward-custom", "controller": "controller", "agent": "generation-0",
+    "engine": "generation-0", "worker": "worker-0", "trainer": "trainer",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A fault of one role. `wanted`: which causes are right; `named`: which roles."""
+
+    fault: str
+    role: str
+    wanted: frozenset[str]
+    named: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.fault} × {self.role}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was said within the time, and how late the right thing was."""
+
+    cell: Cell
+    said: str
+    after_s: float | None
+
+    @property
+    def right(self) -> bool:
+        return self.after_s is not None
+
+
+def cells() -> list[Cell]:
+    """Every fault that can be put into a process from outside, with every role that it can befall."""
+    everyone = [Cell("SIGSTOP", role, frozenset({"role-stopped"}), frozenset({name})) for role, name in ROLES.items()]
+    loops = [
+        Cell("blocked event loop", role, frozenset({"role-silent"}), frozenset({ROLES[role]}))
+        for role in ("controller", "worker", "agent", "reward")
+    ]
+    loops.append(Cell("blocked event loop", "engine", frozenset({"no-server"}), frozenset({"generation-0"})))
+    dead = frozenset({"role-restarts", "role-starts", "role-failed"})
+    deaths = [Cell("SIGKILL", role, dead, frozenset({ROLES[role]})) for role in ("redis", "worker", "controller")]
+    above = Cell("SIGSTOP", "areal run", frozenset({"run-silent"}), frozenset({"areal run"}))
+    return [*everyone, above, *loops, *deaths]
+
+
+class Matrix:
+    """Puts faults into one run, one after another, and listens to what `areal why` says."""
+
+    def __init__(self, run: JobRun, flag: Path) -> None:
+        self._run = run
+        self._flag = flag
+        self._layout = RunLayout(run.run_dir)
+
+    def said(self) -> Answer:
+        live = read_live(self._layout.live)
+        return why(live) if live is not None else Answer("no-live", "nothing is known")
+
+    def listen(self, seconds: float) -> list[Answer]:
+        """What is said of a run in which nothing is wrong; once a second."""
+        heard = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            heard.append(self.said())
+            time.sleep(1.0)
+        return heard
+
+    def try_cell(self, cell: Cell, within_s: float = WITHIN_S) -> Outcome:
+        """Put the fault in, listen for as long as the right answer may take, take it out, and wait until it works."""
+        victim = self._victim(cell.role)
+        undo = self._inject(cell.fault, victim)
+        began, answer, after = time.monotonic(), self.said(), None
+        try:
+            while after is None and time.monotonic() < began + within_s:
+                time.sleep(0.25)
+                if cell.fault == "SIGKILL":
+                    self._kill_again(cell.role)
+                answer = self.said()
+                if answer.cause in cell.wanted and answer.role in cell.named:
+                    after = time.monotonic() - began
+        finally:
+            undo()
+        self._works_again(cell)
+        return Outcome(cell, answer.sentence, after)
+
+    def _kill_again(self, role: str) -> None:
+        """A role that dies once is back before anybody can ask."""
+        for process in self._run.processes(*VICTIMS[role]):
+            process.kill()
+
+    def _victim(self, role: str) -> psutil.Process:
+        if role == "areal run":
+            assert self._run.process is not None
+            return psutil.Process(self._run.process.pid)
+        return self._run.processes(*VICTIMS[role])[-1]
+
+    def _inject(self, fault: str, victim: psutil.Process) -> Callable[[], object]:
+        match fault:
+            case "SIGSTOP":
+                victim.suspend()
+                return victim.resume
+            case "SIGKILL":
+                victim.kill()
+                return lambda: None
+            case _:
+                self._flag.touch()
+                victim.send_signal(signal.SIGUSR2)
+                return self._flag.unlink
+
+    def _works_again(self, cell: Cell) -> None:
+        step = self._run.step()
+        what = f"step after {cell.name}"
+        self._run.wait_for(what, lambda: self._run.step() > step and self.said().cause == "none", 120)
+
+
+def table(outcomes: Iterable[Outcome]) -> str:
+    """One line a cell."""
+    lines = []
+    for one in outcomes:
+        when = f"{one.after_s:.1f} s" if one.after_s is not None else "missed"
+        lines.append(f"  {one.cell.name:<32} {when:>8}  {one.said}")
+    return "\n".join(lines)
