@@ -22,9 +22,11 @@ from typing import Any
 import numpy as np
 import psutil
 from areal.clients.generation import GenerationClient
+from areal.gateway.session import Limits
 from areal.generation import agent as agent_module
 from areal.generation.agent import Agent, AgentSettings
 from areal.generation.engine_command import EngineStart, Launch
+from areal.launch.role import collect_rarely
 from areal.ledger.client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
@@ -35,8 +37,9 @@ from areal.rollout.controller import wire as controller_wire
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import ControllerSettings
-from areal.rollout.worker.episode_run import ControllerSettings as EpisodeSettings
+from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
+from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.serving import EmbeddedEngine
 from areal.v1 import common_pb2 as common
@@ -193,6 +196,7 @@ async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -
             waits=waits,
             progress=progress,
             metrics=metrics,
+            sessions=Sessions(tokenizer, Limits(256, 256, 16), chat_template=None),
         )
         tokens = given["tokens"]
         made = Worker(
@@ -253,6 +257,7 @@ ROLES = {"controller": controller, "worker": worker, "agent": agent, "idle": idl
 
 
 async def main(role: str, given: dict[str, Any]) -> None:
+    collect_rarely()
     figures = Figures(role)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)

@@ -11,13 +11,14 @@ ARG DEVICE=cuda
 COPY docker/environment pyproject.toml constraints.txt requirements/sglang-cpu.txt docker/sglang-lock.txt /build/
 RUN /build/environment "$ENVIRONMENT" engine "sglang-$DEVICE"
 
-FROM ${BASE}
+FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install
-# Triton compiles its launcher at the first kernel, SGLang its CUDA kernels; NCCL talks to InfiniBand through verbs
-RUN if [ "$ENVIRONMENT" = install ]; then \
-      apt-get update && apt-get install -y --no-install-recommends \
-        gcc g++ libc6-dev ninja-build libnuma1 libibverbs1 ibverbs-providers && rm -rf /var/lib/apt/lists/*; \
-    fi
+COPY docker/compilers /build/
+# Triton compiles its launcher at the first kernel, with Python's headers, SGLang its CUDA kernels; NCCL talks to InfiniBand
+# through verbs
+RUN if [ "$ENVIRONMENT" = install ]; then /build/compilers gcc g++ libc6-dev ninja-build libnuma1 libibverbs1 ibverbs-providers; fi
+
+FROM runtime
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal
 ENV PATH=/opt/areal/bin:/opt/areal/env/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/tmp SGLANG_PYTHON=/opt/areal/sglang/bin/python
 WORKDIR /tmp

@@ -12,13 +12,13 @@ ARG ENVIRONMENT=install
 COPY docker/environment pyproject.toml constraints.txt /build/
 RUN /build/environment "$ENVIRONMENT" trainer
 
-FROM ${BASE}
+FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install
-# Triton compiles its launcher at the first kernel; NCCL talks to InfiniBand through verbs
-RUN if [ "$ENVIRONMENT" = install ]; then \
-      apt-get update && apt-get install -y --no-install-recommends \
-        gcc libc6-dev libibverbs1 ibverbs-providers && rm -rf /var/lib/apt/lists/*; \
-    fi
+COPY docker/compilers /build/
+# Triton compiles its launcher at the first kernel, with Python's headers; NCCL talks to InfiniBand through verbs
+RUN if [ "$ENVIRONMENT" = install ]; then /build/compilers gcc libc6-dev libibverbs1 ibverbs-providers; fi
+
+FROM runtime
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal
 ENV PATH=/opt/areal/bin:/opt/areal/env/bin:/usr/local/bin:/usr/bin:/bin PYTHONUNBUFFERED=1 HOME=/tmp
 WORKDIR /tmp

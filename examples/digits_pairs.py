@@ -1,9 +1,10 @@
-"""Makes pairs of answers for DPO from the quickstart's data: the sorted digits are chosen, a slip of them rejected.
+"""Makes pairs of answers for DPO and reward models from the quickstart's data: sorted digits, and a slip of them.
 
     python examples/digits_pairs.py data/digits/train.jsonl data/digits/pairs.jsonl
+    python examples/digits_pairs.py data/digits/heldout.jsonl data/digits/heldout-pairs.jsonl
 
-A row is `{"prompt": "3142=", "chosen": "1234", "rejected": "1243"}`: two neighbours of the answer are swapped, or a
-digit is repeated where all are the same.
+A row is `{"prompt": "3142=", "chosen": "1234", "rejected": "1243"}`. A slip is one of those that a model makes: two
+digits are swapped, one is another one, missing, or there twice.
 """
 
 from __future__ import annotations
@@ -18,11 +19,17 @@ ROWS = 4_000
 
 def slip(answer: str, rng: Random) -> str:
     """`answer` with one mistake."""
-    places = [place for place in range(len(answer) - 1) if answer[place] != answer[place + 1]]
-    if not places:
-        return answer + answer[-1]
-    place = places[int(rng.random() * len(places))]
-    return answer[:place] + answer[place + 1] + answer[place] + answer[place + 2 :]
+    place = rng.randrange(len(answer))
+    before, digit, after = answer[:place], answer[place], answer[place + 1 :]
+    made = rng.choice(
+        [
+            f"{before}{after[:1]}{digit}{after[1:]}",
+            f"{before}{rng.randrange(10)}{after}",
+            f"{before}{after}",
+            f"{before}{digit}{digit}{after}",
+        ]
+    )
+    return made if made != answer else slip(answer, rng)
 
 
 def main(source: Path, out: Path) -> None:

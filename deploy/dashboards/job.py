@@ -85,6 +85,25 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Evaluation by set",
+                "Sampled answers (avg@n, pass@k) and each set's mean, of the newest finished evaluation.",
+                "short",
+                (f'areal_evaluation_figure{{{JOB},figure!="rows"}}', "{{figure}} {{set}} {{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Critic",
+                "Loss and gradient norm of the critic, and the share of the returns' variance that it explains: "
+                "below 0 it is worse than their mean.",
+                "short",
+                (f"areal_trainer_value_loss{{{JOB}}}", "loss {{rljob}}"),
+                (f"areal_trainer_explained_variance{{{JOB}}}", "explained {{rljob}}"),
+                (f"areal_trainer_critic_grad_norm{{{JOB}}}", "gradient norm {{rljob}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Gradient norm",
                 "Before clipping. A sudden tenfold is how divergence begins.",
                 "short",
