@@ -73,7 +73,7 @@ async def agents():
 
 
 async def until(ready):
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not ready():  # noqa: ASYNC110  what is watched has no event
             await asyncio.sleep(0.005)
 
@@ -135,7 +135,7 @@ def test_any_interruptions_on_two_servers_give_the_uninterrupted_answer(seed, cu
             for agent in pair:
                 agent.by_itself = True
                 agent.step(40)
-            result = await asyncio.wait_for(task, 10)
+            result = await asyncio.wait_for(task, 60)
             check(result, seed)
             assert {span.server_id for span in result.spans} <= {"a", "b"}
             assert sum(len(agent.starts) for agent in pair) >= len(result.spans)
@@ -173,7 +173,7 @@ async def test_a_restarted_server_gets_its_requests_back(client, agents):
     await agent.die()
     agent.by_itself = True
     await agent.start()
-    result = await asyncio.wait_for(task, 10)
+    result = await asyncio.wait_for(task, 60)
     check(result, LONG)
     assert {span.server_id for span in result.spans} == {"a"}
     assert [len(start.token_ids) // 4 for start in agent.starts] == [3, 8]  # the second goes on after five tokens
@@ -186,7 +186,7 @@ async def test_a_dead_servers_requests_move_when_the_controller_says_so(client, 
     await hung.until_running(1)
     other.by_itself = True
     client.update_fleet([hung.state(live=False), other.state()])
-    result = await asyncio.wait_for(task, 10)
+    result = await asyncio.wait_for(task, 60)
     check(result, LONG)
     assert {span.server_id for span in result.spans} == {"b"}
 
@@ -213,7 +213,7 @@ async def test_a_server_older_than_reported_is_left_until_it_reports_again(clien
     await until(lambda: old.starts)
     new.policy_id = "2.f1"
     client.update_fleet([old.state(version=2), new.state()])
-    result = await asyncio.wait_for(task, 10)
+    result = await asyncio.wait_for(task, 60)
     check(result)
     assert {span.server_id for span in result.spans} == {"b"}
     assert len(old.starts) == 1

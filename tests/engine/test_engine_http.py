@@ -87,7 +87,7 @@ def test_health_answers_and_aborts_are_honoured_during_a_pause(engine):
     while engine.http.get("/v1/loads").json()["loads"][0]["num_waiting_reqs"] == 0:
         assert time.monotonic() - began < 10
     engine.http.post("/abort_request", headers=ADMIN, content=b'{"rid":"late"}')
-    assert call.result(10)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert call.result(60)["meta_info"]["finish_reason"]["type"] == "abort"
     assert engine.http.get("/ready").status_code == 503
 
 
@@ -112,7 +112,7 @@ def test_a_caller_who_goes_away_leaves_nothing_running(engine):
         else:
             with pytest.raises(httpx.TimeoutException):
                 httpx.post(url, content=body, headers=KEYS, timeout=0.05)
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while engine.http.get("/v1/loads").json()["loads"][0]["num_running_reqs"]:
             assert time.monotonic() < until
     aborted = [line for line in engine.http.get("/metrics").text.splitlines() if "num_aborted_requests_total{" in line]

@@ -82,7 +82,7 @@ def run(models):
     yield start
     for one in started:
         one.scheduler.post(Stop())
-        one.scheduler.join(10)
+        one.scheduler.join(60)
         assert not one.failures
 
 
@@ -178,7 +178,7 @@ def test_an_unpaused_load_waits_for_those_before_it_and_goes_before_those_after_
     running.scheduler.post(load)
     running.add(request("after", [5, 6], 5))
     before, after = running.ended("before", "after")
-    assert load.done.result(5).success
+    assert load.done.result(60).success
     assert before.spans == [("0.f1", 0, 300)]
     assert after.spans == [("1.f1", 0, 5)]
 

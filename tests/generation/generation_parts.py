@@ -221,7 +221,7 @@ async def running_agent(
         yield agent
     finally:
         stop.set()
-        await asyncio.wait_for(running, 30)
+        await asyncio.wait_for(running, 60)
 
 
 @asynccontextmanager

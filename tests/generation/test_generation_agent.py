@@ -82,9 +82,9 @@ async def test_a_drain_ends_requests_with_what_was_made(fresh, models):
     await fresh.running(start_of("running", PROMPT, 450))
     async with connect(fresh.agent.address, TOKEN) as channel:
         stub = rpc.GenerationControlStub(channel)
-        drained = await stub.DrainAgent(wire.DrainAgentRequest(grace_s=5), timeout=10)
+        drained = await stub.DrainAgent(wire.DrainAgentRequest(grace_s=5), timeout=60)
         assert drained.ended_requests == 1
-        status = await stub.GetAgentStatus(wire.GetAgentStatusRequest(), timeout=5)
+        status = await stub.GetAgentStatus(wire.GetAgentStatusRequest(), timeout=60)
         assert status.state.draining
     (running,) = await fresh.client.ended("running")
     assert running.reason == "DRAINING"
@@ -220,7 +220,7 @@ async def test_many_small_answers_travel_in_few_messages(world):
 async def test_a_call_without_the_token_is_refused(world):
     async with connect(world.agent.address, "wrong") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await rpc.GenerationControlStub(channel).GetAgentStatus(wire.GetAgentStatusRequest(), timeout=5)
+            await rpc.GenerationControlStub(channel).GetAgentStatus(wire.GetAgentStatusRequest(), timeout=60)
     assert error.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 

@@ -86,14 +86,14 @@ class Watched:
 async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not():
     watched = Watched(SLEEPER)
     running = asyncio.create_task(watched.process.run())
-    await asyncio.wait_for(watched.up.wait(), 20)
+    await asyncio.wait_for(watched.up.wait(), 60)
     first = watched.process.pid
     watched.up.clear()
     os.kill(first, signal.SIGKILL)
-    await asyncio.wait_for(watched.up.wait(), 20)
+    await asyncio.wait_for(watched.up.wait(), 60)
     second = watched.process.pid
     await watched.process.stop()
-    await asyncio.wait_for(running, 10)
+    await asyncio.wait_for(running, 60)
     await watched.client.close()
     assert watched.reasons == ["it exited with SIGKILL"]
     assert first != second
@@ -104,7 +104,7 @@ async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not():
 async def test_an_engine_that_never_answers_is_given_up_with_its_reason():
     watched = Watched("raise SystemExit(7)")
     with pytest.raises(InfraError, match="code 7"):
-        await asyncio.wait_for(watched.process.run(), 30)
+        await asyncio.wait_for(watched.process.run(), 60)
     await watched.client.close()
     assert watched.ups == 0
     assert watched.process.starts == 3
@@ -136,5 +136,5 @@ def test_an_engine_dies_with_its_agent_whatever_kills_the_agent():
     engine = psutil.Process(int(process.stdout.readline()))
     process.kill()
     process.wait()
-    psutil.wait_procs([engine], timeout=5)
+    psutil.wait_procs([engine], timeout=60)
     assert not lives(engine)

@@ -254,7 +254,7 @@ async def test_many_split_judgings_at_once_all_end(judge: Judge) -> None:
 
 
 async def running(sandbox: Sandbox) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not sandbox.counters().running:  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0)
 

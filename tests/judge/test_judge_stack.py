@@ -114,7 +114,7 @@ async def test_a_zygote_that_is_killed_twice_is_a_fault_without_a_score() -> Non
             await until(lambda: stack.sandbox.counters().running == 0)
         judgement = await asking
         assert (judgement.status, judgement.score, judgement.retryable) == (Status.SANDBOX_ERROR, None, True)
-        async with asyncio.timeout(30):  # the kill may have met a zygote that was just starting
+        async with asyncio.timeout(60):  # the kill may have met a zygote that was just starting
             while (again := await stack.dispatcher.judge(Submission("print(1)"), SUITE)).retryable:
                 pass
         assert again.score == 1.0
@@ -147,7 +147,7 @@ async def test_a_leaking_sandbox_is_not_ready_and_judges_nothing(stack: CodeStac
 
 
 async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not what():  # noqa: ASYNC110 - another process decides
             await asyncio.sleep(0.01)
 

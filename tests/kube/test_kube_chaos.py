@@ -79,7 +79,7 @@ def test_a_killed_leader_is_followed_by_the_other_and_the_job_does_not_notice(
         run = pods.run(namespace, "tiny")
         leader.process.kill()
         pods.end_trainer(namespace, "tiny", 1)  # while nobody leads
-        eventually(lambda: follower.leads, "the other leads", timeout_s=30)
+        eventually(lambda: follower.leads, "the other leads", timeout_s=60)
         eventually(lambda: run.epochs == [1, 2] and run.whole, "it deals with what happened meanwhile")
         wait_for(admin, namespace, TrainerReady="True")
     check(history)
@@ -96,7 +96,7 @@ def test_a_leader_that_slept_ends_itself_before_it_writes_again(
         admin.create(rljob(namespace))
         wait_for(admin, namespace, Progressing="True")
         os.kill(leader.process.pid, signal.SIGSTOP)
-        eventually(lambda: follower.leads, "the other leads", timeout_s=30)
+        eventually(lambda: follower.leads, "the other leads", timeout_s=60)
         os.kill(leader.process.pid, signal.SIGCONT)
         assert leader.process.wait(20) != 0, "a process that lost the lease is no operator any more"
         wait_for(admin, namespace, summary="Running")

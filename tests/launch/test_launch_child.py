@@ -92,7 +92,7 @@ def supervisor(tree: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen([sys.executable, str(script), *command(tree)], stdout=subprocess.PIPE)
     yield process
     process.kill()
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
 
 
 def test_killing_the_supervisor_ends_the_whole_family(tree, supervisor):
@@ -118,14 +118,14 @@ async def test_killing_the_child_ends_what_it_started(tree, output):
     pids = members(tree)
     until(lambda: family.pid in pids, "pid of the child")
     os.kill(family.pid, signal.SIGKILL)
-    assert await asyncio.wait_for(family.wait(), 10) == -signal.SIGKILL
+    assert await asyncio.wait_for(family.wait(), 60) == -signal.SIGKILL
     assert not any(map(alive, pids)), "wait answered before the family was gone"
 
 
 async def test_a_child_that_exits_leaves_nothing_behind(tree, output):
     family = Family.start(Command("tree", command(tree, "75")), output, set())
     pids = members(tree)
-    assert await asyncio.wait_for(family.wait(), 10) == 75
+    assert await asyncio.wait_for(family.wait(), 60) == 75
     assert not any(map(alive, pids))
 
 
@@ -140,7 +140,7 @@ async def test_kill_ends_a_family_that_ignores_sigterm(tmp_path, output):
     family.terminate()
     pid = family.pid
     assert alive(pid)
-    await asyncio.wait_for(family.end(), 10)
+    await asyncio.wait_for(family.end(), 60)
     assert not alive(pid)
 
 
@@ -148,7 +148,7 @@ async def test_a_command_that_is_not_there_exits_127(tmp_path):
     log = tmp_path / "log"
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT)
     family = Family.start(Command("typo", ["no-such-program-here"]), descriptor, set())
-    assert await asyncio.wait_for(family.wait(), 10) == 127
+    assert await asyncio.wait_for(family.wait(), 60) == 127
     os.close(descriptor)
     assert "no-such-program-here" in log.read_text()
 
@@ -159,7 +159,7 @@ async def test_a_child_sees_neither_the_socket_nor_ignored_signals(tmp_path):
     probe = "import os; print(os.readlink('/proc/self/fd/0'), sorted(os.listdir('/proc/self/fd'))[:3], end=' ');"
     probe += "print([line.split()[1] for line in open('/proc/self/status') if line.startswith('SigIgn')])"
     family = Family.start(Command("look", [sys.executable, "-S", "-c", probe]), descriptor, set())
-    assert await asyncio.wait_for(family.wait(), 10) == 0
+    assert await asyncio.wait_for(family.wait(), 60) == 0
     os.close(descriptor)
     standard_in, *_ = log.read_text().split()
     assert standard_in == "/dev/null"
@@ -176,4 +176,4 @@ def test_a_sweep_spares_helpers_of_our_own_session(tmp_path):
     finally:
         for process in (helper, stray, keeper):
             process.kill()
-            process.wait(10)
+            process.wait(60)

@@ -41,14 +41,14 @@ class Launcher:
     end: Callable[[int], Awaitable[None]]
 
     async def status(self) -> operations.GetChildStatusResponse:
-        return await self.stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=5)
+        return await self.stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=60)
 
     async def restart(self, epoch: int) -> bool:
-        answer = await self.stub.RestartChild(operations.RestartChildRequest(epoch=epoch), timeout=5)
+        answer = await self.stub.RestartChild(operations.RestartChildRequest(epoch=epoch), timeout=60)
         return bool(answer.accepted)
 
     async def drain(self) -> None:
-        await self.stub.DrainChild(operations.DrainChildRequest(grace_s=10), timeout=5)
+        await self.stub.DrainChild(operations.DrainChildRequest(grace_s=10), timeout=60)
 
     async def until(self, phase: operations.ChildPhase.ValueType) -> operations.GetChildStatusResponse:
         return await self._seen(lambda status: status.phase == phase)
@@ -58,7 +58,7 @@ class Launcher:
         return await self._seen(lambda status: (status.phase, status.epoch) == (ready, epoch) and status.pid > 0)
 
     async def _seen(self, wanted: Callable[[Any], bool]) -> operations.GetChildStatusResponse:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not wanted(status := await self.status()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         return status

@@ -58,7 +58,7 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
 
     # a worker's pod dies whole, and comes back; the trainer's process dies, and waits for its next epoch
     pods.pods["worker-0"].process.kill()
-    pods.pods["worker-0"].process.wait(10)
+    pods.pods["worker-0"].process.wait(60)
     pods.start("worker")
     pods.pods["trainer-0"].below("areal_trainer.main")[0].send_signal(signal.SIGKILL)
     pods.until("trainer that waits", trainer.awaits)

@@ -35,7 +35,7 @@ def context() -> RoleContext:
 async def test_sigterm_asks_a_role_to_stop_and_a_clean_end_is_a_drain():
     async def entry(ctx: RoleContext) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(ctx.stop.wait(), 5)
+        await asyncio.wait_for(ctx.stop.wait(), 60)
         return 0
 
     assert await role.serve(entry, context()) == ExitCode.DRAINED
@@ -44,7 +44,7 @@ async def test_sigterm_asks_a_role_to_stop_and_a_clean_end_is_a_drain():
 async def test_a_second_sigterm_ends_a_role_that_does_not_listen():
     async def entry(ctx: RoleContext) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.wait_for(ctx.stop.wait(), 5)
+        await asyncio.wait_for(ctx.stop.wait(), 60)
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(5)
         return 0
@@ -114,10 +114,10 @@ async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
             stub = operations_grpc.LauncherStub(channel)
 
             async def ready(restarts: int) -> int:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while True:
                         try:
-                            seen = await stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=5)
+                            seen = await stub.GetChildStatus(operations.GetChildStatusRequest(), timeout=60)
                         except grpc.aio.AioRpcError:  # it isn't up yet
                             await asyncio.sleep(0.05)
                             continue
@@ -135,7 +135,7 @@ async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
         assert not psutil.pid_exists(second)
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
 
 
 def test_what_a_role_imports_is_never_looked_at_by_the_collector():

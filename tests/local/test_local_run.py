@@ -137,9 +137,9 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         process.kill()
         if process.stdout.closed:
-            process.wait(10)
+            process.wait(60)
         else:
-            process.communicate(timeout=10)
+            process.communicate(timeout=60)
 
 
 def ended(process: subprocess.Popen[str], code: int) -> str:
@@ -149,7 +149,7 @@ def ended(process: subprocess.Popen[str], code: int) -> str:
 
 
 def until(ready: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not ready():
         assert process.poll() is None, process.communicate()[0]
         assert time.monotonic() < deadline
@@ -243,8 +243,8 @@ def test_killing_the_run_leaves_no_process_and_it_can_be_resumed(start, tmp_path
     family = psutil.Process(process.pid).children(recursive=True)
     assert len(family) == 4
     process.kill()
-    process.wait(10)
-    deadline = time.monotonic() + 10
+    process.wait(60)
+    deadline = time.monotonic() + 60
     while any(lives(one) for one in family):
         assert time.monotonic() < deadline
         time.sleep(0.02)

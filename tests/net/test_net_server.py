@@ -57,7 +57,7 @@ async def test_a_call_without_the_token_is_refused(server):
     _, address, _, _ = server
     async with channel.connect(address, "another") as peer:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=5)
+            await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=60)
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 
@@ -65,9 +65,9 @@ async def test_health_needs_no_token_and_follows_readiness(server):
     served, address, _, _ = server
     async with grpc.aio.insecure_channel(address) as peer:
         stub = health_pb2_grpc.HealthStub(peer)
-        before = await stub.Check(health_pb2.HealthCheckRequest(), timeout=5)
+        before = await stub.Check(health_pb2.HealthCheckRequest(), timeout=60)
         await served.set_ready(True)
-        after = await stub.Check(health_pb2.HealthCheckRequest(service="areal.v1.TrainerControl"), timeout=5)
+        after = await stub.Check(health_pb2.HealthCheckRequest(service="areal.v1.TrainerControl"), timeout=60)
     assert before.status == health_pb2.HealthCheckResponse.NOT_SERVING
     assert after.status == health_pb2.HealthCheckResponse.SERVING
 
@@ -77,8 +77,8 @@ async def test_every_server_lists_its_waits_and_progress(server):
     progress.advance(3)
     async with channel.connect(address, TOKEN) as peer:
         with waits.waiting("groups", "64 groups for step 3", deadline_s=60):
-            listed = await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=5)
-        told = await operations_grpc.ProgressStub(peer).GetProgress(operations.GetProgressRequest(), timeout=5)
+            listed = await operations_grpc.WaitsStub(peer).ListWaits(operations.ListWaitsRequest(), timeout=60)
+        told = await operations_grpc.ProgressStub(peer).GetProgress(operations.GetProgressRequest(), timeout=60)
     assert [(wait.name, wait.owner, wait.waits_for) for wait in listed.waits] == [
         ("groups", "trainer", "64 groups for step 3")
     ]
@@ -90,9 +90,9 @@ async def test_an_error_keeps_its_kind_message_and_fix(server):
     async with channel.connect(address, TOKEN) as peer:
         stub = operations_grpc.TrainerControlStub(peer)
         with pytest.raises(ConfigError) as config:
-            await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5))
+            await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=60))
         with pytest.raises(FencedError):
-            await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=5))
+            await typed(stub.GetTrainerStatus(operations.GetTrainerStatusRequest(), timeout=60))
     assert (config.value.message, config.value.fix) == ("maxSteps is 0", "set algorithm.maxSteps")
 
 
@@ -119,7 +119,7 @@ def test_a_loop_thread_runs_coroutines_for_a_blocking_caller():
         await asyncio.sleep(0)
         return 42
 
-    assert thread.call(answer(), timeout_s=5) == 42
+    assert thread.call(answer(), timeout_s=60) == 42
     thread.stop()
 
 

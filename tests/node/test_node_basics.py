@@ -55,7 +55,7 @@ def ask(node: Node, namespace: str, pod: str, url: str) -> str:
 def test_pods_find_each_other_by_name_and_through_a_service(node: Node, room: str) -> None:
     apply_gang(node, room)
     peer = f"http://gang-1.gang.{room}.svc:8080/"
-    assert eventually(lambda: ask(node, room, "gang-0", peer), "an answer by name", timeout_s=20) == "gang-1"
+    assert eventually(lambda: ask(node, room, "gang-0", peer), "an answer by name", timeout_s=60) == "gang-1"
     answers = {ask(node, room, "gang-0", f"http://web.{room}/") for _ in range(12)}
     assert answers == {"gang-0", "gang-1"}
 

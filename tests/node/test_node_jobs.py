@@ -37,7 +37,7 @@ def test_local_paths_applied_as_they_are_get_an_answer_that_names_areal_submit(
 ) -> None:
     applied(node, room, QUICKSTART)
     job = Job(node, room, "digits")
-    refused = eventually(lambda: job.condition("Accepted"), "an answer", timeout_s=30)
+    refused = eventually(lambda: job.condition("Accepted"), "an answer", timeout_s=60)
     assert (refused["status"], refused["reason"]) == ("False", "LocalPath")
     assert "areal submit" in refused["message"]
     assert job.status["summary"] == "Rejected"

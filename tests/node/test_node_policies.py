@@ -40,7 +40,7 @@ def server(node: Node, room: str) -> str:
     assert found is not None
     url = f"http://{found['status']['podIP']}:8080/"
     for role in ("worker", "trainer"):
-        eventually(lambda role=role: reaches(node, room, role, url), f"{role} reaches the open server", timeout_s=20)
+        eventually(lambda role=role: reaches(node, room, role, url), f"{role} reaches the open server", timeout_s=60)
     return url
 
 
@@ -51,7 +51,7 @@ def test_a_pod_of_another_role_is_refused_and_the_named_one_passes(node: Node, r
     }
     chosen = {"matchLabels": {"role": "reward"}}
     node.admin.create(policy(room, "reward", podSelector=chosen, policyTypes=["Ingress"], ingress=[rule]))
-    eventually(lambda: not reaches(node, room, "trainer", server), "the trainer is refused", timeout_s=20)
+    eventually(lambda: not reaches(node, room, "trainer", server), "the trainer is refused", timeout_s=60)
     assert reaches(node, room, "worker", server)
     assert not reaches(node, room, "trainer", server)
 
@@ -61,7 +61,7 @@ def test_a_sealed_pod_reaches_nothing_not_even_dns_or_the_api_server(node: Node,
     assert resolves(node, room, "worker", name)
     chosen = {"matchLabels": {"role": "worker"}}
     node.admin.create(policy(room, "sealed", podSelector=chosen, policyTypes=["Egress"], egress=[]))
-    eventually(lambda: not reaches(node, room, "worker", server), "the worker is sealed", timeout_s=20)
+    eventually(lambda: not reaches(node, room, "worker", server), "the worker is sealed", timeout_s=60)
     assert not resolves(node, room, "worker", name)
     knock = node.kubectl("exec", "worker", "--", "nc", "-w", "2", "10.96.0.1", "443", namespace=room, check=False)
     assert knock.returncode != 0

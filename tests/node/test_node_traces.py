@@ -70,7 +70,7 @@ def test_a_killed_test_run_takes_its_node_with_it(running: tuple[subprocess.Pope
     assert traces(directory)
     started.send_signal(signal.SIGKILL)
     started.wait()
-    eventually(lambda: not traces(directory), f"nothing is left of {directory.name}", timeout_s=30)
+    eventually(lambda: not traces(directory), f"nothing is left of {directory.name}", timeout_s=60)
     assert machine() == before
 
 

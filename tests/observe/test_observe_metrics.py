@@ -17,7 +17,7 @@ def test_a_served_metric_has_namespace_job_and_role():
     metrics = RoleMetrics("trainer", "digits")
     metrics.counter("areal_trainer_steps_total").inc()
     port = metrics.serve(0)
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60).read().decode()
     assert 'areal_trainer_steps_total{namespace="local",rljob="digits",role="trainer"} 1.0' in text
 
 

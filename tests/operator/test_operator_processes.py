@@ -41,7 +41,7 @@ class Operator:
             return 0
 
     def metrics(self) -> list[str]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=60) as answer:
             return list(answer.read().decode().splitlines())
 
     @property
@@ -104,7 +104,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_asked_to_stop(start, admin,
 
     first.process.signal(signal.SIGTERM)
     assert first.ends() == 0
-    eventually(lambda: second.leads, "second leads", timeout_s=10)
+    eventually(lambda: second.leads, "second leads", timeout_s=60)
     assert lease(admin, namespace)["holderIdentity"] == "second"
     assert lease(admin, namespace)["leaseTransitions"] == 1
     admin.create(job_object(namespace, "after", model={"path": "models/on-my-machine"}))

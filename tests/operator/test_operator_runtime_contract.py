@@ -276,7 +276,7 @@ async def test_of_two_contenders_one_leads_and_its_successor_follows_a_release(s
     holding.cancel()
     await asyncio.gather(holding, return_exceptions=True)
     await first.release()
-    await asyncio.wait_for(waiting, 10)
+    await asyncio.wait_for(waiting, 60)
     assert (first.leads, second.leads) == (False, True)
 
 

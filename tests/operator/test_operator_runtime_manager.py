@@ -63,7 +63,7 @@ class Running:
 
     def metrics(self):
         url = f"http://127.0.0.1:{self.manager.metrics_port}/metrics"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=60) as answer:
             return answer.read().decode()
 
 

@@ -81,7 +81,7 @@ async def start(tmp_path: Path) -> AsyncIterator[Start]:
     yield begin
     for ctx, task in tasks:
         ctx.stop.set()
-        await asyncio.wait_for(task, 20)
+        await asyncio.wait_for(task, 60)
     for channel in channels:
         await channel.close()
 
@@ -107,13 +107,13 @@ async def test_the_reward_role_offers_exact_and_math_and_ends_cleanly(start: Sta
     assert unknown.fault.kind == common.FAULT_KIND_CONFIG
     assert missing.fault.kind == common.FAULT_KIND_DATA
     url = f"http://127.0.0.1:{ctx.metrics_port}/metrics"
-    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=5).read().decode())
+    text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=60).read().decode())
     counted = [line for line in text.splitlines() if line.startswith("areal_reward_requests_total")]
     assert any('verdict="equal"' in line and 'verifier="math"' in line and line.endswith(" 1.0") for line in counted)
     assert any('verdict="score"' in line and line.endswith(" 2.0") for line in counted)
     assert any('verdict="fault_data"' in line for line in counted)
     ctx.stop.set()
-    assert await asyncio.wait_for(task, 20) == 143
+    assert await asyncio.wait_for(task, 60) == 143
 
 
 async def test_the_custom_role_scores_by_the_recipe(start: Start, item, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ async def test_a_call_without_the_token_is_refused(start: Start) -> None:
     _, ctx, _ = await start("reward")
     async with connect(f"127.0.0.1:{ctx.port}", "another") as channel:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await rpc.RewardStub(channel).Score(pb.ScoreRequest(), timeout=5)
+            await rpc.RewardStub(channel).Score(pb.ScoreRequest(), timeout=60)
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 
 

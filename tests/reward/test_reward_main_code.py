@@ -66,4 +66,4 @@ async def test_the_role_scores_programs(tmp_path: Path, unused_tcp_port: int, it
         assert (wrong.verdict.status, wrong.verdict.score) == ("WRONG_ANSWER", 0.0)
         assert empty.fault.kind == common.FAULT_KIND_DATA
     ctx.stop.set()
-    assert await asyncio.wait_for(task, 30) == 143
+    assert await asyncio.wait_for(task, 60) == 143

@@ -187,7 +187,7 @@ async def test_a_client_that_disconnects_cancels_its_run(face: Face) -> None:
     body = {"program": {"source": "hang"}, "suite": {"json": SUITE}}
     with pytest.raises(httpx.ReadTimeout):
         await face.client.post("/v1/judge", json=body, timeout=0.5)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await face.judge.a_kill.wait()
     assert (await face.judged("pass"))["status"] == "SANDBOX_STATUS_PASSED"
 
@@ -196,6 +196,6 @@ async def test_a_stream_that_is_dropped_leaves_nothing_running(face: Face) -> No
     line = json.dumps({"program": {"source": "hang"}, "suite": {"json": SUITE}})
     with pytest.raises(httpx.ReadTimeout):
         await face.client.post("/v1/judge_batch", content=f"{line}\n{line}", timeout=0.5)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await face.judge.a_kill.wait()
     assert (await face.judged("pass"))["status"] == "SANDBOX_STATUS_PASSED"

@@ -46,9 +46,9 @@ async def test_the_command_serves_both_faces_and_leaves_nothing(tmp_path: Path, 
         assert family
     finally:
         process.send_signal(signal.SIGTERM)
-        code = await asyncio.wait_for(process.wait(), 30)
+        code = await asyncio.wait_for(process.wait(), 60)
     assert code == 143
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=60)
     assert alive == []
 
 

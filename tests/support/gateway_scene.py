@@ -50,7 +50,7 @@ class Engine:
         return GenerationResult(self.ids, logprobs, (TokenSpan(0, len(self.ids), "3.f1", "server"),))
 
     async def until_asked(self, times: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.asked) < times:  # noqa: ASYNC110
                 await asyncio.sleep(0.002)  # a list has no event
 

@@ -132,7 +132,7 @@ class JobRun:
             return
         family = psutil.Process(self.process.pid).children(recursive=True)
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         for child in family:
             try:
                 child.kill()

@@ -47,7 +47,7 @@ class RealClient:
     def stop(self) -> None:
         """End the process."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -106,7 +106,7 @@ class ScriptedAgent(wire_grpc.GenerationServicer):
 
     async def until_running(self, count: int) -> None:
         """Wait until so many requests run here."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.running) < count:
                 self.changed.clear()
                 await self.changed.wait()

@@ -109,7 +109,7 @@ class Bench:
         )
         self.task = asyncio.create_task(self.worker.run(self.stop))
         self.tell_fleet()
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             while sum(server.connected for server in self.client.servers()) < len(self.agents):  # noqa: ASYNC110
                 await asyncio.sleep(0.005)  # what is watched has no event
         return self

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # two busy cores
 MOST_MISMATCH = 0.12  # mean |log π trainer − log π engine|; 0.034 to 0.043 were seen of right kernels in bfloat16
 MOST_WEIGHT = 0.05  # distance of the mean importance weight from 1
 PASSED = re.compile(r"canary of (\S+) passed: mean (\S+), worst (\S+)")
+REFUSED = re.compile(r"refused \S+ \(try \d+\)")
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def test_a_real_model_in_bfloat16_is_trained_on_what_was_sampled(case: Case, tmp
 
     assert [policy.partition(".")[0] for policy in canaries] == [str(version) for version in range(case.steps + 1)]
     assert max(mean for mean, _ in canaries.values()) <= bound
-    assert "refused" not in log
+    assert not REFUSED.findall(log)
 
     assert run.audit()["trained"] == 4 * case.steps
     tokens = run.audit("--tokens")

@@ -53,7 +53,7 @@ def test_a_killed_trainer_replays_the_same_losses_and_trains_no_group_twice(make
     gang = world.gang()
     until(lambda: len(world.controller.published) == 4 and world.controller.committed >= 6, 120.0)
     gang.kill()
-    assert gang.wait(10) == -signal.SIGKILL
+    assert gang.wait(60) == -signal.SIGKILL
     world.fill(range(9, 15), staleness=9)
     assert finish(world.gang(), world) == ExitCode.DONE, (world.root / "trainer.log").read_text()
     assert world.controller.attached == [(1, 0, 0), (2, 6, 2)]

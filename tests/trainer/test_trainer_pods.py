@@ -68,7 +68,7 @@ def test_two_pods_train_what_one_does_through_deaths_and_a_suspension(make_world
     until(lambda: len(world.controller.published) == 4, 150.0)
 
     gang[1].process.kill()  # a whole pod; the other one notices by itself
-    gang[1].process.wait(10)
+    gang[1].process.wait(60)
     until(gang[0].launcher.awaits, 150.0)
     assert gang[0].launcher.child().last_exit_code == ExitCode.INFRA
     gang[1] = start(world, (1,))[0]

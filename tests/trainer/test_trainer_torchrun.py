@@ -118,6 +118,6 @@ def start_node() -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for node in nodes:
         node.kill()
-        node.wait(10)
+        node.wait(60)
         assert node.stdout is not None
         node.stdout.close()

@@ -19,7 +19,8 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-WAIT_MS = 20_000
+WAIT_MS = 60_000  # a busy machine
+expect.set_options(timeout=WAIT_MS)
 
 
 @pytest.fixture(scope="module")

@@ -128,13 +128,13 @@ async def test_a_compilation_that_nobody_waits_for_ends_and_leaves_nothing(
     language, source = BOMBS["a computation for the compiler"]
     patient = Toolchains(cells, found=found)
     asking = asyncio.ensure_future(patient.compiled(Submission(source, language)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not _compilers():  # noqa: ASYNC110  (the kernel tells nobody of new processes)
             await asyncio.sleep(0.02)
     asking.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asking
-    async with asyncio.timeout(30):  # the caller is back at once; the kernel ends a killed group later
+    async with asyncio.timeout(60):  # the caller is back at once; the kernel ends a killed group later
         while _compilers() or cells.counters().running:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert asking.cancelled()

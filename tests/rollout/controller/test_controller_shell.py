@@ -92,7 +92,7 @@ class Stage:
         self, holds: Callable[[rollout.GetRolloutStatusResponse], bool]
     ) -> rollout.GetRolloutStatusResponse:
         """The first status for which something holds."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 status = await self.status()
                 if holds(status):
@@ -166,7 +166,7 @@ async def test_a_small_run_ends_with_every_group_trained(stage_of: Callable[[Con
     worker, trainer = stage.worker(), stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), worker):
         await asyncio.wait_for(trainer.run(), 60)
-        await asyncio.wait_for(worker.stopped.wait(), 10)
+        await asyncio.wait_for(worker.stopped.wait(), 60)
         status = await stage.status()
     assert [groups for _, groups in trainer.trained] == [tuple(range(s * B, s * B + B)) for s in range(STEPS)]
     assert status.finished
@@ -262,12 +262,13 @@ async def test_a_trainer_that_dies_goes_on_from_its_checkpoint(stage_of: Callabl
 async def test_a_dead_workers_groups_go_to_another(stage_of: Callable[[ControllerSettings], Stage]) -> None:
     stage = stage_of(SETTINGS)
     slow, quick, trainer = stage.worker("worker-0", delay_s=30.0), stage.worker("worker-1"), stage.trainer()
-    async with running(ScriptedAgent(stage.address, "server-0"), quick):
+    async with running(ScriptedAgent(stage.address, "server-0")):
         victim = asyncio.create_task(slow.run())
         run = asyncio.create_task(trainer.run())
-        await until(lambda: bool(slow.leases), run)
-        victim.cancel()
-        await asyncio.wait_for(run, 60)
+        await until(lambda: bool(slow.leases), run, victim)
+        async with running(quick):
+            victim.cancel()
+            await asyncio.wait_for(run, 60)
     assert_each_group_ended_once(trainer, stage)
     assert not stage.journal.tombstones
     assert {lease.group for lease in slow.leases} <= {lease.group for lease in quick.leases}
