@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from areal.errors import ConfigError
 from areal.plan import Place, ResolvedJob, resolve, role_table
+from areal.reward.verifiers.model import START_S
 from areal.spec import load_job
 from plan_workspace import OVERRIDES, Workspace
 
@@ -88,6 +89,11 @@ def test_only_the_trainer_gang_waits_for_an_epoch(workspace):
     assert {row.name for row in rows if row.restart == "epoch"} == {"trainer"}
     assert all(row.max_restarts > 0 and row.drain_s > 0 and row.start_deadline_s > 0 for row in rows)
     assert {row.ready for row in rows if row.name != "redis"} == {"grpc"}
+
+
+def test_a_reward_model_may_load_for_as_long_as_its_verifier_waits(workspace):
+    rows = {row.name: row for row in role_table(resolved(workspace, "recipe=null", "reward.verifier=math"), PLACE)}
+    assert rows["reward"].start_deadline_s >= START_S
 
 
 def test_the_environment_names_the_job_and_holds_no_secret(workspace):

@@ -217,6 +217,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         template_key="reward",
         rl_only=True,
         count=lambda spec, verifier: 0 if verifier in (None, "custom") else spec.reward.replicas,
+        start_s=600,  # a reward model is read from a slow disk
         called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
         sealed=True,
         needs=_SANDBOX,

@@ -25,7 +25,8 @@ from areal.v1 import reward_pb2 as pb
 SCORER = "areal.engine.sequence_scorer"
 _TOGETHER = 16  # answers of a batch: enough that weights are read once for many tokens
 _QUEUE_S = 120.0
-_START_S = 600.0  # a large model is read from a slow disk
+START_S = 600.0
+"""To load: a large model is read from a slow disk. The role's launcher waits at least as long."""
 _KINDS = {"data": common.FAULT_KIND_DATA, "infra": common.FAULT_KIND_INFRA}
 
 
@@ -40,7 +41,7 @@ class ModelVerifier:
         template = "" if settings.chat_template is None else str(settings.chat_template)
         command = ScorerCommand(SCORER, (str(path), str(settings.max_tokens or ""), template))
         self._deadline_s = deadline_s
-        self._pool = KillablePool(command, PoolSize(start_s=_START_S), waits)
+        self._pool = KillablePool(command, PoolSize(start_s=START_S), waits)
 
     @property
     def slots(self) -> int:
