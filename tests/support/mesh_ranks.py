@@ -20,6 +20,7 @@ import torch.distributed as dist
 import transformers.models.llama.modeling_llama
 import transformers.models.qwen2.modeling_qwen2
 import transformers.models.qwen3.modeling_qwen3  # noqa: F401
+from areal.spec.training import Attention
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position
 from areal_trainer.data.micro_batches import MicroBatch
@@ -46,6 +47,8 @@ class Case:
     world: int
     replicas: int = 1
     tensor: int = 1
+    context: int = 1
+    attention: Attention = "dense"
     reduce_always: bool = False  # gradients of each micro-batch, as large models do
     recompute: str = "none"
     resumes: str = ""  # the other case's directory
@@ -53,7 +56,8 @@ class Case:
 
     @property
     def name(self) -> str:
-        parts = (Path(self.model).name, self.world, self.replicas, self.tensor, int(self.reduce_always), self.recompute)
+        mesh = (self.replicas, self.tensor, self.context, self.attention)
+        parts = (Path(self.model).name, self.world, *mesh, int(self.reduce_always), self.recompute)
         taught = f"-taught-by-{Path(self.teacher).name}" if self.teacher else ""
         return "-".join(map(str, parts)) + taught + ("-from-" + Path(self.resumes).name if self.resumes else "")
 
@@ -61,9 +65,11 @@ class Case:
 def rank_main(rank: int, home: Path, case: Case) -> None:
     dist.init_process_group("gloo", init_method=f"file://{home}/store", rank=rank, world_size=case.world)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(case.world))
-    ranks = Ranks(case.replicas, case.tensor)
+    ranks = Ranks(case.replicas, case.tensor, case.context)
     adam = AdamWOptions(epsilon=1e-4, weight_decay=0.1, grad_clip=0.5)  # gradients of rounding alone move nothing
-    engine = Engine(Path(case.model), EngineOptions(optimizer=adam, recompute=case.recompute), ranks)
+    engine = Engine(
+        Path(case.model), EngineOptions(optimizer=adam, recompute=case.recompute, attention=case.attention), ranks
+    )
     engine._always_reduce = case.reduce_always
     checkpointer = Checkpointer(home / "checkpoints", 9, engine)
     began = 0

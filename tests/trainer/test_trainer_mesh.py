@@ -32,8 +32,13 @@ MESHES = [
     {"world": 2}, {"world": 2, "replicas": 2}, {"world": 4}, {"world": 4, "replicas": 2},
     {"world": 4, "replicas": 2, "reduce_always": True}, {"world": 4, "replicas": 4},
     {"world": 2, "tensor": 2}, {"world": 4, "tensor": 2, "recompute": "full"}, {"world": 4, "tensor": 2, "replicas": 2},
+    {"world": 2, "context": 2}, {"world": 4, "context": 4, "attention": "varlen"},
+    {"world": 4, "context": 2, "tensor": 2, "recompute": "full"}, {"world": 4, "context": 2, "replicas": 2},
 ]  # fmt: skip
-FEW = {"qwen2-tied": [3], "qwen2-untied": [6], "qwen3-untied": [4, 7], "llama-tied": [0], "llama-untied": [8]}
+FEW = {
+    "qwen2-tied": [3, 11], "qwen2-untied": [6, 9], "qwen3-untied": [4, 7, 10], "llama-tied": [0],
+    "llama-untied": [8, 12],
+}  # fmt: skip
 MOVES = [{"world": 2, "tensor": 2}, {"world": 1}]  # from the last mesh of four ranks
 
 

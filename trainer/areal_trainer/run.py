@@ -86,7 +86,8 @@ class Ports:
 
 def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
-    ranks = Ranks(settings.spec.trainer.mesh.replicate, settings.spec.trainer.mesh.tensor)
+    mesh = settings.spec.trainer.mesh
+    ranks = Ranks(mesh.replicate, mesh.tensor, mesh.context)
     user = overrides(settings.paths)
     loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
     waits = WaitRegistry("trainer")

@@ -8,6 +8,7 @@ from areal.spec.rules import Facts, rule
 from areal.spec.training import Trainer
 
 _MESH = "self.spec.trainer.mesh"
+_TOGETHER = f"{_MESH}.context * {_MESH}.tensor"
 _WORLD_CEL = f"self.spec.trainer.replicas * {PROCESSES_CEL}"
 
 
@@ -18,11 +19,11 @@ def _processes(trainer: Trainer) -> str:
 @rule(
     "ranks-without-samples",
     "spec.trainer.procPerNode",
-    "Every trainer process has a sample of every update; processes that split layers share theirs.",
+    "Every trainer process has a sample of every update; processes that split layers or tokens share theirs.",
     fix="Lower trainer.procPerNode, trainer.replicas or algorithm.miniBatches, or raise algorithm.batchSize.",
     cel=(
         f"{_WORLD_CEL} * self.spec.algorithm.miniBatches "
-        f"<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * {_MESH}.tensor"
+        f"<= self.spec.algorithm.batchSize * self.spec.algorithm.groupSize * {_TOGETHER}"
     ),
 )
 def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
@@ -30,7 +31,7 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
     samples, needed = algorithm.batch_size * algorithm.group_size, trainer.data_ranks * algorithm.mini_batches
     if needed <= samples:
         return None
-    split = f" in groups of {trainer.mesh.tensor}" if trainer.mesh.tensor > 1 else ""
+    split = f" in groups of {trainer.mesh.together}" if trainer.mesh.together > 1 else ""
     return (
         f"{_processes(trainer)}{split} in {algorithm.mini_batches} mini-batches need {needed} samples a step; "
         f"batchSize·groupSize is {algorithm.batch_size}·{algorithm.group_size} = {samples}"
@@ -40,16 +41,16 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "mesh",
     "spec.trainer.mesh",
-    "Copies of the model have as many processes each: replicate·tensor divides replicas·procPerNode.",
-    fix="Make trainer.mesh.replicate·trainer.mesh.tensor a divisor of the number of processes.",
-    cel=f"({_WORLD_CEL}) % ({_MESH}.replicate * {_MESH}.tensor) == 0",
+    "Copies of the model have as many processes each: replicate·context·tensor divides replicas·procPerNode.",
+    fix="Make trainer.mesh.replicate·context·tensor a divisor of the number of processes.",
+    cel=f"({_WORLD_CEL}) % ({_MESH}.replicate * {_TOGETHER}) == 0",
     every_training=True,
 )
 def mesh(job: RLJob, facts: Facts) -> str | None:
     trainer, mesh = job.spec.trainer, job.spec.trainer.mesh
-    if trainer.world_size % (mesh.replicate * mesh.tensor) == 0:
+    if trainer.world_size % (mesh.replicate * mesh.together) == 0:
         return None
-    parts = f", each in parts of {mesh.tensor}" if mesh.tensor > 1 else ""
+    parts = f", each in parts of {mesh.together}" if mesh.together > 1 else ""
     return f"{_processes(trainer)} don't split into {mesh.replicate} equal copies{parts}"
 
 
@@ -98,4 +99,30 @@ def tensor_divides_trained_heads(job: RLJob, facts: Facts) -> str | None:
     return f"{heads} heads of keys and values don't split into {parts} equal parts"
 
 
-RULES = (ranks_without_samples, mesh, tensor_within_node, tensor_with_adapters, tensor_divides_trained_heads)
+@rule(
+    "context-divides-heads",
+    "spec.trainer.mesh.context",
+    "Processes that split tokens exchange them for heads: mesh.context·tensor divides the heads, and of those of keys "
+    "and values a process has as many as others, or shares one.",
+    fix="Set trainer.mesh.context to a divisor of the model's heads (of those that mesh.tensor leaves a process).",
+    cel=None,
+    every_training=True,
+)
+def context_divides_heads(job: RLJob, facts: Facts) -> str | None:
+    mesh, heads, shared = job.spec.trainer.mesh, facts.model_attention_heads, facts.model_key_value_heads
+    if mesh.context == 1 or heads is None or shared is None or shared % mesh.tensor:
+        return None
+    heads, shared = heads // mesh.tensor, shared // mesh.tensor
+    if heads % mesh.context == 0 and (shared % mesh.context == 0 or mesh.context % shared == 0):
+        return None
+    return f"{heads} heads and {shared} of keys and values don't split into {mesh.context} equal parts"
+
+
+RULES = (
+    ranks_without_samples,
+    mesh,
+    tensor_within_node,
+    tensor_with_adapters,
+    tensor_divides_trained_heads,
+    context_divides_heads,
+)

@@ -28,6 +28,16 @@ class Mesh(Block):
         "their micro-batches.",
         change=Change.RESUME, ge=1, le=64,
     )  # fmt: skip
+    context: int = knob(
+        1, what="Processes that split the tokens of each row (context parallelism: around attention they exchange "
+        "tokens for heads) and share their micro-batches.",
+        change=Change.RESUME, ge=1, le=64,
+    )  # fmt: skip
+
+    @property
+    def together(self) -> int:
+        """Processes with the same micro-batches."""
+        return self.tensor * self.context
 
 
 class Lora(Block):
@@ -109,7 +119,7 @@ class Trainer(Block):
     @property
     def data_ranks(self) -> int:
         """Groups of processes with micro-batches of their own."""
-        return max(1, self.world_size // self.mesh.tensor)
+        return max(1, self.world_size // self.mesh.together)
 
     @property
     def shards(self) -> int:

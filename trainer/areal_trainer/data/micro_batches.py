@@ -8,7 +8,7 @@ Columns of the loss are not packed; `token_index` says where in the batch's colu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -38,6 +38,16 @@ class MicroBatch:
         seen = self.branch_ids[:, None, :]
         mine = (seen == 0) | (seen == self.branch_ids[:, :, None])
         return same.logical_and_(mine).tril_()[:, None]
+
+    def padded(self, multiple: int) -> MicroBatch:
+        """The same with rows of a length that `multiple` divides."""
+        length = self.input_ids.shape[1]
+        more = -length % multiple
+        if not more:
+            return self
+        fill = {"input_ids": 0, "position_ids": 0, "bundle_ids": -1, "branch_ids": 0}
+        longer = {name: torch.nn.functional.pad(getattr(self, name), (0, more), value=at) for name, at in fill.items()}
+        return replace(self, **longer, select=self.select + self.select // length * more)
 
     def to(self, device: torch.device) -> MicroBatch:
         """The same on `device`."""

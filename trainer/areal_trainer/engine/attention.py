@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from areal_trainer.engine.context import Context
 from areal_trainer.engine.layout import Layout
 
 VARLEN = "areal_varlen"
@@ -40,9 +41,33 @@ def _forward(
     *,
     scaling: float | None = None,
     layout: Layout | None = None,
+    context: Context | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: [rows, heads, length, width] in, [rows, length, heads, width] out."""
+    """Attention as transformers calls it: [rows, heads, length, width] in, [rows, length, heads, width] out.
+
+    With a context the tokens are this rank's, `attention_mask` and `layout` are of all.
+    """
+    if context is None:
+        return _attend(module, query, key, value, attention_mask, scaling, layout, **kwargs)
+    query, key, value = (context.by_heads(states) for states in (query, key, value))
+    if layout is None:
+        out = scaled_dot_product_attention(query, key, value, attention_mask, scale=scaling, enable_gqa=True)
+        return context.by_tokens(out.transpose(1, 2)), None
+    out, _ = _attend(module, query, key, value, None, scaling, layout)
+    return context.by_tokens(out), None
+
+
+def _attend(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None,
+    layout: Layout | None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
     if layout is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 

@@ -22,11 +22,12 @@ from torch.distributed.tensor import DTensor
 
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine import lora
+from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, Taught
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.layout import Layout, layout_of
+from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.load import load_weights
-from areal_trainer.engine.model import PolicyModel, ValueModel, empty_model, is_tied, max_positions
+from areal_trainer.engine.model import PolicyModel, Rows, ValueModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.tensor import split
@@ -58,6 +59,11 @@ def served_dtype(options: EngineOptions) -> torch.dtype:
     return torch.bfloat16 if options.precision == "bfloat16" else torch.float32
 
 
+def attention_of(options: EngineOptions, ranks: Ranks) -> Attention:
+    """The implementation of attention: a context group's tokens are exchanged by ours, which takes masks, too."""
+    return options.attention if ranks.context is None else "varlen"
+
+
 class ShardedModel(Generic[Model]):
     """FSDP2 over the mesh of ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
 
@@ -81,6 +87,8 @@ class ShardedModel(Generic[Model]):
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=torch.float32 if half else None)
         mesh, layer_mesh, tensor_mesh = self.ranks.mesh, self.ranks.layer_mesh, self.ranks.tensor_mesh
         again = layer_mesh.size(-1) > 1  # alone, a rank has nothing to gain from dropping what it gathered
+        if self.ranks.context is not None:
+            refuse_heads(self._model.config, self.ranks.context.size, 1 if tensor_mesh is None else tensor_mesh.size())
         if tensor_mesh is not None:
             split(self._model.lm, tensor_mesh)
         for block in self._model.blocks:
@@ -122,9 +130,23 @@ class ShardedModel(Generic[Model]):
             self._model.set_requires_all_reduce(last)  # type: ignore[operator]  # between replicas, once is enough
             self._model.set_is_last_backward(last)  # type: ignore[operator]
             value = loss(micro)
-            (value * self.ranks.data_size).backward()  # type: ignore[no-untyped-call]  # FSDP averages over data ranks
+            (value * self.ranks.averaged).backward()  # type: ignore[no-untyped-call]
             total += value.detach()
         return total
+
+    def _rows(self, micro: MicroBatch, masked: bool = False) -> tuple[Rows, Tensor, Callable[[Tensor], Tensor]]:
+        """What the model takes of a micro-batch, the targets of what it predicts, and how that becomes [predicted]."""
+        context = self.ranks.context
+        micro = micro.padded(context.size if context else 1)
+        on_device = micro.to(self.ranks.device)
+        dense = masked or self.options.attention == "dense"
+        seen = on_device.attention_mask() if dense else layout_of(micro, self.ranks.device)
+        ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
+        if context is None:
+            return Rows(ids, positions, seen, select), on_device.targets, lambda told: told
+        mine, places = context.chosen(select, ids.shape[1])
+        rows = Rows(context.run(ids), context.run(positions), seen, places, context)
+        return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine.
@@ -160,7 +182,7 @@ class Engine(ShardedModel[PolicyModel]):
     """The policy: log-probabilities of tokens, and its weights as they are served."""
 
     def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
-        model = empty_model(model_path, options.attention)
+        model = empty_model(model_path, attention_of(options, ranks))
         if options.adapter is not None:
             half = options.precision == "bfloat16"
             lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)
@@ -180,31 +202,23 @@ class Engine(ShardedModel[PolicyModel]):
 
         `masked` attends by the mask, the reference, whatever the options say.
         """
-        result: tuple[Tensor, Tensor] = self._model(
-            *self._inputs(micro, masked),
-            micro.to(self.ranks.device).targets,
-            self.options.temperature if temperature is None else temperature,
-        )
-        return result
+        rows, targets, whole = self._rows(micro, masked)
+        at = self.options.temperature if temperature is None else temperature
+        logprobs, entropy = self._model(rows, targets, at)
+        return whole(logprobs), whole(entropy)
 
     def divergence(self, micro: MicroBatch, teacher: Engine, measure: Divergence) -> Tensor:
         """How far the distributions of the micro-batch's predicted tokens are from a teacher's, [predicted].
 
         The gradient is this model's alone.
         """
-        result: Tensor = self._model.divergence(*self._inputs(micro), teacher.taught(micro), measure)
-        return result
+        rows, _, whole = self._rows(micro)
+        return whole(self._model.divergence(rows, teacher.taught(micro), measure))
 
     @torch.no_grad()
     def taught(self, micro: MicroBatch) -> Taught:
         """What a student of this model learns from. Its output layer stays gathered for it."""
-        return self._model.taught(*self._inputs(micro))
-
-    def _inputs(self, micro: MicroBatch, masked: bool = False) -> tuple[Tensor, Tensor, Tensor | Layout, Tensor]:
-        on_device = micro.to(self.ranks.device)
-        dense = masked or self.options.attention == "dense"
-        seen = on_device.attention_mask() if dense else layout_of(micro, self.ranks.device)
-        return on_device.input_ids, on_device.position_ids, seen, on_device.select
+        return self._model.taught(self._rows(micro)[0])
 
     def logprobs(
         self, micros: Sequence[MicroBatch], tokens: int, temperature: float | None = None, *, masked: bool = False

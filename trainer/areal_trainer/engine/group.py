@@ -23,6 +23,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from areal_trainer.engine.context import Context
+
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
 _SLICE_S = 5.0  # between two words of rank 0
 
@@ -41,11 +43,12 @@ class Ranks:
     """All ranks of this trainer. With one rank no call communicates.
 
     A replica holds the whole model and its optimizer, sharded over its `shards` ranks, which have consecutive numbers
-    (one node, or several that are near each other). `tensor` ranks next to each other split the layers among them: they
-    get the same micro-batches, so there are world_size / tensor data ranks.
+    (one node, or several that are near each other). `tensor` ranks next to each other split the layers among them, and
+    `context` such groups next to each other the tokens: they get the same micro-batches, so there are world_size /
+    (context · tensor) data ranks. Layers are sharded over the ranks of a context group as over any others.
     """
 
-    def __init__(self, replicas: int = 1, tensor: int = 1) -> None:
+    def __init__(self, replicas: int = 1, tensor: int = 1, context: int = 1) -> None:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.device = torch.device("cpu")
@@ -58,13 +61,15 @@ class Ranks:
                 dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
             else:  # one rank without torchrun: tests and notebooks
                 dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
-        if self.world_size % (replicas * tensor):
+        together = context * tensor  # ranks with the same micro-batches
+        if self.world_size % (replicas * together):
             raise ConfigError(
-                f"{self.world_size} ranks can't hold {replicas} equal copies of the model in parts of {tensor} ranks",
-                fix="make trainer.mesh.replicate · trainer.mesh.tensor a divisor of the number of processes",
+                f"{self.world_size} ranks can't hold {replicas} equal copies of the model in parts of {together} ranks",
+                fix="make trainer.mesh.replicate · context · tensor a divisor of the number of processes",
             )
         self.shards = self.world_size // replicas
-        self.data_size, self.data_rank = self.world_size // tensor, self.rank // tensor
+        self.data_size, self.data_rank = self.world_size // together, self.rank // together
+        self.averaged = self.world_size // tensor  # ranks over which FSDP takes the mean of gradients
         self.mesh = self._mesh({"replicate": replicas, "shard": self.shards})
         self.layer_mesh, self.tensor_mesh = self.mesh, None  # over which layers are sharded, and split
         self._data_group: Any = None
@@ -72,8 +77,15 @@ class Ranks:
             whole = self._mesh({"replicate": replicas, "shard": self.shards // tensor, "tensor": tensor})
             names = whole.mesh_dim_names or ()
             self.layer_mesh, self.tensor_mesh = whole[names[:-1]], whole["tensor"]
-            others = [list(range(place, self.world_size, tensor)) for place in range(tensor)]
+        if together > 1:
+            others = [list(range(place, self.world_size, together)) for place in range(together)]
             self._data_group, _ = dist.new_subgroups_by_enumeration(others)
+        self.context: Context | None = None
+        if context > 1:
+            firsts = [first + at for first in range(0, self.world_size, together) for at in range(tensor)]
+            lines = [list(range(first, first + together, tensor)) for first in firsts]
+            group, _ = dist.new_subgroups_by_enumeration(lines)
+            self.context = Context(group, self.rank // tensor % context, context)
 
     def _mesh(self, sizes: Mapping[str, int]) -> DeviceMesh:
         """Without replicas there is no dimension of them."""
@@ -108,7 +120,7 @@ class Ranks:
         return message if message is not None else _decode(body.numpy(), int(size[0]))
 
     def add(self, tensor: Tensor) -> None:
-        """Sum over data ranks, in place: ranks that split layers have computed the same."""
+        """Sum over data ranks, in place: ranks that split layers or tokens have the same."""
         if self.data_size > 1:
             dist.all_reduce(tensor, dist.ReduceOp.SUM, group=self._data_group)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,23 @@ from areal.spec.training import Attention
 from torch import Tensor, nn
 
 from areal_trainer.engine.attention import VARLEN, register
+from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, Taught, chunked_divergence
 from areal_trainer.engine.layout import Layout
 from areal_trainer.engine.logprob import chunked_logprobs
 
 _IMPLEMENTATIONS = {"dense": "sdpa", "varlen": VARLEN}
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Packed rows as the decoder takes them: whole, or with a context, this rank's run of each row's tokens."""
+
+    input_ids: Tensor  # [rows, length]
+    position_ids: Tensor  # [rows, length]
+    seen: Tensor | Layout  # which tokens a token attends to, of whole rows: a mask, or the layout that stands for it
+    select: Tensor  # [selected]: flat positions whose output is wanted
+    context: Context | None = None
 
 
 class PolicyModel(nn.Module):
@@ -50,33 +63,19 @@ class PolicyModel(nn.Module):
         """Parts that compute in float32, whatever the rest does."""
         return []
 
-    def forward(
-        self,
-        input_ids: Tensor,
-        position_ids: Tensor,
-        seen: Tensor | Layout,
-        select: Tensor,
-        targets: Tensor,
-        temperature: float,
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probability and entropy at the `select`ed flat positions, each [selected].
-
-        `seen` says which tokens a token attends to: a mask, or the layout that stands for it.
-        """
-        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
+    def forward(self, rows: Rows, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of the `targets` at the selected positions, each [selected]."""
+        flat = _hidden(self.lm, rows)
         return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature)
 
-    def taught(self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Taught:
-        """What a student learns from at the `select`ed flat positions. It shares memory with this model."""
-        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
+    def taught(self, rows: Rows) -> Taught:
+        """What a student learns from at the selected positions. It shares memory with this model."""
+        flat = _hidden(self.lm, rows)
         return Taught(flat.detach(), self.lm.get_output_embeddings().weight.detach())
 
-    def divergence(
-        self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor, taught: Taught,
-        measure: Divergence,
-    ) -> Tensor:  # fmt: skip
-        """How far the distributions at the `select`ed flat positions are from a teacher's, [selected]."""
-        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
+    def divergence(self, rows: Rows, taught: Taught, measure: Divergence) -> Tensor:
+        """How far the distributions at the selected positions are from a teacher's, [selected]."""
+        flat = _hidden(self.lm, rows)
         return chunked_divergence(flat, self.lm.get_output_embeddings().weight, taught, measure)
 
     def new_cache(self) -> Any:
@@ -116,20 +115,22 @@ class ValueModel(nn.Module):
         """Parts that compute in float32, whatever the rest does."""
         return [self.head]
 
-    def forward(self, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Tensor:
-        """The value at the `select`ed flat positions, [selected]; `seen` is as the policy's."""
-        flat = _hidden(self.lm, input_ids, position_ids, seen, select)
+    def forward(self, rows: Rows) -> Tensor:
+        """The value at the selected positions, [selected]."""
+        flat = _hidden(self.lm, rows)
         values: Tensor = self.head(flat.float()).squeeze(-1).clone()  # a view would lose FSDP's hook
         return values
 
 
-def _hidden(lm: Any, input_ids: Tensor, position_ids: Tensor, seen: Tensor | Layout, select: Tensor) -> Tensor:
-    """What the decoder gives the output layer at the `select`ed flat positions, [selected, width]."""
-    attended = {"layout": seen} if isinstance(seen, Layout) else {"attention_mask": seen}
+def _hidden(lm: Any, rows: Rows) -> Tensor:
+    """What the decoder gives the output layer at the selected positions, [selected, width]."""
+    attended: dict[str, Any] = {"layout" if isinstance(rows.seen, Layout) else "attention_mask": rows.seen}
+    if rows.context is not None:
+        attended["context"] = rows.context
     states: Tensor = lm.get_decoder()(
-        input_ids=input_ids, position_ids=position_ids, use_cache=False, **attended
+        input_ids=rows.input_ids, position_ids=rows.position_ids, use_cache=False, **attended
     ).last_hidden_state
-    return states.reshape(-1, states.shape[-1]).index_select(0, select)
+    return states.reshape(-1, states.shape[-1]).index_select(0, rows.select)
 
 
 def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:

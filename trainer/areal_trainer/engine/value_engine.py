@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.engine.engine import EngineOptions, ShardedModel, served_dtype
+from areal_trainer.engine.engine import EngineOptions, ShardedModel, attention_of, served_dtype
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.model import ValueModel, empty_model
 from areal_trainer.engine.optimizer import local
 
@@ -23,20 +22,13 @@ class ValueEngine(ShardedModel[ValueModel]):
     """Values of states. Every method is a collective."""
 
     def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
-        super().__init__(ValueModel(empty_model(model_path, options.attention)), model_path, options, ranks)
+        super().__init__(ValueModel(empty_model(model_path, attention_of(options, ranks))), model_path, options, ranks)
         local(self._model.head.weight.detach()).zero_()  # no opinion: the first advantages are the rewards
 
     def forward(self, micro: MicroBatch) -> Tensor:
         """The value of the state before each of the micro-batch's predicted tokens, [predicted]."""
-        on_device = micro.to(self.ranks.device)
-        dense = self.options.attention == "dense"
-        values: Tensor = self._model(
-            on_device.input_ids,
-            on_device.position_ids,
-            on_device.attention_mask() if dense else layout_of(micro, self.ranks.device),
-            on_device.select,
-        )
-        return values
+        rows, _, whole = self._rows(micro)
+        return whole(self._model(rows))
 
     def values(self, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
         """Values before all ranks' predicted tokens, [tokens] on the CPU; 0 where none was predicted."""

@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 
 def run(settings: SupervisedSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
-    ranks = Ranks(settings.spec.trainer.mesh.replicate, settings.spec.trainer.mesh.tensor)
+    mesh = settings.spec.trainer.mesh
+    ranks = Ranks(mesh.replicate, mesh.tensor, mesh.context)
     desk = Desk(settings, ports) if ranks.first else None
     try:
         course = _Course(settings, ranks, desk, stopping)
