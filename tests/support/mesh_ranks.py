@@ -23,19 +23,21 @@ import transformers.models.qwen3.modeling_qwen3  # noqa: F401
 from areal.spec.training import Attention
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position
-from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine.divergence import Divergence
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.optimizer import AdamWOptions
+from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.publish.plan import owners
 from areal_trainer.trainings.learner import Learner
 from safetensors.torch import save_file
 from support.saving_ranks import ended, forked
-from support.trainer_parts import batch
+from support.trainer_parts import VOCABULARY, batch
 from torch import Tensor
 
 MEASURE = Divergence("reverseKL", temperature=0.1)  # models of random weights say nearly the same of every token
+ADAM = AdamWOptions(epsilon=1e-4, weight_decay=0.1, grad_clip=0.5)  # gradients of rounding alone move nothing
 STEPS, SAVED = 3, 2  # a checkpoint of step SAVED
 
 
@@ -66,9 +68,8 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
     dist.init_process_group("gloo", init_method=f"file://{home}/store", rank=rank, world_size=case.world)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(case.world))
     ranks = Ranks(case.replicas, case.tensor, case.context)
-    adam = AdamWOptions(epsilon=1e-4, weight_decay=0.1, grad_clip=0.5)  # gradients of rounding alone move nothing
     engine = Engine(
-        Path(case.model), EngineOptions(optimizer=adam, recompute=case.recompute, attention=case.attention), ranks
+        Path(case.model), EngineOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention), ranks
     )
     engine._always_reduce = case.reduce_always
     checkpointer = Checkpointer(home / "checkpoints", 9, engine)
@@ -93,14 +94,30 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
         steps.append((update.loss, update.grad_norm, score))
         if step + 1 == SAVED and not case.resumes:
             checkpointer.save(Position(SAVED, 6, 0, 1), lambda: None).wait()
+    critic = valued(case, ranks) if not (case.resumes or case.teacher) else None
     writers = owners(engine.export_sizes(), case.world)
     mine = {name: tensor.clone() for name, tensor in engine.export(writers)}
     if mine:
         save_file(mine, home / f"{rank}.safetensors")
-    (home / f"{rank}.json").write_text(json.dumps({"steps": steps, "tensors": sorted(mine)}))
+    (home / f"{rank}.json").write_text(json.dumps({"steps": steps, "critic": critic, "tensors": sorted(mine)}))
     ranks.barrier()
     checkpointer.close()
     ranks.close()
+
+
+def valued(case: Case, ranks: Ranks) -> tuple[float, float]:
+    """A critic's gradient norm in its first update, and the sum of what it says after it."""
+    engine = ValueEngine(Path(case.model), EngineOptions(optimizer=ADAM, attention=case.attention), ranks)
+    tokens = batch(3, 4, seed=9, shared=True)
+    micros = rank_micro_batches(
+        tokens, np.arange(tokens.sequences), tokens.trainable(), rank=ranks.data_rank, world_size=ranks.data_size,
+        micro_batch_tokens=24, pack_length=16,
+    )  # fmt: skip
+    engine.accumulate(
+        micros, lambda values, micro: (values - micro.targets / VOCABULARY).square().sum() / tokens.tokens
+    )
+    norm = engine.optimizer.step(1e-2)
+    return norm, float(engine.values(micros, tokens.tokens).sum())
 
 
 def run(home: Path, case: Case) -> dict[str, object]:

@@ -91,6 +91,15 @@ def test_every_mesh_has_one_ranks_losses_gradient_norms_and_logprobs(trained):
                 np.testing.assert_allclose(steps, expected[begins:], rtol=1e-6, atol=1e-6, err_msg=line["name"])
 
 
+def test_every_mesh_gives_a_critic_one_ranks_gradient_and_values(trained):
+    for alone, *others in trained.values():
+        expected = alone[0]["ranks"][0]["critic"]
+        for line, _ in others:
+            for rank in line["ranks"]:
+                if rank["critic"] is not None:
+                    assert rank["critic"] == pytest.approx(expected, rel=1e-5), line["name"]
+
+
 def test_every_mesh_publishes_one_ranks_tensors_each_once(trained):
     for (alone, expected), *others in trained.values():
         names = sorted(expected)
