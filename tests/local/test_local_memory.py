@@ -120,3 +120,35 @@ def test_a_student_is_planned_with_its_teacher_and_no_server_and_its_longest_row
     assert "teacher" not in dict(alone[1])["a trainer's GPU"]
     (refused,) = both[0]
     assert refused.fix.startswith("Lower distillation.maxTokens and trainer.microBatchTokens")
+
+
+REFERENCE = ["algorithm.kl={coefficient: 0.05}"]
+
+
+def test_a_reference_that_does_not_fit_is_refused_with_its_share_and_the_field_that_asks_for_it():
+    rows = ["trainer.recompute=full", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024"]
+    room = ["trainer.gpus=2", "trainer.gpuMemory=76Gi"]
+    assert "does-not-fit" not in judged(*rows, *room)[0]
+    refused = judged(*rows, *room, *REFERENCE)[0]["does-not-fit"]
+    assert "15.3 GiB the KL reference's share" in refused.message
+    assert refused.fix == (
+        "Train on 4 GPUs (trainer.replicas 2), or train an adapter (trainer.lora), whose base is the reference, or "
+        "without one (algorithm.kl)."
+    )
+    adapted = judged(*rows, *room, *REFERENCE, "trainer.lora={rank: 8}")
+    assert "does-not-fit" not in adapted[0]
+    assert "reference" not in adapted[1]["a trainer's GPU"]
+
+
+def test_a_critic_that_does_not_fit_is_refused_with_its_share():
+    rows = ["trainer.recompute=full", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024"]
+    refused = judged(*rows, "trainer.gpus=2", "trainer.gpuMemory=90Gi", "algorithm.name=PPO", "algorithm.groupSize=1")
+    assert "42.3 GiB the critic's share with its optimizer" in refused[0]["does-not-fit"].message
+    assert refused[0]["does-not-fit"].fix.endswith("or name an algorithm without a critic.")
+
+
+def test_of_dpo_no_second_model_is_planned():
+    cards = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "trainer.recompute=full"]
+    lines = dict(memory_of(load_job(CORPUS / "dpo.yaml", cards), QWEN3_8B)[1])
+    assert "reference" not in lines["a trainer's GPU"]
+    assert "no second model is held" in lines["DPO's reference"]

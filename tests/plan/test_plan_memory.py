@@ -11,6 +11,8 @@ from plan_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 GIB, MIB = 1 << 30, 1 << 20
 CARD = int(79.6 * GIB)  # what a card of 80 GB shows
 
+EIGHT = {"ranks": 8, "tokens": 4096, "precision": "bfloat16", "attention": "varlen", "recompute": "full"}
+
 
 @pytest.mark.parametrize(
     ("config", "parameters", "none_mib", "full_gib_at_32k"),
@@ -55,11 +57,40 @@ def test_an_adapter_of_8b_trains_on_one_card_with_an_optimizer_of_its_own_size_o
 
 def test_a_teacher_is_held_in_float32_beside_its_student_and_its_head_whole():
     student, teacher = shape_of(QWEN3_8B), shape_of(QWEN3_32B)
-    numerics = {"ranks": 8, "tokens": 4096, "precision": "bfloat16", "attention": "varlen", "recompute": "full"}
-    alone, both = (plan_trainer(student, **numerics, teacher=one) for one in (None, teacher))
+    alone, both = (plan_trainer(student, **EIGHT, teacher=one) for one in (None, teacher))
     assert both.total - alone.total == teacher.parameters * 4 // 8 + teacher.root_parameters * 2
-    fewer = {name: value for name, value in numerics.items() if name != "ranks"}
+    fewer = {name: value for name, value in EIGHT.items() if name != "ranks"}
     assert fewest_ranks(student, CARD, **fewer) < fewest_ranks(student, CARD, **fewer, teacher=teacher)
+
+
+def test_a_reference_is_frozen_in_float32_and_an_adapters_base_is_one():
+    shape = shape_of(QWEN3_8B)
+    alone, both = (plan_trainer(shape, **EIGHT, reference=one) for one in (False, True))
+    (added,) = set(both.lines) - set(alone.lines)
+    assert (added.what, added.size) == ("the KL reference's share", shape.parameters * 4 // 8)
+    assert added.size / GIB == pytest.approx(3.81, rel=0.01)
+    adapted = [plan_trainer(shape, **EIGHT, reference=one, trained=87_000_000) for one in (False, True)]
+    assert adapted[0] == adapted[1]
+
+
+def test_a_critic_has_no_output_layer_and_no_gradients_while_the_policy_has_some():
+    shape = shape_of(QWEN3_8B)
+    scorer = shape.parameters - 151936 * 4096 + 4096
+    assert shape.value_model.parameters == scorer
+    alone, both = (plan_trainer(shape, **EIGHT, critic=one) for one in (False, True))
+    (added,) = set(both.lines) - set(alone.lines)
+    assert (added.what, added.size) == ("the critic's share with its optimizer", scorer * 12 // 8)
+    assert added.size / GIB == pytest.approx(10.6, rel=0.01)
+    adapted = {line.what: line.size for line in plan_trainer(shape, **EIGHT, critic=True, trained=87_000_000).lines}
+    assert adapted["the critic's share with its optimizer"] == scorer * 16 // 8, "its gradients are the largest"
+    assert adapted["embedding and head with their gradients, whole"] == (151936 * 4096 + 2 * 4096) * 6
+
+
+def test_a_reward_model_has_no_logits():
+    shape = shape_of(QWEN3_8B)
+    plans = [{line.what: line.size for line in plan_trainer(one, **EIGHT).lines} for one in (shape, shape.value_model)]
+    assert plans[0].keys() - plans[1].keys() == {"a chunk of logits"}
+    assert plans[1]["embedding and head with their gradients, whole"] == (151936 * 4096 + 2 * 4096) * 6
 
 
 def test_keeping_less_goes_from_none_to_offload():

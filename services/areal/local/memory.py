@@ -12,11 +12,11 @@ from typing import Any
 
 from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of, tokens_in
 from areal.plan.memory.activations import Recompute
-from areal.plan.memory.budget import disk_bytes, fewest_ranks, longest_that_fits
+from areal.plan.memory.budget import Beside, disk_bytes, fewest_ranks, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
-from areal.spec.resolved_algorithm import has_critic
+from areal.spec.resolved_algorithm import has_critic, has_reference
 from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngine, SglangEngine
 from areal.spec.supervised import BLOCKS
 
@@ -35,6 +35,8 @@ def memory_of(
     shape = shape_of(config)
     if shape is None:
         return [], []
+    if job.spec.reward_model is not None:
+        shape = shape.value_model
     findings, lines = _disk(job, shape)
     teacher = None if of_teacher is None else shape_of(of_teacher)
     for found, said in (_trainer(job, shape, teacher), _server(job, shape)):
@@ -68,91 +70,101 @@ def adapter_parameters(job: RLJob, shape: ModelShape) -> int | None:
     return None if lora is None else shape.adapter_parameters(lora.rank, lora.targets)
 
 
+def _beside(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> Beside:
+    """What a rank holds beside the policy, as the trainer loads it."""
+    return {
+        "critic": has_critic(job.spec),
+        "reference": has_reference(job.spec),
+        "teacher": teacher,
+        "trained": adapter_parameters(job, shape),
+        "tensor": job.spec.trainer.mesh.tensor,
+    }
+
+
 def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple[list[Finding], list[tuple[str, str]]]:
     trainer = job.spec.trainer
     if not trainer.gpus:
         return [], []
-    tokens = trainer.micro_batch_tokens
-    critic, trained = has_critic(job.spec), adapter_parameters(job, shape)
+    tokens, beside = trainer.micro_batch_tokens, _beside(job, shape, teacher)
     made = partial(
-        plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision, critic=critic,
-        trained=trained, tensor=trainer.mesh.tensor, teacher=teacher,
+        plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
+        attention=trainer.attention_backend, **beside,
     )  # fmt: skip
-    plan = made(attention=trainer.attention_backend, recompute=trainer.recompute)
+    plan = made(recompute=trainer.recompute)
     sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
     copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
     copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
     sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
     lines = [("a trainer's GPU", sentence)]
-    full = made(attention=trainer.attention_backend, recompute="full").total
     if trainer.recompute == "none":
+        full = made(recompute="full").total
         lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
+    if job.spec.dpo is not None:
+        lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
     memory = trainer.gpu_memory
     if memory is None or plan.total <= memory:
         return [], lines
     message = f"{sentence}, and a GPU has {show_bytes(memory)}"
     field = "spec.trainer.microBatchTokens"
-    fix = _knobs(job, shape, plan, memory, teacher)
+    fix = _knobs(job, shape, plan, memory, beside)
     return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
 
 
-def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, teacher: ModelShape | None) -> str:
+def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> str:
     """Fields of the job that would make it fit, each with the value that does."""
     trainer = job.spec.trainer
-    attention, ranks, tokens = trainer.attention_backend, trainer.shards, plan.tokens
-    critic, trained = has_critic(job.spec), adapter_parameters(job, shape)
-    split = trainer.mesh.tensor
     sized = partial(
-        plan_trainer, shape, ranks=ranks, tokens=tokens, precision=trainer.precision, critic=critic, trained=trained,
-        tensor=split, teacher=teacher,
+        plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
+        attention=trainer.attention_backend,
     )  # fmt: skip
     modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute == "none" else ("full",)
-    fits = [one for one in modes if sized(attention=attention, recompute=one).total <= memory]
+    fits = [one for one in modes if sized(recompute=one, **beside).total <= memory]
     if fits and trainer.recompute in ("none", "selective"):
         return f"Set trainer.recompute to {fits[0]}."
-    precision, mode = trainer.precision, trainer.recompute
-    knobs = []
-    longest = longest_that_fits(
-        shape,
-        memory,
-        ranks=ranks,
-        precision=precision,
-        attention=attention,
-        recompute=mode,
-        critic=critic,
-        trained=trained,
-        tensor=split,
-        teacher=teacher,
-    )
-    fixed = job.spec.supervised
-    row = job.spec.rollout.max_sample_tokens if fixed is None else fixed.max_tokens
-    if longest >= max(_LEAST_ROW, row):
-        knobs.append(f"lower trainer.microBatchTokens to {longest // 64 * 64:,}")
-    elif longest >= _LEAST_ROW:
-        rounded = f"{longest // 64 * 64:,}"
-        field = "rollout.maxSampleTokens" if fixed is None else f"{BLOCKS[job.spec.training]}.maxTokens"
-        knobs.append(f"lower {field} and trainer.microBatchTokens to {rounded}")
-    more = fewest_ranks(
-        shape,
-        memory,
-        tokens=tokens,
-        precision=precision,
-        attention=attention,
-        recompute=mode,
-        critic=critic,
-        trained=trained,
-        tensor=split,
-        teacher=teacher,
-    )
-    if more is not None and ranks < more <= trainer.world_size:
-        most = next(n for n in range(trainer.world_size // more, 0, -1) if trainer.world_size % n == 0)
-        knobs.append(f"lower trainer.mesh.replicate to {most}")
-    elif more is not None and more > ranks:
-        knobs.append(f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})")
+    knobs = [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
+    alone: Beside = {**beside, "reference": False}
+    if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+        knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
+    alone = {**alone, "critic": False}
+    if beside["critic"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+        knobs.append("name an algorithm without a critic")
     if not knobs:
-        knobs.append("train a smaller model, or on GPUs with more memory")
+        smaller = "a smaller model" if beside["teacher"] is None else "a smaller model, or from a smaller teacher"
+        knobs.append(f"train {smaller}, or on GPUs with more memory")
     advice = ", or ".join(knobs)
     return f"{advice[0].upper()}{advice[1:]}."
+
+
+def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list[str]:
+    """Shorter rows that fit."""
+    trainer, fixed = job.spec.trainer, job.spec.supervised
+    longest = longest_that_fits(
+        shape, memory, ranks=trainer.shards, precision=trainer.precision, attention=trainer.attention_backend,
+        recompute=trainer.recompute, **beside,
+    )  # fmt: skip
+    row = job.spec.rollout.max_sample_tokens if fixed is None else fixed.max_tokens
+    if longest >= max(_LEAST_ROW, row):
+        return [f"lower trainer.microBatchTokens to {longest // 64 * 64:,}"]
+    if longest < _LEAST_ROW:
+        return []
+    field = "rollout.maxSampleTokens" if fixed is None else f"{BLOCKS[job.spec.training]}.maxTokens"
+    return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
+
+
+def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> list[str]:
+    """More ranks for a copy of the model that fit."""
+    trainer = job.spec.trainer
+    ranks, world = trainer.shards, trainer.world_size
+    more = fewest_ranks(
+        shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
+        recompute=trainer.recompute, **beside,
+    )  # fmt: skip
+    if more is None or more <= ranks:
+        return []
+    if more <= world:
+        most = next(n for n in range(world // more, 0, -1) if world % n == 0)
+        return [f"lower trainer.mesh.replicate to {most}"]
+    return [f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})"]
 
 
 def _server(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[str, str]]]:

@@ -106,6 +106,11 @@ def has_critic(spec: JobSpec) -> bool:
     return spec.is_rl and resolve(spec).critic is not None
 
 
+def has_reference(spec: JobSpec) -> bool:
+    """Whether the start model stays beside the policy, for a KL divergence; an adapter's base is one already."""
+    return spec.is_rl and spec.trainer.lora is None and resolve(spec).kl is not None
+
+
 def one_turn(spec: JobSpec) -> bool:
     """Whether an answer is one turn, so that sampling.maxNewTokens is the longest."""
     return spec.rollout.workflow == "rlvr"

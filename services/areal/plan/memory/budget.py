@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TypedDict, Unpack
 
 from areal.plan.memory.activations import Attention, Recompute, bytes_a_token, mask_bytes
 from areal.plan.memory.shape import ModelShape
 
 _STATE_BYTES = 16  # a parameter: float32 master, two moments, gradient
+_IDLE_BYTES = 12  # the same of a model that another one's backward pass follows: its gradient is gone
+_FROZEN_BYTES = 4  # a parameter of a model that only infers: float32, whatever it computes in
 _CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts them
 _LEAST_CHUNK = 128  # tokens
 _CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
@@ -57,6 +60,22 @@ class ServerPlan:
         return self.cache_tokens > 0
 
 
+class Beside(TypedDict, total=False):
+    """What else a rank holds, and how the policy is trained.
+
+    A `critic` is a value model of the policy's size with an optimizer of its own; the two are updated one after the
+    other. A `reference` is the start model once more, frozen. `trained` is how many parameters an adapter has: the
+    policy's own are frozen then, in the precision of the forward pass, and are the reference. A `teacher` is frozen;
+    its layers pass one by one, before the student's. `tensor` ranks split each layer.
+    """
+
+    critic: bool
+    reference: bool
+    teacher: ModelShape | None
+    trained: int | None
+    tensor: int
+
+
 def plan_trainer(
     shape: ModelShape,
     *,
@@ -65,21 +84,26 @@ def plan_trainer(
     precision: str,
     attention: Attention,
     recompute: Recompute,
-    critic: bool = False,
-    trained: int | None = None,
-    tensor: int = 1,
-    teacher: ModelShape | None = None,
+    **beside: Unpack[Beside],
 ) -> TrainerPlan:
     """The budget of one rank of the `ranks` that one copy of the model is sharded over, for a micro-batch of one row of
-    `tokens`; `tensor` of them split each layer.
-
-    A `critic` is as large as the policy and stays beside it; the two compute one after the other. `trained` is how many
-    parameters an adapter has: the policy's own are frozen then, in the precision of the forward pass. A `teacher` is
-    frozen, too, and held as float32; its layers pass one by one, before the student's.
+    `tokens`.
     """
-    element, part = _ELEMENT[precision], shape.part(tensor)
-    gradient = 4 if trained is None or critic else 0  # bytes of a number's
-    chunk = min(tokens, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
+    element, part = _ELEMENT[precision], shape.part(beside.get("tensor", 1))
+    trained, teacher = beside.get("trained"), beside.get("teacher")
+    critic = shape.value_model if beside.get("critic") else None
+    reference = beside.get("reference", False) and trained is None
+    gradient = 4 if trained is None else 0  # bytes of a number's
+    root = shape.root_parameters * (element + gradient)
+    alone = ranks == beside.get("tensor", 1)  # what is never sharded stays gathered between passes
+    gathered = shape.layers if alone else 2
+    layers = part.block_parameters * (gathered * element + gradient)
+    critic_bytes = 0
+    if critic is not None:
+        critic_bytes = critic.parameters * (_IDLE_BYTES if trained is None else _STATE_BYTES)
+        root = max(root, critic.root_parameters * (element + 4))
+        layers = part.block_parameters * (gathered * element + 4)
+    chunk = 0 if shape.scores else min(tokens, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
     parts = (
         (
             "weights, optimizer and gradients of the rank's share",
@@ -87,13 +111,18 @@ def plan_trainer(
         ),
         ("frozen weights of the rank's share", shape.parameters * element // ranks if trained is not None else 0),
         ("adapter, its optimizer and gradients", (trained or 0) * _STATE_BYTES // ranks),
-        ("the same of the critic", shape.parameters * _STATE_BYTES // ranks if critic else 0),
-        ("the teacher's share", teacher.parameters * 4 // ranks if teacher else 0),
+        ("the critic's share with its optimizer", critic_bytes // ranks),
+        ("the KL reference's share", shape.parameters * _FROZEN_BYTES // ranks if reference else 0),
+        ("the teacher's share", teacher.parameters * _FROZEN_BYTES // ranks if teacher else 0),
         ("the teacher's embedding and head, whole", teacher.root_parameters * element if teacher else 0),
+        (
+            "the teacher's layers, gathered",
+            teacher.layers * teacher.block_parameters * element if teacher and alone else 0,
+        ),
         ("activations", tokens * bytes_a_token(part, element, attention, recompute)),
         ("attention masks", mask_bytes(shape, element, tokens, attention, recompute)),
-        ("embedding and head with their gradients, whole", shape.root_parameters * (element + gradient)),
-        ("two layers gathered, one's gradient", part.block_parameters * (2 * element + gradient)),
+        ("embedding and head with their gradients, whole", root),
+        ("layers gathered, one's gradient", layers),
         ("a chunk of logits", chunk * shape.vocabulary * _CHUNK_BYTES),
         ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     )
@@ -108,23 +137,11 @@ def longest_that_fits(
     precision: str,
     attention: Attention,
     recompute: Recompute,
-    critic: bool = False,
-    trained: int | None = None,
-    tensor: int = 1,
-    teacher: ModelShape | None = None,
+    **beside: Unpack[Beside],
 ) -> int:
     """Most tokens of a row that one rank has memory for; 0 when not even the states fit."""
     made = partial(
-        plan_trainer,
-        shape,
-        ranks=ranks,
-        precision=precision,
-        attention=attention,
-        recompute=recompute,
-        critic=critic,
-        trained=trained,
-        tensor=tensor,
-        teacher=teacher,
+        plan_trainer, shape, ranks=ranks, precision=precision, attention=attention, recompute=recompute, **beside
     )
     low, high = 0, 1 << 20
     while low < high:
@@ -141,26 +158,15 @@ def fewest_ranks(
     precision: str,
     attention: Attention,
     recompute: Recompute,
-    critic: bool = False,
-    trained: int | None = None,
-    tensor: int = 1,
-    teacher: ModelShape | None = None,
+    **beside: Unpack[Beside],
 ) -> int | None:
     """The smallest power of two of ranks that has memory for rows of `tokens`; None where more ranks don't help."""
     made = partial(
-        plan_trainer,
-        shape,
-        tokens=tokens,
-        precision=precision,
-        attention=attention,
-        recompute=recompute,
-        critic=critic,
-        trained=trained,
-        tensor=tensor,
-        teacher=teacher,
+        plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, **beside
     )
+    least = beside.get("tensor", 1)
     return next(
-        (1 << power for power in range(13) if tensor <= 1 << power and made(ranks=1 << power).total <= memory), None
+        (1 << power for power in range(13) if least <= 1 << power and made(ranks=1 << power).total <= memory), None
     )
 
 

@@ -30,6 +30,7 @@ class ModelShape:
     tied: bool
     attention_bias: bool
     head_norms: bool
+    scores: bool = False  # a value model: a head of one number instead of the output layer
 
     @property
     def queries(self) -> int:
@@ -46,6 +47,11 @@ class ModelShape:
         )
 
     @property
+    def value_model(self) -> ModelShape:
+        """The model with a head of one number instead of its output layer: a critic, a reward model."""
+        return replace(self, scores=True)
+
+    @property
     def block_parameters(self) -> int:
         """Of one layer."""
         projections = self.hidden * (self.queries + 2 * self.keys) + self.queries * self.hidden
@@ -57,8 +63,9 @@ class ModelShape:
 
     @property
     def root_parameters(self) -> int:
-        """Embedding and head, which are not of any layer; one matrix when they are tied."""
-        return self.vocabulary * self.hidden * (1 if self.tied else 2) + self.hidden
+        """Embedding, last norm and head, which are not of any layer; one matrix when they are tied."""
+        matrices = 1 if self.tied or self.scores else 2
+        return self.vocabulary * self.hidden * matrices + self.hidden * (2 if self.scores else 1)
 
     @property
     def parameters(self) -> int:
