@@ -196,6 +196,7 @@ async def running_agent(
     engine: EmbeddedEngine | SglangEngine | None = None,
     adapters: AdapterRoom | None = None,
     server_id: str = SERVER,
+    weight_group: str | None = None,
 ) -> AsyncIterator[Agent]:
     """An agent with its engine; both are stopped at the end."""
     agent = Agent(
@@ -212,6 +213,7 @@ async def running_agent(
             engine_port=free_port(),
             stream_interval=4,
             adapters=adapters,
+            weight_group=weight_group,
         )
     )
     await agent.start()
@@ -230,12 +232,13 @@ async def running_world(
     volume: Path,
     engine: EmbeddedEngine | SglangEngine | None = None,
     adapters: AdapterRoom | None = None,
+    weight_group: str | None = None,
 ) -> AsyncIterator[World]:
     """A controller, and an agent with its engine; all are stopped at the end."""
     controller = FakeController(TOKEN)
     await controller.start()
     try:
-        async with running_agent(controller, models, volume, engine, adapters) as agent:
+        async with running_agent(controller, models, volume, engine, adapters, weight_group=weight_group) as agent:
             client = RawClient(agent.address)
             try:
                 yield World(agent, controller, client, models, volume, count(1))

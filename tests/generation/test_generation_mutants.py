@@ -1,7 +1,8 @@
 """Mutation suite of weight updates: an engine that takes weights wrongly is found out and samples nothing from them.
 
 Neighbouring bfloat16 versions differ by last bits, as after one step of training, so that a canary alone could not tell
-a stale server. Each mutant is tried with a full version, with a delta and, where that can be, with an adapter.
+a stale server. Each mutant is tried with a full version, with a delta, straight from the trainer by a process group and,
+where that can be, with an adapter.
 """
 
 from __future__ import annotations
@@ -23,18 +24,20 @@ from areal.weights.manifest import Canary
 from areal.weights.publish import WeightsRef, open_staging, publish, seal_delta
 from areal.weights.shards import TensorSource, write_delta
 from areal.weights.verify import open_version
-from generation_parts import CANARY, RawClient, World, running_agent, running_world, start_of
+from generation_parts import CANARY, SERVER, RawClient, World, running_agent, running_world, start_of
 from safetensors.torch import load_file, save_file
 from support import mutant_engine
 from support.adapter_versions import AdapterVersions
 from support.engine_models import hf_logprobs
+from support.engine_server import free_port
+from support.group_trainer import GroupTrainer
 from support.mutant_engine import DROPPED, LABEL_KEPT, MUTATIONS, OF_ADAPTERS
 
 pytestmark = pytest.mark.component
 
 PROMPT = [5, 9, 14, 21]
 PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
-PATHS = ("volume", "delta")
+PATHS = ("volume", "delta", "group")
 BUCKETS = ("last bucket dropped", "embeddings untied")  # of weights that an adapter leaves as they are
 NEVER = "–"
 ENGINE = EmbeddedEngine(dtype="bfloat16", max_running_requests=8)
@@ -98,7 +101,8 @@ async def mutated_world(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_command, "launch", launch)
-        async with running_world(models, home, ENGINE) as world:
+        trainer = f"127.0.0.1:{free_port()}" if path == "volume" else None
+        async with running_world(models, home, ENGINE, weight_group=trainer) as world:
             versions = Versions(home / "volume", models[0], adapter_size)
             ref = versions.next(path)
             await world.controller.want(ref.message())
@@ -109,6 +113,13 @@ async def mutated_world(
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def mutant(models, tmp_path_factory) -> AsyncIterator[tuple[World, Versions, Path]]:
     async with mutated_world(models, tmp_path_factory.mktemp("mutants"), "volume") as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def trainer(mutant) -> AsyncIterator[GroupTrainer]:
+    """What sends versions to the mutant engine by a process group."""
+    async with GroupTrainer(int(mutant[0].agent.settings.weight_group.rpartition(":")[2])) as made:
         yield made
 
 
@@ -137,8 +148,8 @@ async def real_adapted(smollm2, tmp_path_factory) -> AsyncIterator[tuple[World, 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("name", MUTATIONS)
-async def test_a_mutated_server_is_named_at_once_and_samples_nothing(mutant, name, path):
-    policy, sampled = await refused_and_healed(mutant, name, path)
+async def test_a_mutated_server_is_named_at_once_and_samples_nothing(mutant, trainer, name, path):
+    policy, sampled = await refused_and_healed(mutant, name, path, trainer if path == "group" else None)
     assert policy not in sampled
 
 
@@ -193,15 +204,23 @@ async def test_a_server_of_a_real_model_with_a_wrong_adapter_is_named_at_once(re
     assert policy not in sampled
 
 
-async def refused_and_healed(of: tuple[World, Versions, Path], name: str, path: str) -> tuple[str, set[str]]:
+async def refused_and_healed(
+    of: tuple[World, Versions, Path], name: str, path: str, trainer: GroupTrainer | None = None
+) -> tuple[str, set[str]]:
     """The policy that was mutated, named and refused, and the policies of all tokens that were sampled till then."""
     world, versions, switch = of
     request = f"{path} {name}"
     await world.running(start_of(request, PROMPT, 450))
     switch.write_text(name)
-    ref = versions.next(path)
+    ref = versions.next("volume" if trainer is not None else path)
     policy = str(ref.policy_id)
+    if trainer is not None:
+        await trainer.members(SERVER)
+        assert await trainer.offer(ref) != ""
     await world.controller.want(ref.message())
+    if trainer is not None:
+        await trainer.send()
+        assert (await trainer.sent())["sent"]
     state = await world.until(lambda state: state.refused.policy_id == policy)
     assert state.refused.tries == 1
     words = "says that it serves" if name == LABEL_KEPT else "tensor '"
@@ -217,10 +236,10 @@ async def refused_and_healed(of: tuple[World, Versions, Path], name: str, path: 
 
 def test_the_page_has_a_row_for_every_mutation_and_path():
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.read_text().splitlines()]
-    rows = {row[0]: row[1:] for row in cells if len(row) == 4 and set(row[1:]) <= {"0", NEVER}}
+    rows = {row[0]: row[1:] for row in cells if len(row) == 5 and set(row[1:]) <= {"0", NEVER}}
     assert rows == {
-        **{name: ["0", "0", NEVER if name in BUCKETS else "0"] for name in MUTATIONS},
-        **{name: [NEVER, NEVER, "0"] for name in OF_ADAPTERS},
-        STALE: ["0", NEVER, NEVER],
+        **{name: ["0", "0", "0", NEVER if name in BUCKETS else "0"] for name in MUTATIONS},
+        **{name: [NEVER, NEVER, NEVER, "0"] for name in OF_ADAPTERS},
+        STALE: ["0", NEVER, NEVER, NEVER],
     }
     assert DROPPED in MUTATIONS

@@ -27,6 +27,7 @@ def settings_of(job: Path) -> TrainerSettings:
         redis_password=login.password,
         token=_secret(resolved.token_path),
         bind=resolved.bind,
+        advertise=resolved.endpoints.trainer,
         patience_s=resolved.patience_s,
     )
 

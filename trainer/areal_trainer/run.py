@@ -36,6 +36,7 @@ from areal.observe.stacks import StallWatch
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.v1 import weights_pb2_grpc as weights_grpc
 from areal.values.policy import PolicyId
 from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.manifest import MANIFEST_NAME
@@ -62,6 +63,8 @@ from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import side_files
+from areal_trainer.publish.group import GroupOptions, GroupSender
+from areal_trainer.publish.members import Members
 from areal_trainer.publish.merge import merge
 from areal_trainer.publish.publisher import Publisher
 from areal_trainer.recording import Piece, StepRecorder
@@ -122,6 +125,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         full_every=settings.spec.weight_sync.full_every if settings.deltas else 1,
         base=settings.paths.start_model if settings.adapter is not None else None,
         exporter=exporter if ranks.first else None,
+        group=desk.group if desk is not None else None,
     )
     try:
         half = settings.spec.generation.engine.dtype == "bfloat16"
@@ -234,6 +238,8 @@ class _Desk:
         self._state = TrainerState()
         self._saved_at = 0.0  # when the checkpoint that this trainer goes on from was written, unix seconds
         self._closing: list[Callable[[], None]] = [self._thread.stop]
+        self._members = Members(self._thread.loop)
+        self.group = self._sender()
 
     def history(self) -> list[Began]:
         """Where the trainers before began, as the evidence says."""
@@ -397,12 +403,34 @@ class _Desk:
                 TrainerControl(link.telling, self._progress),
                 "areal.v1.TrainerControl",
             )
+            if self.group is not None:
+                server.add(weights_grpc.add_WeightGroupServicer_to_server, self._members, "areal.v1.WeightGroup")
             await server.start(self._ports.grpc, settings.bind)
             return server
 
         server = self._server = self._thread.call(serve(), 10.0)
         self._closing.append(lambda: self._thread.call(server.stop(0.2), 5.0))
         return link
+
+    def _sender(self) -> GroupSender | None:
+        """What sends versions to servers, where the job wants that."""
+        settings = self._settings
+        if settings.advertise is None:
+            return None
+        gpus = settings.spec.trainer.gpus and settings.spec.generation.engine.type == "sglang"
+        options = GroupOptions(
+            address=settings.advertise.rpartition(":")[0].strip("[]"),
+            backend="nccl" if gpus else "gloo",
+            bucket_bytes=settings.spec.weight_sync.bucket_bytes,
+        )
+        return GroupSender(self._members, options, self._waits, self._sent)
+
+    def _sent(self, phase: str, seconds: float) -> None:
+        """A phase of a version's way through the process group has ended."""
+        if phase.startswith("fault"):
+            self._metrics.counter("areal_weight_sync_failures_total", reason="group").inc()
+        else:
+            self._metrics.histogram("areal_weight_sync_duration_seconds", mode="group", stage=phase).observe(seconds)
 
     def _doing(self, phase: str) -> None:
         self._progress.doing = phase

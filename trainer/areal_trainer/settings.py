@@ -71,6 +71,7 @@ class TrainerSettings:
     token: str
     redis_user: str | None = None
     bind: str = "127.0.0.1"  # the address that this role's servers listen on
+    advertise: str | None = None  # host and port under which servers reach rank 0, where it sends them weights
     outage_s: float = 120.0  # how long another role may be away
     patience_s: float = 60.0  # how long it may take to be there for the first time
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi import FastAPI, Request, Response
 from areal.engine.commands import Answer
 from areal.engine.embedded import EmbeddedEngine
 from areal.engine.replies import error_reply
+from areal.errors import ArealError
 
 
 def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
@@ -62,6 +64,7 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
         if engine.update_open:
             return _outcome(Answer(False, "a weight update is open already"))
         engine.update_open = True
+        engine.group.begin()
         return _outcome(Answer(True, "Succeeded."))
 
     @app.post("/end_weight_update")
@@ -71,6 +74,33 @@ def add_control_routes(app: FastAPI, engine: EmbeddedEngine) -> None:
             return _outcome(Answer(False, "no weight update is open"))
         engine.update_open = False
         return _outcome(Answer(True, "Succeeded."))
+
+    @app.post("/init_weights_update_group")
+    async def init_weights_update_group(request: Request) -> Response:
+        body = await _body(request)
+        return await _tried(engine.group.join(body), "Succeeded to initialize custom process group.")
+
+    @app.post("/destroy_weights_update_group")
+    async def destroy_weights_update_group(request: Request) -> Response:
+        left = engine.group.leave(str((await _body(request)).get("group_name")))
+        return _outcome(Answer(left, "Succeeded." if left else "The group to be destroyed does not exist."))
+
+    @app.post("/update_weights_from_distributed")
+    async def update_weights_from_distributed(request: Request) -> Response:
+        body = await _body(request)
+        if not engine.update_open:
+            return _outcome(Answer(False, "no weight update is open: call /begin_weight_update first"))
+        received = await _tried(engine.group.receive(body), "Succeeded.")
+        version = body.get("weight_version")  # comes with the last bucket
+        if version is None or received.status_code != 200:
+            return received
+        return _outcome(
+            await engine.load_received(
+                str(version),
+                flush_cache=body.get("flush_cache", True) is not False,
+                abort_all=bool(body.get("abort_all_requests", False)),
+            )
+        )
 
     @app.post("/update_weight_version")
     async def update_weight_version(request: Request) -> Response:
@@ -104,6 +134,14 @@ async def _body(request: Request) -> dict[str, Any]:
     raw = await request.body()
     value = orjson.loads(raw) if raw else {}
     return value if isinstance(value, dict) else {}
+
+
+async def _tried(work: Coroutine[Any, Any, None], done: str) -> Response:
+    try:
+        await work
+    except ArealError as error:
+        return _outcome(Answer(False, error.message))
+    return _outcome(Answer(True, done))
 
 
 def _status(done: Answer) -> int:

@@ -20,12 +20,13 @@ from areal.engine import held
 from areal.engine.adapter_files import with_adapter
 from areal.engine.cache import KVCache
 from areal.engine.commands import Abort, Add, Answer, Continue, Flush, Load, Pause, PauseMode, SetVersion, Stop
+from areal.engine.group import GroupReceiver
 from areal.engine.model import Model
 from areal.engine.model_config import ModelConfig
 from areal.engine.request import BadRequest, GenerateRequest, Limits, Output
 from areal.engine.scheduler import DecodeScheduler, SchedulerLimits
 from areal.engine.stats import Stats
-from areal.engine.weights import DTYPES, Weights, load_weights
+from areal.engine.weights import DTYPES, Weights, build_weights, load_weights
 from areal.errors import DataError
 from areal.weights.adapter import ADAPTER_CONFIG
 
@@ -101,6 +102,7 @@ class EmbeddedEngine:
         self._subscriptions: dict[str, Subscription] = {}
         self._loading = asyncio.Lock()
         self.update_open = False  # between begin_ and end_weight_update
+        self.group = GroupReceiver()
         self.draining = False
         weights = load_weights(options.model_path, self.config, dtype)
         self._base: Weights | None = weights  # what adapters are for: the model that the engine started with
@@ -194,9 +196,29 @@ class EmbeddedEngine:
                 weights = await loop.run_in_executor(None, self._read, path)
             except DataError as error:
                 return Answer(False, f"Failed to load the weights, the old ones stay: {error.message}")
-            command = Load(weights, str(path), version, flush_cache, abort_all)
-            self._scheduler.post(command)
-            return await _answer(command.done)
+            return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
+
+    async def load_received(self, version: str, *, flush_cache: bool, abort_all: bool) -> Answer:
+        """Swap to what came by a process group since the update began, when that is a whole model."""
+        async with self._loading:
+            path, received = Path(self.stats.model_path), self.group.take()
+
+            def build() -> Weights:
+                return build_weights(path, received, self.config, self._dtype)
+
+            try:
+                weights = await asyncio.get_running_loop().run_in_executor(None, build)
+            except DataError as error:
+                return Answer(False, f"Failed to use what was received, the old weights stay: {error.message}")
+            self._base = None
+            return await self._use(weights, str(path), version, flush_cache=flush_cache, abort_all=abort_all)
+
+    async def _use(
+        self, weights: Weights, path: str, version: str | None, *, flush_cache: bool, abort_all: bool
+    ) -> Answer:
+        command = Load(weights, path, version, flush_cache, abort_all)
+        self._scheduler.post(command)
+        return await _answer(command.done)
 
     def _read(self, path: Path) -> Weights:
         if (path / ADAPTER_CONFIG).is_file():

@@ -60,7 +60,11 @@ class Weights:
 
 def load_weights(path: Path, config: ModelConfig, dtype: torch.dtype) -> Weights:
     """Read a Hugging Face safetensors directory. Raises DataError naming the tensor that is missing or misshapen."""
-    raw = _read_tensors(path)
+    return build_weights(path, _read_tensors(path), config, dtype)
+
+
+def build_weights(path: Path, raw: dict[str, Tensor], config: ModelConfig, dtype: torch.dtype) -> Weights:
+    """Weights of tensors by Hugging Face name, which are copied. `path` is where they come from, for errors."""
     source = _Source(path, raw, dtype)
     hidden, vocab = config.hidden, config.vocab
     embedding = source.take("model.embed_tokens.weight", (vocab, hidden))

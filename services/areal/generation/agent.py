@@ -26,6 +26,7 @@ from areal.generation.dispatch import Dispatcher
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import AdapterRoom
 from areal.generation.engine_process import EngineProcess
+from areal.generation.group import GroupMember, Seat
 from areal.generation.journal import Journal
 from areal.generation.limits import ModelLimits
 from areal.generation.requests import Requests
@@ -71,6 +72,7 @@ class AgentSettings:
     port: int = 0
     host: str = "127.0.0.1"  # to listen on
     advertise: str = "127.0.0.1"  # under which workers reach it
+    weight_group: str | None = None  # the trainer's address, which may send versions by a process group
     journal: Path | None = None  # where to journal what is sampled; None: nowhere
     journal_bytes: int = 1 << 30  # at most, of all its processes together
 
@@ -110,6 +112,7 @@ class Agent:
             adapters=beside,
         )
         self._stage = Stage(own_directory(settings.run, settings.server_id))
+        self._group = None if settings.weight_group is None else self._member(settings.weight_group)
         self._swapper = Swapper(
             self.core,
             self.engine,
@@ -119,6 +122,7 @@ class Agent:
             self._lock,
             self._stage,
             self._adapters,
+            self._group,
         )
         self._look = asyncio.Event()
         self._holds: Wanted | None = None  # what the engine's command line named
@@ -158,6 +162,8 @@ class Agent:
             self._task(self._link.run()),
             self._task(self._report()),
         ]
+        if self._group is not None:
+            tasks.append(self._task(self._group.run()))
         stopping = self._task(stop.wait())
         try:
             await asyncio.wait((*tasks, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -251,6 +257,16 @@ class Agent:
         self._link.wake()
         await self._server.set_ready(core.ready)
 
+    def _member(self, trainer: str) -> GroupMember:
+        settings, engine = self.settings, self.settings.engine
+        ranks = engine.tensor_parallel if isinstance(engine, SglangEngine) else 1
+        return GroupMember(
+            Seat(trainer, settings.token, settings.server_id, ranks),
+            self.engine,
+            lambda: self.core.engine_up and not self.core.draining,
+            stages=isinstance(engine, EmbeddedEngine),
+        )
+
     # ---- the engine
 
     def _command(self) -> engine_command.Launch:
@@ -277,6 +293,8 @@ class Agent:
 
     async def _engine_up(self) -> None:
         self.core.engine_started(self._holds)
+        if self._group is not None:
+            self._group.engine_changed()
         if self._holds is not None:
             await self._swapper.prove(self._holds)
         self._look.set()
@@ -287,6 +305,8 @@ class Agent:
         if not self.core.engine_up:
             self._failed = self._holds  # it may have been collected while the engine started
         self.core.engine_lost()
+        if self._group is not None:
+            self._group.engine_changed()
         self._aborts.forget()
         if self._adapters is not None:
             self._adapters.forget()

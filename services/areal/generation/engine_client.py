@@ -5,7 +5,7 @@ Every call has a deadline. An engine that can't be reached is an InfraError, one
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +14,11 @@ import aiohttp
 import orjson
 
 from areal.errors import DataError, InfraError
+from areal.weights.group import Bucket
 
 CONTROL_S = 30.0  # pause, continue, abort: milliseconds when all is well; SGLang's abort polls for a second
 SCORE_S = 60.0
+GROUP_S = 150.0  # of a rendezvous or one bucket; the trainer gives up before
 LOAD_S = 600.0  # a large model from a network volume
 KEEP_ALIVE_S = 2.0  # an engine closes idle connections after five: never use one that it is about to close
 CONTROL_CONNECTIONS = 16
@@ -82,6 +84,38 @@ class EngineClient:
         answer = await self._call("POST", "/update_weights_from_disk", body, timeout_s=LOAD_S)
         if not answer.get("success"):
             raise EngineRefusal(f"the engine did not load {path}: {answer.get('message')}")
+
+    async def join_group(self, place: Mapping[str, Any]) -> None:
+        """Become ranks of a process group; answers when all of its ranks are there. Raises EngineRefusal."""
+        await self._call("POST", "/init_weights_update_group", dict(place), timeout_s=GROUP_S)
+
+    async def leave_group(self, name: str) -> None:
+        """Leave a process group. Raises EngineRefusal when there is none."""
+        await self._call("POST", "/destroy_weights_update_group", {"group_name": name})
+
+    async def begin_update(self) -> None:
+        """Buckets follow."""
+        await self._call("POST", "/begin_weight_update", {"selector": "target"})
+
+    async def end_update(self) -> None:
+        """All buckets came, or no more will."""
+        await self._call("POST", "/end_weight_update", {})
+
+    async def receive_bucket(self, group: str, bucket: Bucket, weight_version: str | None) -> None:
+        """Take one broadcast; the last one names what the engine then holds. Raises EngineRefusal."""
+        body: dict[str, Any] = {
+            "names": [piece.name for piece in bucket.pieces],
+            "dtypes": [piece.dtype for piece in bucket.pieces],
+            "shapes": [list(piece.shape) for piece in bucket.pieces],
+            "group_name": group,
+            "load_format": "flattened_bucket",
+            "flush_cache": weight_version is not None,
+        }
+        if weight_version is not None:
+            body["weight_version"] = weight_version
+        if self._embedded:
+            body["xxh3"] = [piece.xxh3 for piece in bucket.pieces]
+        await self._call("POST", "/update_weights_from_distributed", body, timeout_s=GROUP_S)
 
     async def checksums(self) -> dict[str, str] | None:
         """xxh3-128 of every tensor in use by its Hugging Face name; None from an engine that can't tell these."""

@@ -35,6 +35,7 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         port=ctx.port,
         host=ctx.bind,
         advertise=ctx.advertise,
+        weight_group=ctx.resolved.endpoints.trainer if ctx.resolved.spec.weights_by_group else None,
         journal=ctx.resolved.layout.tokens if recording.token_audit else None,
         journal_bytes=recording.keep // (2 * generation.replicas),  # the trainer has the other half
     )

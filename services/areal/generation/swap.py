@@ -1,5 +1,8 @@
 """Taking a version: check its bytes, interrupt, load, continue, and let the canary decide.
 
+A version comes from the volume, or straight from the trainer by a process group; whatever goes wrong with the group,
+the volume has it. Both are proven the same way against the same manifest.
+
 Promises that generation is continued whatever happens, that no token of a version leaves this agent before the
 version's canary passed (`Requests` keeps answers back until then), and that a version which fails its canary is
 replaced by the last good one when that is still on disk. Starts meanwhile wait for the swap lock.
@@ -19,15 +22,18 @@ from areal.errors import ArealError, DataError, InfraError
 from areal.generation.adapters import Adapters
 from areal.generation.core import FIRST_RETRY_S, AgentCore, Wanted
 from areal.generation.engine_client import EngineClient, EngineRefusal
+from areal.generation.group import GroupFault, GroupMember
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
+from areal.values.policy import NOTHING
 from areal.weights.canary import difference, problem
 from areal.weights.manifest import Manifest
 from areal.weights.stage import Stage, Staged
+from areal.weights.verify import open_version
 
 log = logging.getLogger(__name__)
 
-MODE = "volume"  # label of the weight metrics
+VOLUME, GROUP = "volume", "group"  # how a version came: label of the weight metrics
 
 
 class Interrupted(Protocol):
@@ -64,9 +70,12 @@ class Swapper:
         lock: asyncio.Lock,
         stage: Stage,
         adapters: Adapters | None = None,
+        group: GroupMember | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`adapters` are those of an engine that takes versions as LoRA adapters, beside each other."""
+        """`adapters` are those of an engine that takes versions as LoRA adapters, beside each other. `group` may bring
+        versions.
+        """
         self._core = core
         self._engine = engine
         self._requests = requests
@@ -75,12 +84,18 @@ class Swapper:
         self._lock = lock
         self._stage_room = stage
         self._adapters = adapters
+        self._group = group
         self._clock = clock
 
     async def take(self, wanted: Wanted) -> bool:
         """Try to hold `wanted`; False when it was refused, which is recorded with its reason."""
         began = self._clock()
         try:
+            if self._group is not None and self._group.offers(wanted):
+                manifest = await self._from_group(self._group, wanted)
+                if manifest is not None:
+                    self._taken(wanted, manifest, began, GROUP)
+                    return True
             staged = await self._stage(wanted)
             if self._adapters is not None:
                 return await self._add(self._adapters, wanted, staged)
@@ -98,14 +113,54 @@ class Swapper:
             log.warning("%s was not taken: %s", wanted.policy, error.message)
             await asyncio.sleep(FIRST_RETRY_S)
             return False
-        self._taken(wanted, staged, began)
+        self._taken(wanted, staged.manifest, began, VOLUME)
         return True
 
-    def _taken(self, wanted: Wanted, staged: Staged, began: float) -> None:
+    def _taken(self, wanted: Wanted, manifest: Manifest, began: float, mode: str) -> None:
         took = self._clock() - began
-        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=MODE, stage="load").observe(took)
-        self._metrics.gauge("areal_weight_bytes").set(staged.manifest.stored_bytes)
-        log.info("holds %s after %.3f s", wanted.policy, took, extra={"policy_id": str(wanted.policy)})
+        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=mode, stage="load").observe(took)
+        self._metrics.gauge("areal_weight_bytes").set(manifest.stored_bytes)
+        log.info(
+            "holds %s, which came by the %s, after %.3f s", wanted.policy, mode, took,
+            extra={"policy_id": str(wanted.policy)},
+        )  # fmt: skip
+
+    async def _from_group(self, group: GroupMember, wanted: Wanted) -> Manifest | None:
+        """Take what the trainer sends; None when that failed and left the engine as it was."""
+        try:
+            manifest = await asyncio.to_thread(open_version, wanted.path, wanted.digest)
+        except (DataError, InfraError):
+            return None  # the volume's way says what is wrong
+        if manifest.canary is None or manifest.policy_id != wanted.policy:
+            return None
+        with self._waits.waiting("swap", f"the trainer to send {wanted.policy}", deadline_s=600):
+            async with self._lock:
+                try:
+                    await group.receive(manifest, self._interrupt)
+                except GroupFault as fault:
+                    self._metrics.counter("areal_weight_sync_failures_total", reason=GROUP).inc()
+                    log.warning("%s", fault.message)
+                    return await self._instead(wanted) if fault.mixed else None
+                self._core.loaded(wanted.policy)
+                await self._engine.resume()
+                await self._proven(wanted, manifest)
+        return manifest
+
+    async def _instead(self, wanted: Wanted) -> Manifest:
+        """Read from the volume what the group brought a part of, before a token is made."""
+        self._core.loaded(NOTHING)
+        try:
+            staged = await self._stage(wanted)
+            await self._load(wanted, staged)
+        except (Refusal, InfraError):
+            await self._fall_back(wanted)
+            raise
+        await self._proven(wanted, staged.manifest)
+        return staged.manifest
+
+    async def _interrupt(self) -> None:
+        await self._engine.pause("retract")
+        self._requests.interrupted()
 
     async def _add(self, adapters: Adapters, wanted: Wanted, staged: Staged) -> bool:
         """Take a version without an interruption: what runs goes on with its adapter, what starts gets the new one."""
@@ -120,7 +175,7 @@ class Swapper:
         async with self._lock:
             self._core.accept(wanted)
             await self._requests.settle()
-        self._taken(wanted, staged, began)
+        self._taken(wanted, staged.manifest, began, VOLUME)
         return True
 
     async def prove(self, held: Wanted) -> bool:
@@ -163,18 +218,25 @@ class Swapper:
     async def _swap(self, wanted: Wanted, staged: Staged) -> None:
         try:
             await self._load(wanted, staged)
-            await self._judge(wanted, staged.manifest)
         except (Refusal, InfraError):
             if self._core.held == wanted.policy:  # the engine holds what is not proven
                 await self._fall_back(wanted)
+            raise
+        await self._proven(wanted, staged.manifest)
+
+    async def _proven(self, wanted: Wanted, manifest: Manifest) -> None:
+        """What the engine holds now is `wanted`, or it goes back to what was good."""
+        try:
+            await self._judge(wanted, manifest)
+        except (Refusal, InfraError):
+            await self._fall_back(wanted)
             raise
         await self._requests.settle()
 
     async def _load(self, wanted: Wanted, staged: Staged) -> None:
         """Interrupt, load, continue. After an error the engine is asked what it holds."""
         try:
-            await self._engine.pause("retract")
-            self._requests.interrupted()
+            await self._interrupt()
             try:
                 await self._engine.update_from_disk(str(staged.path), str(wanted.policy))
                 self._core.loaded(wanted.policy)

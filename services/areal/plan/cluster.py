@@ -78,6 +78,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
             redis=None if external or not job.spec.is_rl else address(Role.REDIS, "main"),
             reward=address(Role.REWARD) if verifier not in (None, "custom") else None,
             reward_custom=address(Role.REWARD_CUSTOM) if verifier == "custom" else None,
+            trainer=f"{trainer}:{spec_of(Role.TRAINER).pod_ports['grpc']}" if job.spec.weights_by_group else None,
             rendezvous=f"{trainer}:{names.RENDEZVOUS_PORT}",
         ),
         redis_users={} if external else {user: _access(names.password_key(user)) for user in users},

@@ -85,6 +85,7 @@ def resolve(
             redis=address("redis", "main"),
             reward=address("reward"),
             reward_custom=address("reward-custom"),
+            trainer=address("trainer") if job.spec.weights_by_group else None,
         ),
         redis_users={user: layout.redis_password(user) for user in redis_logins().values() if "redis" in table},
         ports=table,

@@ -42,6 +42,7 @@ class Endpoints(_Value):
     redis: str | None  # None: not the job's own; its URLs are in `redis_urls`, or it has none
     reward: str | None = None
     reward_custom: str | None = None
+    trainer: str | None = None  # its first rank's gRPC; servers dial it where weights come by a process group
     rendezvous: str | None = None  # where the ranks of a gang of several pods meet
 
 

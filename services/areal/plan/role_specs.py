@@ -56,6 +56,7 @@ class Caller:
     who: Role | Outsider
     port: str | None  # one of the callee's ports, by name
     why: str
+    in_group: bool = False  # only in jobs whose weights come by a process group
 
 
 class Source(StrEnum):
@@ -187,8 +188,15 @@ _CONTROLLER_CALLERS = (
     Caller(Role.TRAINER, "grpc", "publishes weights, moves the cursor"),
     Caller(Outsider.OPERATOR, "grpc", "progress, hot fields"),
 )
+_BROADCAST = "weights by a process group, on ports that torch chooses"
+_GENERATION_CALLERS = (
+    Caller(Role.WORKER, "grpc", "makes tokens"),
+    Caller(Role.TRAINER, None, _BROADCAST, in_group=True),
+    Caller(Role.GENERATION, None, _BROADCAST, in_group=True),
+)
 _TRAINER_CALLERS = (
     Caller(Role.TRAINER, None, "rendezvous and collectives, on ports that torch chooses"),
+    Caller(Role.GENERATION, None, _BROADCAST, in_group=True),
     Caller(Outsider.OPERATOR, "grpc", "progress, checkpoints"),
 )
 
@@ -268,7 +276,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         ports=("grpc", "metrics", "engine"),
         start_s=600,  # large models load for minutes; it dials the controller when that is there
         drain_s=15,
-        called_by=(Caller(Role.WORKER, "grpc", "makes tokens"),),
+        called_by=_GENERATION_CALLERS,
         run_parts=(RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
         reads=(Source.MODEL,),
         needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size

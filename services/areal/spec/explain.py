@@ -52,7 +52,11 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
         ),
         ("algorithm", f"{algorithm.name}: {resolve(spec).shown}"),
         ("learning rate", _learning_rate(job)),
-        ("weights", f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last"),
+        (
+            "weights",
+            f"published every {_every(spec.weight_sync.interval_steps, 'version')}, and always the last; "
+            + ("sent to servers by a process group" if spec.weights_by_group else "read from the run's directory"),
+        ),
         *_exports(job),
         ("evaluation", _evaluation(job)),
         *_programs(job),

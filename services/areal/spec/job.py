@@ -115,6 +115,12 @@ class JobSpec(Block):
         return self.training in ("DPO", "RewardModel")
 
     @property
+    def weights_by_group(self) -> bool:
+        """Whether the trainer may send versions to servers by a process group."""
+        mode, alone = self.weight_sync.mode, self.trainer.world_size == 1 and self.trainer.lora is None
+        return self.is_rl and (mode == "Group" or (mode == "Auto" and alone))
+
+    @property
     def is_rl(self) -> bool:
         """Whether answers are generated and scored while the run goes on."""
         return self.training == "RL"

@@ -91,6 +91,24 @@ def publish_interval(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "group-mode",
+    "spec.weightSync.mode",
+    "A process group carries whole weights of one trainer process: no adapters, trainer.replicas · procPerNode is 1.",
+    fix="Set weightSync.mode: SharedVolume, or Auto, which uses a group where that can be.",
+    cel=None,
+)
+def group_mode(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if job.spec.weight_sync.mode != "Group":
+        return None
+    if trainer.lora is not None:
+        return "adapters are small and are loaded beside each other: they are read from the volume"
+    if trainer.world_size > 1:
+        return f"{trainer.world_size} trainer processes hold the weights, and one of them sends"
+    return None
+
+
+@rule(
     "bytes-over-budget",
     "spec.replay.budgetBytes",
     "The samples of η+2 steps fit into 80 % of the budget.",
@@ -167,6 +185,7 @@ RULES = (
     concurrency_unused,
     stale_without_decoupled,
     publish_interval,
+    group_mode,
     bytes_over_budget,
     checkpoint_forced,
     deadline_too_short,

@@ -156,13 +156,25 @@ class Replay(Block):
 class WeightSync(Block):
     """How new weights reach the servers."""
 
-    mode: Literal["SharedVolume"] = knob("SharedVolume", what="Versions are directories on the run's volume.")
+    mode: Literal["Auto", "SharedVolume", "Group"] = knob(
+        "SharedVolume",
+        what="How servers get versions, which are directories on the run's volume in any case: SharedVolume reads them "
+        "there; Group sends them from the trainer to the servers by a process group, and any fault falls back to the "
+        "volume; Auto is Group where that can be.",
+    )
     interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1, le=1001)
     full_every: int = knob(
         10,
         what="Every this many publications in bfloat16 is a full one, the others are deltas; in float32 all are full.",
         ge=1,
         le=10**6,
+    )
+    bucket_bytes: Bytes = knob(
+        512 << 20,
+        what="What a process group carries at a time; trainer and servers hold one such bucket.",
+        unit="bytes",
+        ge=1 << 10,
+        le=1 << 34,
     )
 
 

@@ -31,6 +31,7 @@ from torch import Tensor
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
+from areal_trainer.publish.group import GroupSender
 from areal_trainer.publish.snapshot import Snapshots
 
 Announce = Callable[[WeightsRef, bool], str]
@@ -75,12 +76,13 @@ class Publisher:
         full_every: int = 1,
         base: Path | None = None,
         exporter: Exporter | None = None,
+        group: GroupSender | None = None,
         at: Callable[[str], None] = lambda point: None,
     ) -> None:
         """Every `full_every`-th version is a full one, the others are deltas of the one before if that saves much.
 
         `base` is the frozen model whose adapters these are; adapters are one file, so rank 0 has all tensors.
-        `exporter` makes models of what is published.
+        `exporter` makes models of what is published. `group` sends versions to servers, beside the volume.
         """
         self._root = root
         self._files = files
@@ -91,6 +93,7 @@ class Publisher:
         self._full_every = full_every
         self._adapter_of = base
         self._exporter = exporter
+        self._group = group
         self._frozen: Mapping[str, str] = {}  # checksums of `base`, read when the first version is sealed
         self._base: Manifest | None = None  # on rank 0: of the version before
         self._until_full = 0  # on rank 0: publications until the next full one
@@ -142,6 +145,8 @@ class Publisher:
     def close(self) -> None:
         """Give the thread back; what runs is finished."""
         self._pool.shutdown(wait=True)
+        if self._group is not None:
+            self._group.close()
 
     def _publish(self, order: Order, canary: Canary) -> Published:
         began = time.monotonic()
@@ -181,8 +186,14 @@ class Publisher:
         self._at("sealed")
         self._base = open_version(reference.path, reference.manifest_digest)
         self._count(self._base)
+        offered = self._group is not None and self._group.offer(self._base, reference.manifest_digest)
         served = self._announce(reference, order.final)
         self._at("announced")
+        if self._group is not None and offered:
+            if served == str(order.policy):
+                self._group.send(self._base, self._snapshots.current)
+            else:
+                self._group.withdraw()
         if self._exporter is not None:
             self._exporter.run(order.policy)
         collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)

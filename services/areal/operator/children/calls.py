@@ -20,13 +20,14 @@ class Call:
     callee: Role
     port: int | None
     why: str
+    in_group: bool = False  # only in jobs whose weights come by a process group
 
 
 def calls() -> list[Call]:
     """Every call, by callee; the operator's and monitoring's to every role last."""
     return [
         *(
-            Call(caller.who, role, PORT_NUMBERS[caller.port] if caller.port else None, caller.why)
+            Call(caller.who, role, PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group)
             for role, row in ROLE_SPECS.items()
             for caller in row.called_by
         ),

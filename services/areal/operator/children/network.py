@@ -49,7 +49,7 @@ def _policy(w: Wanted, role: Role) -> Json:
 
 def _ingress(w: Wanted, role: Role) -> list[Json]:
     rules: list[Json] = []
-    for port, callers in _by_port(calls_to(role)).items():
+    for port, callers in _by_port(_of_job(w, calls_to(role))).items():
         peers = [peer for call in callers for peer in _callers(w, call.caller)]
         if any(peer == {} for peer in peers):
             rules.append(_ports(port))  # anybody
@@ -82,7 +82,7 @@ def _egress(w: Wanted, role: Role) -> list[Json]:
     if reach == "Open":
         return [{}]
     rules: list[Json] = [_dns()]
-    for port, calls in _by_port(calls_from(role)).items():
+    for port, calls in _by_port(_of_job(w, calls_from(role))).items():
         present = [call.callee for call in calls if call.callee in w.roles]
         if present:
             peers = [{"podSelector": {"matchLabels": selector(w.name, callee)}} for callee in present]
@@ -90,6 +90,10 @@ def _egress(w: Wanted, role: Role) -> list[Json]:
     if row.redis_login is not None and w.resolved.redis_urls:
         rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
     return rules
+
+
+def _of_job(w: Wanted, listed: list[Call]) -> list[Call]:
+    return [call for call in listed if w.resolved.spec.weights_by_group or not call.in_group]
 
 
 def _by_port(calls: list[Call]) -> dict[int | None, list[Call]]:

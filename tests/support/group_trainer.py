@@ -1,0 +1,151 @@
+"""A trainer's end of the weight group as a process of its own: offers and sends versions as it is told on stdin.
+
+`GroupTrainer` starts it and talks to it, one JSON line each way. It may be held before a broadcast, and killed there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from areal.weights.publish import WeightsRef
+
+TOKEN = "secret"
+BUCKET_BYTES = 1 << 14
+
+
+class GroupTrainer:
+    """One life of the trainer. `async with` it."""
+
+    def __init__(self, port: int, join_s: float = 120.0) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self._argv = [sys.executable, "-m", "support.group_trainer", str(port), str(join_s)]
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> GroupTrainer:
+        self._process = await asyncio.create_subprocess_exec(
+            *self._argv, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[1]
+        )
+        assert await self._heard() == {"serves": True}
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.kill()
+
+    async def kill(self) -> None:
+        """SIGKILL, as a lost machine."""
+        assert self._process is not None
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+        await self._process.wait()
+
+    async def members(self, *servers: str) -> None:
+        """Wait until exactly these servers are connected and able."""
+        await self._say(servers=sorted(servers))
+        assert await self._heard() == {"servers": sorted(servers)}
+
+    async def offer(self, ref: WeightsRef) -> str:
+        """Offer a version; answers the name of the group, empty when it goes by the volume."""
+        await self._say(offer=str(ref.path), digest=ref.manifest_digest)
+        return str((await self._heard())["group"])
+
+    async def send(self, hold: str = "") -> None:
+        """Begin to send what was offered; wait at the point `hold`."""
+        await self._say(send=True, hold=hold)
+        if hold:
+            assert await self._heard() == {"at": hold}
+
+    async def go(self) -> None:
+        """Go on from where it is held."""
+        await self._say(go=True)
+
+    async def sent(self) -> dict[str, Any]:
+        """Wait for the end of `send`: {"sent": whether, "faults": phases, "seconds": by phase}."""
+        return await self._heard()
+
+    async def _say(self, **order: object) -> None:
+        assert self._process is not None and self._process.stdin is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        await self._process.stdin.drain()
+
+    async def _heard(self) -> dict[str, Any]:
+        assert self._process is not None and self._process.stdout is not None
+        line = await asyncio.wait_for(self._process.stdout.readline(), 240)
+        assert line, f"the trainer ended with {await self._process.wait()}"
+        heard: dict[str, Any] = json.loads(line)
+        return heard
+
+
+def main(port: int, join_s: float) -> None:
+    from areal.net.server import GrpcServer
+    from areal.net.thread import LoopThread
+    from areal.observe.progress import ProgressCounter
+    from areal.observe.waits import WaitRegistry
+    from areal.v1 import weights_pb2_grpc as rpc
+    from areal.weights.verify import open_version
+    from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
+    from areal_trainer.publish.members import Members
+    from safetensors.torch import load_file
+
+    held, faults, seconds = [""], [], {}
+
+    def say(**words: object) -> None:
+        print(json.dumps(words), flush=True)
+
+    def order() -> dict[str, Any]:
+        line = sys.stdin.readline()
+        if not line:
+            sys.exit(0)
+        return dict(json.loads(line))
+
+    def at(point: str) -> None:
+        if point == held[0]:
+            say(at=point)
+            order()
+
+    def seen(phase: str, taken: float) -> None:
+        if phase.startswith("fault: "):
+            faults.append(phase.removeprefix("fault: "))
+        else:
+            seconds[phase] = taken
+
+    thread = LoopThread()
+    members = Members(thread.loop)
+
+    async def serve() -> None:
+        server = GrpcServer("trainer", TOKEN, waits=WaitRegistry("trainer"), progress=ProgressCounter())
+        server.add(rpc.add_WeightGroupServicer_to_server, members, "areal.v1.WeightGroup")
+        await server.start(port)
+
+    thread.call(serve(), 60.0)
+    limits = Deadlines(join=join_s, offer=join_s, ready=join_s, broadcast=join_s, received=join_s)
+    options = GroupOptions("127.0.0.1", bucket_bytes=BUCKET_BYTES, deadlines=limits)
+    sender = GroupSender(members, options, WaitRegistry("trainer"), seen, at)
+    say(serves=True)
+    while True:
+        told = order()
+        faults.clear()
+        seconds.clear()
+        if "servers" in told:
+            import time
+
+            while list(members.able()) != told["servers"]:
+                time.sleep(0.02)
+            say(servers=told["servers"])
+        elif "offer" in told:
+            path = Path(told["offer"])
+            manifest = open_version(path, told["digest"])
+            offered = sender.offer(manifest, told["digest"])
+            say(group=sender.group if offered else "")
+        else:
+            held[0] = told["hold"]
+            tensors = {name: tensor for file in path.glob("*.safetensors") for name, tensor in load_file(file).items()}
+            say(sent=sender.send(manifest, tensors), faults=faults, seconds=seconds)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))

@@ -1,0 +1,121 @@
+"""The trainer's end of the weight group: phases have deadlines and name the server that misses one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+
+import pytest
+from areal.net.thread import LoopThread
+from areal.observe.waits import WaitRegistry
+from areal.v1 import weights_pb2 as wire
+from areal.weights.manifest import Manifest
+from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
+from areal_trainer.publish.members import GroupFault, Members
+
+MANIFEST = Manifest(policy="3.f1", step=3, created=0, tensors={}, files={})
+
+
+class Server:
+    """A member's stream without a network: what it tells, what it hears."""
+
+    def __init__(self, members: Members, thread: LoopThread, name: str) -> None:
+        self.state = wire.MemberState(server_id=name, ranks=1, able=True)
+        self.heard: list[wire.GroupOrders] = []
+        self._thread = thread
+        self._told: asyncio.Queue[wire.MemberState | None] = asyncio.Queue()
+        thread.spawn(self._listen(members))
+        self.tell()
+
+    def tell(self, **changed: object) -> None:
+        for name, value in changed.items():
+            setattr(self.state, name, value)
+        copy = wire.MemberState.FromString(self.state.SerializeToString())
+        self._thread.loop.call_soon_threadsafe(self._told.put_nowait, copy)
+
+    def leave(self) -> None:
+        self._thread.loop.call_soon_threadsafe(self._told.put_nowait, None)
+
+    async def _states(self) -> AsyncIterator[wire.MemberState]:
+        while (state := await self._told.get()) is not None:
+            yield state
+
+    async def _listen(self, members: Members) -> None:
+        async for orders in members.Join(self._states(), None):  # type: ignore[arg-type]
+            self.heard.append(orders)
+
+
+@contextmanager
+def members() -> Iterator[tuple[Members, LoopThread]]:
+    thread = LoopThread()
+    try:
+        yield Members(thread.loop), thread
+    finally:
+        thread.stop()
+
+
+def both(of: Members, thread: LoopThread) -> tuple[Server, Server]:
+    pair = Server(of, thread, "generation-0"), Server(of, thread, "generation-1")
+    names = ["generation-0", "generation-1"]
+    with pytest.raises(GroupFault):  # nobody joins: they are all connected when this has failed for that reason
+        for _ in range(6000):
+            if list(of.able()) == names:
+                of.wait("join", "g", names, lambda state: False, 0.0)
+            thread.call(asyncio.sleep(0.01), 60)
+    return pair
+
+
+def test_a_phase_that_is_missed_names_the_server():
+    with members() as (found, thread):
+        first, _ = both(found, thread)
+        first.tell(joined="g")
+        with pytest.raises(GroupFault, match="phase join of group g: generation-1 not there") as fault:
+            found.wait("join", "g", list(found.able()), lambda state: state.joined == "g", 1.0)
+        assert fault.value.phase == "join"
+        assert "generation-0" not in fault.value.message or found.able()["generation-0"].joined == ""
+
+
+def test_a_server_that_leaves_or_fails_ends_a_wait_before_its_deadline():
+    with members() as (found, thread):
+        first, second = both(found, thread)
+        names = list(found.able())
+        first.tell(failed="g", reason="out of memory")
+        with pytest.raises(GroupFault, match="generation-0 failed: out of memory"):
+            found.wait("ready", "g", names, lambda state: False, 120.0)
+        first.tell(failed="")
+        second.leave()
+        with pytest.raises(GroupFault, match="generation-1 is gone|generation-0 failed"):
+            found.wait("ready", "g", names, lambda state: False, 120.0)
+
+
+def test_a_version_without_a_server_goes_by_the_volume():
+    with members() as (found, _):
+        sender = GroupSender(found, GroupOptions("127.0.0.1"), WaitRegistry("trainer"))
+        assert not sender.offer(MANIFEST, "digest")
+
+
+def test_servers_that_do_not_join_are_told_to_leave_and_the_next_group_has_another_name():
+    with members() as (found, thread):
+        first, _ = both(found, thread)
+        faults: list[str] = []
+        limits = Deadlines(join=0.5)
+        sender = GroupSender(
+            found,
+            GroupOptions("127.0.0.1", deadlines=limits),
+            WaitRegistry("trainer"),
+            lambda phase, seconds: faults.append(phase),
+        )
+        assert not sender.offer(MANIFEST, "digest")
+        assert not sender.offer(MANIFEST, "digest")
+        assert faults == ["fault: join"] * 2
+
+        def told() -> list[str]:
+            return [orders.epoch.name for orders in first.heard if orders.epoch.name]
+
+        for _ in range(6000):
+            if len(set(told())) == 2 and not first.heard[-1].HasField("epoch"):
+                break
+            thread.call(asyncio.sleep(0.01), 60)
+        assert len(set(told())) == 2
+        assert first.heard[-1].epoch.rank_offsets == {}
