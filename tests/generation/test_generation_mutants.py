@@ -1,8 +1,8 @@
 """Mutation suite of weight updates: an engine that takes weights wrongly is found out and samples nothing from them.
 
 Neighbouring bfloat16 versions differ by last bits, as after one step of training, so that a canary alone could not tell
-a stale server. Each mutant is tried with a full version, with a delta, straight from the trainer by a process group and,
-where that can be, with an adapter.
+a stale server. Each mutant is tried with a full version, with a delta, straight from the trainer by a process group
+and, where that can be, with an adapter.
 """
 
 from __future__ import annotations

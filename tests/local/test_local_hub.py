@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -90,3 +91,42 @@ def test_a_hub_that_is_out_of_reach_is_no_fault_of_the_job(folder: Path) -> None
     refused = json.loads(python(folder, "http://127.0.0.1:9", "-c", STAGE))
     assert refused["exit"] == 75
     assert "HF_ENDPOINT" in refused["said"]
+
+
+DOWNLOAD = """
+import json, sys
+from pathlib import Path
+from areal.errors import ArealError
+from areal.plan import hub
+try:
+    print(json.dumps({"said": hub.download(sys.argv[1], Path(sys.argv[2]))}))
+except ArealError as error:
+    print(json.dumps({"exit": int(error.exit_code), "said": f"{error.message} {error.fix}"}))
+"""
+
+
+def test_a_model_is_downloaded_into_a_directory_whole_with_the_digest_of_every_file(folder: Path) -> None:
+    target = folder / "run" / "start-model"
+    target.parent.mkdir()
+    with hub_of("team/tiny", folder / "model") as (endpoint, asked):
+        told = json.loads(python(folder, endpoint, "-c", DOWNLOAD, "hf://team/tiny", str(target)))["said"]
+        assert told.startswith(f"model hf://team/tiny: commit {COMMIT}, ")
+        record = json.loads((target.parent / "start-model.json").read_text())
+        assert record["files"] == {
+            file.name: hashlib.sha256((folder / "model" / file.name).read_bytes()).hexdigest()
+            for file in target.iterdir()
+        }
+        assert {"config.json", "tokenizer.json", "model.safetensors"} <= record["files"].keys()
+        asked.clear()
+        assert json.loads(python(folder, endpoint, "-c", DOWNLOAD, "hf://team/tiny", str(target)))["said"] == told
+        assert asked == [], "what is there is not asked for again"
+
+
+@pytest.mark.parametrize(("name", "words"), [("gated/model", "gated"), ("team/secret", "no model team/secret")])
+def test_a_refused_download_leaves_nothing_and_names_the_secret(folder: Path, name: str, words: str) -> None:
+    target = folder / "start-model"
+    with hub_of("team/tiny", folder / "model") as (endpoint, _):
+        told = json.loads(python(folder, endpoint, "-c", DOWNLOAD, f"hf://{name}", str(target)))
+    assert words in told["said"]
+    assert "model.tokenSecret" in told["said"]
+    assert not target.exists()

@@ -57,6 +57,35 @@ def test_a_generation_pod_reads_weights_and_the_model_and_writes_nothing_that_la
     }
 
 
+def hub_wanted() -> Wanted:
+    """The quickstart with a private model of the hub."""
+    values = quickstart()
+    values["spec"]["model"] = {"uri": "hf://team/private@main", "tokenSecret": {"name": "hub", "key": "read"}}
+    return wanted(values, CPU_RUNTIME)
+
+
+def test_a_model_of_the_hub_is_read_from_the_run_directory_by_who_needs_it() -> None:
+    w = hub_wanted()
+    where = "/areal/run/start-model"
+    assert str(w.resolved.model_path) == str(w.resolved.tokenizer_path) == where
+    for role in (Role.GENERATION, Role.WORKER):
+        assert mounted(w, role)[where] == "run:rljobs/digits-5f0c9a52/start-model ro"
+    for role in (Role.TRAINER, Role.PREPARE):
+        assert mounted(w, role)["/areal/run"] == "run:rljobs/digits-5f0c9a52"
+    assert where not in mounted(w, Role.REWARD_CUSTOM)
+    assert where not in mounted(quickstart_wanted(), Role.GENERATION)
+
+
+def test_only_the_pod_that_downloads_sees_the_hub_s_token() -> None:
+    w = hub_wanted()
+    assert _secrets(w, Role.PREPARE) == {"hub": ["hub-token"]}
+    told = main_of(pod_template(w, Role.PREPARE))["env"]
+    assert {"name": "HF_TOKEN_PATH", "value": "/areal/access/hub-token"} in told
+    for role in w.roles:
+        assert "hub" not in _secrets(w, role)
+        assert "HF_TOKEN_PATH" not in {variable["name"] for variable in main_of(pod_template(w, role))["env"]}
+
+
 def test_the_recipe_s_reward_reads_the_recipe_only() -> None:
     assert mounted(quickstart_wanted(), Role.REWARD_CUSTOM) == {
         "/tmp": "tmp",

@@ -102,7 +102,6 @@ def test_who_scores(changes, source, verifier):
     ("changes", "reason", "words"),
     [
         ({"model": {"path": "models/tiny"}}, "LocalPath", "spec.model.path"),
-        ({"model": {"uri": "hf://Qwen/Qwen3-8B"}}, "NotAvailable", "downloads no model"),
         ({"reward": {"verifier": "model", "model": {"path": "scores"}}}, "NotAvailable", "reward pods of a cluster"),
         ({"reward": {"verifier": "code", "code": {"minTier": "T0", "allowUnsafe": True}}}, "NotAvailable", "sandbox"),
         ({"model": {"uri": "pvc://models"}, "recipe": {"file": "recipe.py"}}, "LocalPath", "spec.recipe.file"),

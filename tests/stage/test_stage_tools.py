@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +16,7 @@ from areal.plan import ResolvedJob
 from areal.plan.cluster import resolve_for_pods
 from areal.spec import load_job
 from areal.stage import finish, prepare
+from support.hub_server import COMMIT, hub_of
 from support.tiny_job import RECIPE, make_tiny_job, write_job
 
 NO_ROLLOUTS = {"rollout": None, "algorithm": None}
@@ -53,6 +57,40 @@ def test_a_prepared_run_has_all_that_roles_expect_and_stays_as_it_is(tmp_path):
     assert resolved.recipe_path.read_text() == before
     with pytest.raises(ConfigError, match="holds the run u-1, this is u-2"):
         prepare.run(resolved.model_copy(update={"uid": "u-2"}))
+
+
+PREPARE = """
+import sys
+from areal.plan import ResolvedJob
+from areal.stage import prepare
+print(prepare.run(ResolvedJob.parse(sys.stdin.read(), "stdin")))
+"""
+
+
+def test_a_model_of_the_hub_is_in_the_run_directory_before_anything_reads_it(tmp_path):
+    resolved = in_pods(tmp_path, model={"uri": "hf://team/tiny@main"})
+    layout = resolved.layout
+    assert resolved.model_path.name == layout.start_model.name
+    resolved = resolved.model_copy(update={"model_path": layout.start_model, "tokenizer_path": layout.start_model})
+    with hub_of("team/tiny", tmp_path / "model") as (endpoint, asked):
+
+        def prepared() -> str:
+            return subprocess.run(
+                [sys.executable, "-c", PREPARE],
+                input=resolved.model_dump_json(),
+                env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path / "hf")},
+                capture_output=True,
+                text=True,
+                check=True,
+                timeout=300,
+            ).stdout
+
+        assert prepared().startswith(f"model hf://team/tiny@main: commit {COMMIT}, ")
+        there, here = layout.start_model / "model.safetensors", tmp_path / "model" / "model.safetensors"
+        assert there.read_bytes() == here.read_bytes()
+        asked.clear()
+        assert "prepared already" in prepared()
+        assert asked == []
 
 
 def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_path):

@@ -68,12 +68,14 @@ class GroupTrainer:
         return await self._heard()
 
     async def _say(self, **order: object) -> None:
-        assert self._process is not None and self._process.stdin is not None
+        assert self._process is not None
+        assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
         await self._process.stdin.drain()
 
     async def _heard(self) -> dict[str, Any]:
-        assert self._process is not None and self._process.stdout is not None
+        assert self._process is not None
+        assert self._process.stdout is not None
         line = await asyncio.wait_for(self._process.stdout.readline(), 240)
         assert line, f"the trainer ended with {await self._process.wait()}"
         heard: dict[str, Any] = json.loads(line)
@@ -116,16 +118,17 @@ def main(port: int, join_s: float) -> None:
     thread = LoopThread()
     members = Members(thread.loop)
 
-    async def serve() -> None:
+    async def serve() -> GrpcServer:
         server = GrpcServer("trainer", TOKEN, waits=WaitRegistry("trainer"), progress=ProgressCounter())
         server.add(rpc.add_WeightGroupServicer_to_server, members, "areal.v1.WeightGroup")
         await server.start(port)
+        return server
 
-    thread.call(serve(), 60.0)
+    kept = thread.call(serve(), 60.0)  # it ends when it is forgotten
     limits = Deadlines(join=join_s, offer=join_s, ready=join_s, broadcast=join_s, received=join_s)
     options = GroupOptions("127.0.0.1", bucket_bytes=BUCKET_BYTES, deadlines=limits)
     sender = GroupSender(members, options, WaitRegistry("trainer"), seen, at)
-    say(serves=True)
+    say(serves=kept is not None)
     while True:
         told = order()
         faults.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -57,36 +57,39 @@ def members() -> Iterator[tuple[Members, LoopThread]]:
 
 def both(of: Members, thread: LoopThread) -> tuple[Server, Server]:
     pair = Server(of, thread, "generation-0"), Server(of, thread, "generation-1")
-    names = ["generation-0", "generation-1"]
-    with pytest.raises(GroupFault):  # nobody joins: they are all connected when this has failed for that reason
-        for _ in range(6000):
-            if list(of.able()) == names:
-                of.wait("join", "g", names, lambda state: False, 0.0)
-            thread.call(asyncio.sleep(0.01), 60)
+    until(thread, lambda: len(of.able()) == 2)
     return pair
+
+
+def until(thread: LoopThread, holds: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if holds():
+            return
+        thread.call(asyncio.sleep(0.01), 60)
+    raise AssertionError("it never came to be")
 
 
 def test_a_phase_that_is_missed_names_the_server():
     with members() as (found, thread):
         first, _ = both(found, thread)
         first.tell(joined="g")
+        until(thread, lambda: found.able()["generation-0"].joined == "g")
         with pytest.raises(GroupFault, match="phase join of group g: generation-1 not there") as fault:
             found.wait("join", "g", list(found.able()), lambda state: state.joined == "g", 1.0)
         assert fault.value.phase == "join"
-        assert "generation-0" not in fault.value.message or found.able()["generation-0"].joined == ""
 
 
 def test_a_server_that_leaves_or_fails_ends_a_wait_before_its_deadline():
     with members() as (found, thread):
         first, second = both(found, thread)
         names = list(found.able())
+        second.tell(failed="an earlier group")
         first.tell(failed="g", reason="out of memory")
         with pytest.raises(GroupFault, match="generation-0 failed: out of memory"):
             found.wait("ready", "g", names, lambda state: False, 120.0)
-        first.tell(failed="")
         second.leave()
-        with pytest.raises(GroupFault, match="generation-1 is gone|generation-0 failed"):
-            found.wait("ready", "g", names, lambda state: False, 120.0)
+        with pytest.raises(GroupFault, match="generation-1 is gone"):
+            found.wait("ready", "h", names, lambda state: False, 120.0)
 
 
 def test_a_version_without_a_server_goes_by_the_volume():
@@ -113,9 +116,4 @@ def test_servers_that_do_not_join_are_told_to_leave_and_the_next_group_has_anoth
         def told() -> list[str]:
             return [orders.epoch.name for orders in first.heard if orders.epoch.name]
 
-        for _ in range(6000):
-            if len(set(told())) == 2 and not first.heard[-1].HasField("epoch"):
-                break
-            thread.call(asyncio.sleep(0.01), 60)
-        assert len(set(told())) == 2
-        assert first.heard[-1].epoch.rank_offsets == {}
+        until(thread, lambda: len(set(told())) == 2 and not first.heard[-1].HasField("epoch"))

@@ -15,7 +15,6 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from areal.errors import ExitCode
 from areal.spec import RLJob, check, refuse
 from areal.spec.load import job_from
-from areal.spec.locality import for_this_machine_only
 from areal.stage.facts import sources_of
 from areal.stage.look import look
 from areal.yaml_file.document import Document
@@ -69,7 +68,7 @@ def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
     looked = look(job, sources_of(job, base_dir), base_dir)
     for _, error in looked.faults:
         raise error
-    refuse([*check(job, looked.facts, base_dir=base_dir), *for_this_machine_only(job)], job_file)
+    refuse(check(job, looked.facts, base_dir=base_dir), job_file)
     return "custom" if looked.facts.recipe_defines_reward and job.spec.reward.verifier is None else None
 
 

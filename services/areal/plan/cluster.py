@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from areal.errors import ConfigError, DataError
 from areal.plan import cluster_names as names
+from areal.plan import hub
 from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.recipe_names import defines_in
@@ -49,7 +50,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     job = _as_run(job, namespace)
     _refuse_unsafe(job)
     layout = RunLayout(Path(names.RUN_DIR))
-    model, student = _model(job), job.spec.distillation
+    model, student = _model(job, layout), job.spec.distillation
     _refuse_reward_model(job)
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
@@ -168,15 +169,11 @@ def _refuse_reward_model(job: RLJob) -> None:
         )
 
 
-def _model(job: RLJob) -> Path:
+def _model(job: RLJob, layout: RunLayout) -> Path:
+    """Where pods find the start model; one of the hub is downloaded there by the pod that prepares the run."""
     model = job.spec.model
-    if model.uri is not None and not on_volume(model.uri):
-        raise ClusterRefusal(
-            "NotAvailable",
-            f"spec.model.uri is {model.uri!r}, and a run on a cluster downloads no model",
-            fix="Download it and submit the job with `areal submit`, which takes it along; or put it on a volume and "
-            "name it pvc://<claim>/<path>, or in the images and name it in model.path.",
-        )
+    if hub.is_hub(model.uri):
+        return layout.start_model
     found = _file(model.uri, "model.uri") or _file(model.path, "model.path")
     if found is None:
         raise ClusterRefusal("InvalidSpec", "spec.model names no model", fix="Give model.uri or model.path.")
@@ -225,8 +222,8 @@ def _dataset(dataset: Dataset) -> Dataset:
 def _source(source: DatasetSource, field: str) -> DatasetSource:
     if source.jsonl is not None:
         return source.model_copy(update={"jsonl": str(_file(source.jsonl, f"{field}.jsonl"))})
-    hub = source.hugging_face
-    if hub is not None and (on_volume(hub.path) or hub.path.startswith(("/", *_HERE))):
-        path = str(_file(hub.path, f"{field}.huggingFace.path"))
-        return source.model_copy(update={"hugging_face": hub.model_copy(update={"path": path})})
+    named = source.hugging_face
+    if named is not None and (on_volume(named.path) or named.path.startswith(("/", *_HERE))):
+        path = str(_file(named.path, f"{field}.huggingFace.path"))
+        return source.model_copy(update={"hugging_face": named.model_copy(update={"path": path})})
     return source

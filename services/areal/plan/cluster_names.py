@@ -161,6 +161,7 @@ SHARED_MEMORY_DIR = PurePosixPath("/dev/shm")
 TOOLCHAINS_DIR = PurePosixPath("/var/tmp")
 """What is made once for a toolchain, in reward pods whose programs aren't Python. Cells can read it."""
 
+HUB_TOKEN_KEY = "hub-token"  # of the user's Secret, in the pod that downloads the model
 RESOLVED_KEY = "resolved.json"
 REDIS_CONF_KEY = "redis.conf"
 

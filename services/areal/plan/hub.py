@@ -6,11 +6,16 @@ HF_HUB_OFFLINE). A model that is there whole is read from there without a reques
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeGuard
 
 from areal.errors import ConfigError, InfraError
+from areal.files import write_atomically
 
 SCHEME = "hf://"
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model")  # of a model and its tokenizer
@@ -39,27 +44,66 @@ def fetch(uri: str, say: Callable[[str], None]) -> Path:
 
     Raises ConfigError for a model that isn't there or isn't for this token, InfraError when the hub can't be reached.
     """
+    with _refusals(uri, "HF_TOKEN"):
+        if (found := cached(uri)) is not None:
+            return found
+        say(f"downloading {uri}")
+        return _snapshot(uri, here=False)
+    raise AssertionError("refusals are raised")
+
+
+def download(uri: str, target: Path) -> str:
+    """Download a model into `target`, whole or not at all; answers what it is, in words.
+
+    The files are of the commit that the revision names now. Beside them, `target`.json has the commit and the sha256 of
+    every file. What an earlier try downloaded is used again. A target that is there stays, and is not looked at.
+    Raises as `fetch` does, with the Secret in place of HF_TOKEN.
+    """
+    record = target.with_name(f"{target.name}.json")
+    if not target.is_dir():
+        name, revision = _parts(uri)
+        partial = target.with_name(f".{target.name}.part")
+        with _refusals(uri, "model.tokenSecret"):
+            from huggingface_hub import HfApi, snapshot_download
+
+            commit = str(HfApi().model_info(name, revision=revision or "main").sha)
+            snapshot_download(name, revision=commit, allow_patterns=list(_FILES), local_dir=partial)
+            shutil.rmtree(partial / ".cache", ignore_errors=True)
+            files = {
+                str(file.relative_to(partial)): _sha256(file) for file in sorted(partial.rglob("*")) if file.is_file()
+            }
+            write_atomically(record, json.dumps({"uri": uri, "commit": commit, "files": files}, indent=1).encode())
+            partial.rename(target)
+    told = json.loads(record.read_bytes())
+    return f"model {told['uri']}: commit {told['commit']}, {len(told['files'])} files"
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+@contextmanager
+def _refusals(uri: str, token: str) -> Iterator[None]:
+    """What the hub refuses, in our words. `token` is where a token is given."""
     try:
         from huggingface_hub import errors
     except ImportError:
         raise ConfigError(
             f"downloading {uri} needs huggingface_hub", fix="pip install 'areal-kube[trainer,engine]'"
         ) from None
-    if (found := cached(uri)) is not None:
-        return found
     name, revision = _parts(uri)
-    say(f"downloading {uri}")
     try:
-        return _snapshot(uri, here=False)
+        yield
     except errors.GatedRepoError:
         raise ConfigError(
             f"{name} is gated on the Hugging Face hub",
-            fix="Ask for access on its page, and set HF_TOKEN to your token.",
+            fix=f"Ask for access on its page, and set {token} to your token.",
         ) from None
     except errors.RepositoryNotFoundError:
         raise ConfigError(
             f"the Hugging Face hub has no model {name}, or not for you",
-            fix="Correct model.uri; for a private model set HF_TOKEN to a token that may read it.",
+            fix=f"Correct model.uri; for a private model set {token} to a token that may read it.",
         ) from None
     except errors.RevisionNotFoundError:
         raise ConfigError(

@@ -28,6 +28,11 @@ class RunLayout:
         return self.root / "redis"
 
     @property
+    def start_model(self) -> Path:
+        """On a cluster: the model of hf://, as it was downloaded."""
+        return self.root / "start-model"
+
+    @property
     def recipe(self) -> Path:
         """Holds a copy of the recipe, so that editing the original changes no running job."""
         return self.root / "recipe"

@@ -75,6 +75,7 @@ class RunPart:
     path: Path
     writable: bool = False
     with_recipe: bool = False  # exists only when the job has a recipe
+    with_hub_model: bool = False  # exists only when the model was downloaded
     with_token_audit: bool = False  # is mounted only when `recording.tokenAudit` asks for it
 
 
@@ -168,6 +169,7 @@ class RoleSpec:
 _LAYOUT = RunLayout(Path(RUN_DIR))
 _WHOLE_RUN = (RunPart(_LAYOUT.root, writable=True),)
 _RECIPE = RunPart(_LAYOUT.recipe, with_recipe=True)
+_HUB_MODEL = RunPart(_LAYOUT.start_model, with_hub_model=True)
 
 _SANDBOX = Needs(
     requests={"cpu": "100m", "memory": "256Mi"},
@@ -277,7 +279,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         start_s=600,  # large models load for minutes; it dials the controller when that is there
         drain_s=15,
         called_by=_GENERATION_CALLERS,
-        run_parts=(RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
+        run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
         reads=(Source.MODEL,),
         needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
         headless=True,
@@ -298,7 +300,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         drain_s=15,
         depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM),
         redis_login="worker",
-        run_parts=(_RECIPE, RunPart(_LAYOUT.trajectories, writable=True)),
+        run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
         reads=(Source.MODEL,),  # the tokenizer
         needs=Needs(
             requests={"cpu": "250m", "memory": "512Mi"},

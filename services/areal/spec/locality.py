@@ -61,17 +61,6 @@ def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
     }
 
 
-def for_this_machine_only(job: RLJob) -> list[Finding]:
-    """What a cluster can't do: no pod downloads a model."""
-    uri = job.spec.model.uri
-    if uri is None or locality_of(uri) is not Locality.HUB:
-        return []
-    name = uri.removeprefix("hf://").partition("@")[0]
-    fix = f"Download it here, {download(name)}: `areal submit` takes it along."
-    message = f"{uri!r}: a run on a cluster downloads no model"
-    return [Finding("model-hub", Severity.ERROR, "spec.model.uri", message, fix, job.where("spec.model.uri"))]
-
-
 def is_hub_name(path: str) -> bool:
     """Whether a path that isn't there looks like a name on the Hugging Face hub: owner/name."""
     owner = path.partition("/")[0]

@@ -21,6 +21,13 @@ def on_volume(source: str) -> bool:
     return source.startswith(VOLUME)
 
 
+class HubToken(Block):
+    """A token of the Hugging Face hub, in a Secret of the job's namespace."""
+
+    name: Name = knob(what="The Secret's name.")
+    key: str = knob("token", what="Which of its keys.", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
+
+
 class Model(Block):
     """The model that the run starts from. Give exactly one of path and uri."""
 
@@ -28,9 +35,13 @@ class Model(Block):
         None, what="A Hugging Face model directory on this machine.", min_length=1, max_length=LONGEST_PATH
     )
     uri: str | None = knob(
-        None, what="pvc://claim/path on a cluster, or hf://owner/name@revision, which `areal run` downloads.",
+        None, what="pvc://claim/path on a cluster, or hf://owner/name@revision, which is downloaded: by `areal run` to "
+        "this machine's cache, on a cluster to the run's volume.",
         min_length=1, max_length=LONGEST_PATH,
     )  # fmt: skip
+    token_secret: HubToken | None = knob(
+        None, what="Cluster only: the Secret with the token for a private or gated model of hf://. Here it is HF_TOKEN."
+    )
     tokenizer: str | None = knob(
         None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given.", min_length=1,
         max_length=LONGEST_PATH,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
-from areal.plan import ResolvedJob
+from areal.plan import ResolvedJob, hub
 from areal.plan.resolve import check_model, check_tokenizer
 from areal.plan.write import make_directories
 from areal.spec import check, refuse
@@ -41,12 +41,14 @@ def run(resolved: ResolvedJob, look: Look | None = None) -> str:
     if marker.exists():
         _check_same(ResolvedJob.load(marker), resolved)
         return f"{resolved.run_dir} is prepared already"
+    said: list[str] = []
+    if hub.is_hub(uri := resolved.spec.model.uri):
+        said.append(hub.download(uri, resolved.model_path))
     _check_sources(resolved)
     looked = look_at_files(resolved.job, sources_in_pods(resolved), Path("/"))
     for _, error in looked.faults:
         raise error
     refuse(check(resolved.job, looked.facts), resolved.name)
-    said: list[str] = []
     try:
         make_directories(resolved.layout)
         if resolved.recipe_source is not None and resolved.recipe_path is not None:

@@ -15,6 +15,7 @@ from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
     ACCESS_DIR,
     CLAIMS_DIR,
+    HUB_TOKEN_KEY,
     JOB_DIR,
     KERNELS_DIR,
     RECIPE_DIR,
@@ -93,6 +94,8 @@ def mounts(w: Wanted, role: Role) -> list[Json]:
     for part in spec_of(role).run_parts:
         if part.with_recipe and w.resolved.recipe_path is None:
             continue
+        if part.with_hub_model and w.resolved.model_path != part.path:
+            continue
         if part.with_token_audit and not w.job.spec.recording.token_audit:
             continue
         below = part.path.relative_to(_LAYOUT.root)
@@ -141,7 +144,15 @@ def _access(w: Wanted, role: Role) -> list[Json]:
     if external is not None and login is not None:
         items = [{"key": login, "path": url_key(login)}]
         found.append({"secret": {"name": external.secret_name, "items": items}})
+    token = w.job.spec.model.token_secret
+    if token is not None and has_hub_token(w, role):
+        found.append({"secret": {"name": token.name, "items": [{"key": token.key, "path": HUB_TOKEN_KEY}]}})
     return found
+
+
+def has_hub_token(w: Wanted, role: Role) -> bool:
+    """Whether a pod sees the token for the job's private model."""
+    return role is Role.PREPARE and w.job.spec.model.token_secret is not None
 
 
 def _source_mounts(w: Wanted, role: Role) -> list[Json]:

@@ -18,11 +18,13 @@ from areal.operator.children.merge import merge
 from areal.operator.children.placement import place, tolerations
 from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
+    ACCESS_DIR,
     ANNOTATION_HASH,
     ENV_INDEX,
     ENV_POD_IP,
     ENV_POD_NAME,
     ENV_SANDBOX_KERNEL,
+    HUB_TOKEN_KEY,
     LABEL_POD_INDEX,
     LAUNCHER_PORT,
     MAIN_CONTAINER,
@@ -189,6 +191,7 @@ def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_cla
     ours = _environment(role)
     if role is Role.REWARD and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
         ours.append({"name": ENV_SANDBOX_KERNEL, "value": "kata"})
+    ours += _hub_token(w, role)
     names = {variable["name"] for variable in ours}
     container = {
         **{name: value for name, value in main.items() if name != "args"},
@@ -223,6 +226,13 @@ def _environment(role: Role) -> list[Json]:
         index = {"name": ENV_INDEX, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{LABEL_POD_INDEX}']"}}}
     fields = ((ENV_POD_IP, "status.podIP"), (ENV_POD_NAME, "metadata.name"))
     return [index, *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields)]
+
+
+def _hub_token(w: Wanted, role: Role) -> list[Json]:
+    """Where huggingface_hub finds the token for a private model, in the one pod that downloads it."""
+    if not mounts.has_hub_token(w, role):
+        return []
+    return [{"name": "HF_TOKEN_PATH", "value": str(ACCESS_DIR / HUB_TOKEN_KEY)}]
 
 
 def _ports(role: Role) -> list[Json]:
