@@ -1,7 +1,8 @@
 """Benchmark of the weight path: the trainer's pause, writing, and staging, full and as a delta, for 0.5 GB of bfloat16.
 
 Beside limits of the same run: a copy in memory for the pause, reading and hashing in memory for staging, a plain
-durable write for writing. One process; the volume is where TMPDIR is. Loading by an engine is not part of it.
+durable write for writing; a copy in memory, too, for a broadcast to one server by gloo on loopback, checked by the
+embedded engine's receiver as a second process. The volume is where TMPDIR is. Loading by an engine is not part of it.
 
     python bench/weights.py [--megabytes 500]
 """
@@ -9,18 +10,24 @@ durable write for writing. One process; the volume is where TMPDIR is. Loading b
 from __future__ import annotations
 
 import argparse
+import asyncio
+import multiprocessing
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 import xxhash
+from areal.broadcast import join_group, rendezvous_server
+from areal.engine.group import GroupReceiver
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
-from areal.weights.manifest import Canary
+from areal.weights.group import buckets
+from areal.weights.manifest import Canary, Manifest
 from areal.weights.publish import WeightsRef
 from areal.weights.stage import Stage
 from areal.weights.verify import open_version
@@ -63,6 +70,49 @@ def durable_write(path: Path, data: memoryview) -> None:
     path.unlink()
 
 
+def receive(port: int, manifest: Manifest, bucket_bytes: int, told: Connection) -> None:
+    """One server's engine: joins the group, takes every bucket, checks every tensor."""
+
+    async def run() -> None:
+        receiver = GroupReceiver()
+        place = {"master_address": "127.0.0.1", "master_port": port, "rank_offset": 1, "world_size": 2}
+        await receiver.join({**place, "group_name": "bench", "backend": "gloo"})
+        told.send("joined")
+        for bucket in buckets(manifest.tensors, bucket_bytes):
+            body = {
+                "names": [piece.name for piece in bucket.pieces],
+                "dtypes": [piece.dtype for piece in bucket.pieces],
+                "shapes": [piece.shape for piece in bucket.pieces],
+                "xxh3": [piece.xxh3 for piece in bucket.pieces],
+            }
+            await receiver.receive({**body, "group_name": "bench", "load_format": "flattened_bucket"})
+        told.send(len(receiver.take()))
+
+    asyncio.run(run())
+
+
+def broadcast(tensors: dict[str, torch.Tensor], manifest: Manifest, bucket_bytes: int = 64 << 20) -> float:
+    """Seconds from the first bucket until a server has all of them, checked."""
+    store = rendezvous_server(DEADLINE_S)
+    heard, told = multiprocessing.Pipe(duplex=False)
+    server = multiprocessing.get_context("spawn").Process(
+        target=receive, args=(store.port, manifest, bucket_bytes, told)
+    )
+    server.start()
+    group = join_group("gloo", "127.0.0.1", store.port, name="bench", rank=0, world_size=2, timeout_s=DEADLINE_S)
+    assert heard.recv() == "joined"
+
+    def send() -> None:
+        for bucket in buckets(manifest.tensors, bucket_bytes):
+            parts = [tensors[piece.name].reshape(-1).view(torch.uint8) for piece in bucket.pieces]
+            group.broadcast(torch.cat(parts)).wait()
+        assert heard.recv() == len(tensors)
+
+    taken = seconds(send)
+    server.join()
+    return taken
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=500)
@@ -92,6 +142,7 @@ def main() -> None:
         disk = seconds(lambda: durable_write(Path(home, "raw"), raw))
         hashed = seconds(lambda: xxhash.xxh3_128(raw))
         delta = open_version(refs[2].path, refs[2].manifest_digest)
+        rows["group"] = broadcast(tensors, open_version(refs[3].path, refs[3].manifest_digest))
         publisher.close()
     ranks.close()
     megabytes = size / 1e6
@@ -103,6 +154,7 @@ def main() -> None:
         Figure("write a delta, durably", "MB/s", rates["delta write"], *plain),
         Figure("stage a full version (verify)", "MB/s", rates["full stage"], *hashing),
         Figure("stage a delta (copy, apply, verify)", "MB/s", rates["delta stage"], *hashing),
+        Figure("send to a server by a group (gloo, verify)", "MB/s", rates["group"], megabytes / copy, "copy"),
     ]
     share = delta.stored_bytes / delta.total_bytes
     report("weights", figures, megabytes=megabytes, seconds=rows, delta_share=share)
@@ -110,6 +162,8 @@ def main() -> None:
     for kind in ("full", "delta"):
         total = sum(rows[f"{kind} {part}"] for part in ("pause", "write", "stage"))
         print(f"  {kind}: training paused {rows[f'{kind} pause']:.3f} s, published and staged {total:.3f} s")
+    sent = sum(rows[part] for part in ("full pause", "full write", "group"))
+    print(f"  group: published and in a server's memory {sent:.3f} s, {rows['group']:.3f} s of it the broadcast")
 
 
 if __name__ == "__main__":

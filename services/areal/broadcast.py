@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from torch import Tensor
-from torch.distributed import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 
 def rendezvous_server(timeout_s: float) -> TCPStore:
@@ -50,11 +50,11 @@ class ProcessGroup:
 
 def _made(backend: str, store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     if backend == "nccl":
-        from torch.distributed import ProcessGroupNCCL  # type: ignore[attr-defined]
+        from torch.distributed import ProcessGroupNCCL
 
         options = ProcessGroupNCCL.Options()
         options._timeout = timeout
         return ProcessGroupNCCL(PrefixStore("cuda/", store), rank, size, options)
-    from torch.distributed import ProcessGroupGloo  # type: ignore[attr-defined]
+    from torch.distributed import ProcessGroupGloo
 
     return ProcessGroupGloo(PrefixStore("cpu/", store), rank, size, timeout=timeout)
