@@ -71,6 +71,15 @@ def test_split_layers_keep_a_part_of_their_activations():
     assert whole["a trainer's GPU"] != split["a trainer's GPU"]
 
 
+def test_split_rows_leave_a_rank_its_own_tokens():
+    whole, split = (judged("trainer.microBatchTokens=4096", f"trainer.mesh.context={parts}")[1] for parts in (1, 2))
+    assert "4,096 tokens on 8 GPUs, 2 to a row: 15.3 GiB weights" in split["a trainer's GPU"]
+    all_tokens, own = (
+        float(lines["a trainer's GPU"].split(" GiB activations")[0].split()[-1]) for lines in (whole, split)
+    )
+    assert own == pytest.approx(all_tokens / 2, abs=0.06)
+
+
 def test_a_server_without_room_for_one_sample_is_refused():
     config = {**QWEN3_8B, "num_hidden_layers": 400}
     assert "server-does-not-fit" in judged(config=config)[0]

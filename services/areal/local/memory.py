@@ -78,6 +78,7 @@ def _beside(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> Beside
         "teacher": teacher,
         "trained": adapter_parameters(job, shape),
         "tensor": job.spec.trainer.mesh.tensor,
+        "context": job.spec.trainer.mesh.context,
     }
 
 
@@ -94,6 +95,7 @@ def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple
     sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
     copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
     copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
+    copies += f", {trainer.mesh.context} to a row" if trainer.mesh.context > 1 else ""
     sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
     lines = [("a trainer's GPU", sentence)]
     if trainer.recompute == "none":

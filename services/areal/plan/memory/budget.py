@@ -66,7 +66,8 @@ class Beside(TypedDict, total=False):
     A `critic` is a value model of the policy's size with an optimizer of its own; the two are updated one after the
     other. A `reference` is the start model once more, frozen. `trained` is how many parameters an adapter has: the
     policy's own are frozen then, in the precision of the forward pass, and are the reference. A `teacher` is frozen;
-    its layers pass one by one, before the student's. `tensor` ranks split each layer.
+    its layers pass one by one, before the student's. `tensor` ranks split each layer, `context`
+    times as many the tokens of each row.
     """
 
     critic: bool
@@ -74,6 +75,7 @@ class Beside(TypedDict, total=False):
     teacher: ModelShape | None
     trained: int | None
     tensor: int
+    context: int
 
 
 def plan_trainer(
@@ -91,6 +93,7 @@ def plan_trainer(
     """
     element, part = _ELEMENT[precision], shape.part(beside.get("tensor", 1))
     trained, teacher = beside.get("trained"), beside.get("teacher")
+    own = -(-tokens // beside.get("context", 1))  # tokens of a row that this rank computes
     critic = shape.value_model if beside.get("critic") else None
     reference = beside.get("reference", False) and trained is None
     gradient = 4 if trained is None else 0  # bytes of a number's
@@ -103,7 +106,7 @@ def plan_trainer(
         critic_bytes = critic.parameters * (_IDLE_BYTES if trained is None else _STATE_BYTES)
         root = max(root, critic.root_parameters * (element + 4))
         layers = part.block_parameters * (gathered * element + 4)
-    chunk = 0 if shape.scores else min(tokens, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
+    chunk = 0 if shape.scores else min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
     parts = (
         (
             "weights, optimizer and gradients of the rank's share",
@@ -119,7 +122,7 @@ def plan_trainer(
             "the teacher's layers, gathered",
             teacher.layers * teacher.block_parameters * element if teacher and alone else 0,
         ),
-        ("activations", tokens * bytes_a_token(part, element, attention, recompute)),
+        ("activations", own * bytes_a_token(part, element, attention, recompute)),
         ("attention masks", mask_bytes(shape, element, tokens, attention, recompute)),
         ("embedding and head with their gradients, whole", root),
         ("layers gathered, one's gradient", layers),
@@ -164,7 +167,7 @@ def fewest_ranks(
     made = partial(
         plan_trainer, shape, tokens=tokens, precision=precision, attention=attention, recompute=recompute, **beside
     )
-    least = beside.get("tensor", 1)
+    least = beside.get("tensor", 1) * beside.get("context", 1)
     return next(
         (1 << power for power in range(13) if least <= 1 << power and made(ranks=1 << power).total <= memory), None
     )
