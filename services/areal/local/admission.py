@@ -59,6 +59,7 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None =
         reward_model_of(job, base_dir)
     teacher = _teacher(job, sources, base_dir, looked)
     _agent_program(job, looked)
+    _own_python(job, looked)
     findings = [_fault(job, field, error) for field, error in looked.faults]
     findings += check(job, looked.facts, base_dir=base_dir)
     findings += [
@@ -107,6 +108,17 @@ def _agent_program(job: RLJob, looked: Looked) -> None:
         looked.facts = replace(looked.facts, agent_program=shutil.which(agent.command[0]) is not None)
     else:
         looked.unseen.append(f"rollout.agent.command: whether workers' image has {agent.command[0]}")
+
+
+def _own_python(job: RLJob, looked: Looked) -> None:
+    """Whether the Python of an agent or an environment is here, where that is for this machine to say."""
+    python = job.spec.rollout.own_python
+    if python is None:
+        return
+    if job.spec.runtime_ref is None:
+        looked.facts = replace(looked.facts, own_python=shutil.which(python) is not None)
+    else:
+        looked.unseen.append(f"rollout: whether workers' image has {python}")
 
 
 def _fault(job: RLJob, field: str, error: ArealError) -> Finding:

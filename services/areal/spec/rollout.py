@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from pydantic import field_validator
+
 from areal.spec.block import Block, Change, knob
-from areal.spec.text import LONGEST_WORD, Argument
+from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Argument
 
 AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
+ENVIRONMENT = "environment"  # the built-in workflow that plays an environment by name
 
 
 class Sampling(Block):
@@ -43,6 +49,41 @@ class Agent(Block):
         ge=1,
         le=100_000,
     )
+    python: str | None = knob(
+        None,
+        what="With run: the Python that the agent's packages are installed in; unless given, the workers' own. The "
+        "recipe is loaded there once more.",
+        min_length=1,
+        max_length=LONGEST_PATH,
+    )
+
+
+class Environment(Block):
+    """What the workflow environment plays: something with reset() and step(), by name, in a process of its own."""
+
+    name: str = knob(
+        what="A class or function of the recipe, or built in: openenv, reasoning-gym, textarena; or an entry point of "
+        "the group areal.environments.",
+        min_length=1,
+        max_length=LONGEST_WORD,
+    )
+    python: str | None = knob(
+        None,
+        what="The Python that its packages are installed in; unless given, the workers' own.",
+        min_length=1,
+        max_length=LONGEST_PATH,
+    )
+    config: dict[str, Any] = knob(dict, what="Arguments of the environment.", max_length=64)
+
+    @field_validator("config")
+    @classmethod
+    def _finite(cls, config: dict[str, Any]) -> dict[str, Any]:
+        """JSON, and so a cluster, has no other numbers."""
+        try:
+            json.dumps(config, allow_nan=False)
+        except ValueError:
+            raise ValueError(".inf and .nan are no values of JSON: write a number") from None
+        return config
 
 
 class Rollout(Block):
@@ -50,7 +91,7 @@ class Rollout(Block):
 
     workflow: str = knob(
         "rlvr",
-        what="Built in: rlvr, multi-turn, agent; or the name of a workflow in the recipe.",
+        what="Built in: rlvr, multi-turn, agent, environment; or the name of a workflow in the recipe.",
         min_length=1,
         max_length=LONGEST_WORD,
     )
@@ -102,3 +143,11 @@ class Rollout(Block):
     )
     sampling: Sampling = knob(Sampling, what="How tokens are drawn.")
     agent: Agent | None = knob(None, what="Workflow agent only: what runs each episode.")
+    environment: Environment | None = knob(None, what="Workflow environment only: what is played.")
+
+    @property
+    def own_python(self) -> str | None:
+        """The interpreter that the agent or the environment has to itself."""
+        blocks = {AGENT: self.agent, ENVIRONMENT: self.environment}
+        block = blocks.get(self.workflow)
+        return block.python if block is not None else None

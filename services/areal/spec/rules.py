@@ -26,6 +26,7 @@ class Facts:
     recipe_workflows: frozenset[str] | None = None  # names of workflows in the recipe
     recipe_agents: frozenset[str] | None = None  # names of what can be an agent in the recipe
     agent_program: bool | None = None  # whether the agent's command can be started on this machine, which runs it
+    own_python: bool | None = None  # whether the Python of the agent or the environment is on this machine
     train_rows: int | None = None
     train_columns: frozenset[str] | None = None
     evaluation_rows: int | None = None

@@ -1,9 +1,9 @@
-"""Rules of agents: jobs whose episodes are programs that call the policy over HTTP."""
+"""Rules of agents and environments: jobs whose episodes are somebody else's programs."""
 
 from __future__ import annotations
 
 from areal.spec.job import RLJob
-from areal.spec.rollout import AGENT
+from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.spec.rules import Facts, Severity, rule
 
 _IS_AGENT = f"self.spec.rollout.workflow == '{AGENT}'"
@@ -94,4 +94,56 @@ def agent_unused(job: RLJob, facts: Facts) -> str | None:
     return f"the workflow {rollout.workflow!r} runs no agent"
 
 
-RULES = (agent_without_run, agent_not_in_recipe, agent_command_not_here, agent_truncated_sampling, agent_unused)
+@rule(
+    "agent-command-with-python",
+    "spec.rollout.agent.python",
+    "rollout.agent.python runs an agent of the recipe.",
+    fix="Write the interpreter as the first word of rollout.agent.command, or remove python.",
+    cel="!has(self.spec.rollout.agent) || !has(self.spec.rollout.agent.python) || has(self.spec.rollout.agent.run)",
+)
+def agent_command_with_python(job: RLJob, facts: Facts) -> str | None:
+    agent = job.spec.rollout.agent
+    if agent is None or agent.python is None or agent.run is not None:
+        return None
+    return "rollout.agent.python is given, and no rollout.agent.run that it would run"
+
+
+@rule(
+    "environment-without-name",
+    "spec.rollout.environment",
+    "The workflow environment is told what it plays, and nothing else is.",
+    fix="Set rollout.workflow: environment and rollout.environment.name, or neither.",
+    cel=f"(self.spec.rollout.workflow == '{ENVIRONMENT}') == has(self.spec.rollout.environment)",
+)
+def environment_without_name(job: RLJob, facts: Facts) -> str | None:
+    rollout = job.spec.rollout
+    if (rollout.workflow == ENVIRONMENT) == (rollout.environment is not None):
+        return None
+    if rollout.environment is None:
+        return "the workflow environment has no rollout.environment"
+    return f"the workflow {rollout.workflow!r} plays no environment"
+
+
+@rule(
+    "python-not-here",
+    "spec.rollout",
+    "The Python of an agent or an environment is where workers run.",
+    fix="Make that environment, or name its interpreter's path from the directory that the run is started in.",
+    cel=None,
+)
+def python_not_here(job: RLJob, facts: Facts) -> str | None:
+    if facts.own_python is not False:
+        return None
+    return f"there is no interpreter {job.spec.rollout.own_python!r} on this machine"
+
+
+RULES = (
+    agent_without_run,
+    agent_not_in_recipe,
+    agent_command_not_here,
+    agent_truncated_sampling,
+    agent_unused,
+    agent_command_with_python,
+    environment_without_name,
+    python_not_here,
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from areal.spec.job import RLJob
-from areal.spec.rollout import AGENT
+from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.spec.rules import Facts, Severity, rule
 from areal.spec.serving import SglangEngine
 from areal.spec.sources import DatasetSource
@@ -256,18 +256,20 @@ def reward_model_path(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "no-reward",
     "spec.reward.verifier",
-    "Somebody scores: a built-in verifier, a recipe, or the agent's command.",
+    "Somebody scores: a built-in verifier, a recipe, an environment, or the agent's command.",
     fix="Set reward.verifier: exact, math, code or model, or name a recipe with a `reward` function.",
     cel=(
         "has(self.spec.recipe) || has(self.spec.reward.verifier) || "
+        f"self.spec.rollout.workflow == '{ENVIRONMENT}' || "
         f"(self.spec.rollout.workflow == '{AGENT}' && has(self.spec.rollout.agent) && "
         "has(self.spec.rollout.agent.command))"
     ),
 )
 def no_reward(job: RLJob, facts: Facts) -> str | None:
     spec = job.spec
-    agent = spec.rollout.agent
-    if spec.reward.verifier is not None or (spec.rollout.workflow == AGENT and agent is not None and agent.command):
+    agent, name = spec.rollout.agent, spec.rollout.workflow
+    by_itself = name == ENVIRONMENT or (name == AGENT and agent is not None and agent.command)
+    if spec.reward.verifier is not None or by_itself:
         return None
     if spec.recipe is None:
         return "there is neither a reward.verifier nor a recipe, so no sample would have a reward"
@@ -325,15 +327,16 @@ def answer_column(job: RLJob, facts: Facts) -> str | None:
     "workflow",
     "spec.rollout.workflow",
     "The workflow is built in or in the recipe.",
-    fix=f"Use {', '.join(_BUILT_IN_WORKFLOWS)} or {AGENT}, or the name of a RolloutWorkflow in the recipe.",
-    cel="has(self.spec.recipe) || self.spec.rollout.workflow in ['rlvr', 'multi-turn', 'agent']",
+    fix=f"Use {', '.join((*_BUILT_IN_WORKFLOWS, AGENT, ENVIRONMENT))}, or a RolloutWorkflow of the recipe.",
+    cel="has(self.spec.recipe) || self.spec.rollout.workflow in ['rlvr', 'multi-turn', 'agent', 'environment']",
 )
 def workflow(job: RLJob, facts: Facts) -> str | None:
     wanted = job.spec.rollout.workflow
     own = frozenset[str]() if job.spec.recipe is None else facts.recipe_workflows
-    if wanted in (*_BUILT_IN_WORKFLOWS, AGENT) or own is None or wanted in own:
+    by_name = (*_BUILT_IN_WORKFLOWS, AGENT, ENVIRONMENT)
+    if wanted in by_name or own is None or wanted in own:
         return None
-    return f"there is no workflow {wanted!r}; known are {', '.join([*_BUILT_IN_WORKFLOWS, AGENT, *sorted(own)])}"
+    return f"there is no workflow {wanted!r}; known are {', '.join([*by_name, *sorted(own)])}"
 
 
 @rule(

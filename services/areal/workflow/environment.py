@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from areal.errors import DataError
+from areal.errors import DataError, InfraError
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode, Transcript
 from areal.workflow.generation import GenerationRequest, Ids
@@ -65,9 +65,13 @@ class EnvironmentWorkflow(RolloutWorkflow):
 
 
 async def _call(function: Callable[..., Any], *arguments: Any) -> Any:
-    if inspect.iscoroutinefunction(function):
-        return await function(*arguments)
-    return await asyncio.to_thread(function, *arguments)
+    """What it returns. A lost connection is infrastructure's fault: the episode is tried again."""
+    try:
+        if inspect.iscoroutinefunction(function):
+            return await function(*arguments)
+        return await asyncio.to_thread(function, *arguments)
+    except (ConnectionError, TimeoutError) as error:
+        raise InfraError(f"the environment can't be reached: {type(error).__name__}: {error}") from error
 
 
 def _first(given: Any) -> str | list[Any]:

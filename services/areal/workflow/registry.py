@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from areal.errors import ConfigError
 from areal.workflow.agent import AgentWorkflow
 from areal.workflow.base import RolloutWorkflow
+from areal.workflow.hosted import HostedWorkflow
 from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.rlvr import RLVRWorkflow
 
@@ -15,6 +16,7 @@ BUILT_IN: dict[str, type[RolloutWorkflow]] = {
     RLVRWorkflow.name: RLVRWorkflow,
     MultiTurnWorkflow.name: MultiTurnWorkflow,
     AgentWorkflow.name: AgentWorkflow,
+    HostedWorkflow.name: HostedWorkflow,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -30,6 +31,8 @@ from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.command import CommandAgent
 from areal.workflow.generation import Sampling
+from areal.workflow.hosted import HostedAgent, HostedWorkflow
+from areal.workflow.interpreter.client import ChildInterpreter, Target
 from areal.workflow.recipe import Recipe, load_recipe
 from areal.workflow.registry import find_workflow
 from areal.workflow.tokenizer import Tokenizer
@@ -160,13 +163,21 @@ def _sessions(job: ResolvedJob, tokenizer: Tokenizer) -> Sessions:
 
 def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe | None) -> Callable[[], RolloutWorkflow]:
     """Makes the workflow, once for each event loop of user code."""
-    rollout = job.spec.rollout
+    rollout, own_recipe = job.spec.rollout, str(job.recipe_path) if job.recipe_path is not None else None
+    if workflow is HostedWorkflow and (plays := rollout.environment) is not None:
+        python = plays.python or sys.executable
+        target = Target("environment", plays.name, python, own_recipe, plays.config)
+        child = ChildInterpreter(target).start()
+        return lambda: HostedWorkflow(child, rollout.max_turns)
     if workflow is not AgentWorkflow:
         return lambda: _make(workflow, rollout.max_turns)
     agent = rollout.agent or Agent()
     if agent.command is not None:
         command = CommandAgent(agent.command)
         return lambda: AgentWorkflow(command.run)
+    if agent.python is not None:
+        hosted = HostedAgent(ChildInterpreter(Target("agent", agent.run or "", agent.python, own_recipe)).start())
+        return lambda: AgentWorkflow(hosted.run)
     return lambda: AgentWorkflow(agent_of(recipe.module if recipe else None, agent.run or ""))
 
 

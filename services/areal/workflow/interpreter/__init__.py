@@ -1,0 +1,1 @@
+"""Child interpreter: agents and environments of a worker in another Python, with packages of their own."""
