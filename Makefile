@@ -100,13 +100,14 @@ docs: setup  ## Regenerate the generated pages of docs/, and the site from all o
 
 bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a limit measured in the same run, as a table and JSON
 	@command -v bwrap >/dev/null || echo 'bubblewrap is not installed: reward.py goes without it'
-	@for file in bench/bench_*.py bench/{recording,view,reward,rollout,weights,checkpoint,gateway}.py; do $(PY) $$file || exit 1; done
+	@for file in bench/bench_*.py bench/{recording,view,reward,rollout,weights,checkpoint,gateway,boxes}.py; do $(PY) $$file || exit 1; done
 
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
 	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated
 	AREAL_REPLAYED_HISTORIES=10000 $(PY) -m pytest -q --hypothesis-profile=explore tests/gateway/test_gateway_replay.py --timeout 3600
+	$(PY) -m pytest -q -s tests/boxes/test_boxes_leaks.py --box-disconnects 10000
 	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
 	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py

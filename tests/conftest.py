@@ -42,6 +42,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-stalls", action="store_true", help="every cell of the stall matrix")
     parser.addoption("--all-meshes", action="store_true", help="every model family on every mesh of trainer ranks")
     parser.addoption("--attacks", action="store_true", help="attacks on whole runs, minutes each")
+    parser.addoption("--box-disconnects", type=int, default=200, help="holders of boxes that vanish")
     parser.addoption("--gym-rows", type=int, default=0, help="rows of every task of reasoning-gym; 0: of a few tasks")
 
 

@@ -76,10 +76,13 @@ def serve(
         Path | None, typer.Option(help="Holds the bearer token; made when missing. Without: a token for this time.")
     ] = None,
     slots: Annotated[int, typer.Option(min=0, help="Programs judged at once; 0 is one a core and a few more.")] = 0,
+    boxes: Annotated[int, typer.Option(min=0, help="Boxes at once, which live over many commands; 0 serves none.")] = 0,
 ) -> None:
     """Judge and run programs for whoever has the token, until SIGTERM."""
     from areal.cli.reward_serve import serve_command
 
     raise typer.Exit(
-        serve_command(host, port, http_port, metrics_port, min_tier, token_file, slots, highest_tier=highest_tier)
+        serve_command(
+            host, port, http_port, metrics_port, min_tier, token_file, slots, highest_tier=highest_tier, boxes=boxes
+        )
     )

@@ -22,6 +22,7 @@ def serve_command(
     token_file: Path | None,
     slots: int,
     highest_tier: str = "T4",
+    boxes: int = 0,
 ) -> int:
     """Serve until stopped; the exit code."""
     logs.setup("reward", "reward-service", json=False)
@@ -35,4 +36,4 @@ def serve_command(
         known = f"in {token_file}" if token_file else serving.token
         console.print(f"token {known}", highlight=False, soft_wrap=True)
 
-    return asyncio.run(serve(ServeOptions(host, port, http_port, metrics_port, token_file, stack), told))
+    return asyncio.run(serve(ServeOptions(host, port, http_port, metrics_port, token_file, stack, boxes), told))

@@ -15,6 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from areal.boxes.registry import BoxBounds
+from areal.boxes.service import SERVICE_NAME as BOXES_NAME
+from areal.boxes.stack import BoxSettings, box_stack
 from areal.errors import ConfigError, ExitCode
 from areal.judge.stack import StackSettings, code_stack
 from areal.net.address import join
@@ -28,6 +31,7 @@ from areal.sandbox.values import Tier
 from areal.sandbox_server.grpc_service import SERVICE_NAME, SandboxService
 from areal.sandbox_server.handlers import SandboxHandlers
 from areal.sandbox_server.http import create_app
+from areal.v1 import boxes_pb2_grpc
 from areal.v1 import sandbox_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
@@ -46,6 +50,7 @@ class ServeOptions:
     metrics_port: int | None = None
     token_file: Path | None = None
     stack: StackSettings = field(default_factory=StackSettings)
+    boxes: int = 0  # at once; 0 serves none
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,10 @@ async def serve(options: ServeOptions, told: Callable[[Serving], None]) -> int:
         owned.push_async_callback(math.stop)
         handlers = SandboxHandlers(code.dispatcher, code.readiness, progress, math)
         server.add(rpc.add_SandboxServicer_to_server, SandboxService(handlers), SERVICE_NAME)
+        if options.boxes:
+            settings = BoxSettings(BoxBounds(boxes=options.boxes), options.stack.min_tier)
+            boxes = await owned.enter_async_context(box_stack(settings))
+            server.add(boxes_pb2_grpc.add_BoxesServicer_to_server, boxes.service, BOXES_NAME)
         port = await server.start(options.port, options.host)
         owned.push_async_callback(server.stop, _DRAIN_S)
         app = create_app(handlers, code.readiness, token)

@@ -55,6 +55,10 @@ class Profile:
         uid = self._config.first_uid + number % _UID_RANGES * _UIDS_EACH
         return await start_zygote(replace(self._config, first_uid=uid, label=f"z{number}"), self._ended)
 
+    def zygotes(self) -> list[Zygote]:
+        """All that are up, retired ones too."""
+        return [zygote for zygote in (*self._zygotes, *self._retired) if not zygote.dead]
+
     async def pick(self) -> Zygote:
         """The least busy one; waits while all are being replaced. Raises InfraError when none comes up."""
         while True:

@@ -81,6 +81,14 @@ class SandboxCounters:
     spare_misses: int = 0
 
 
+@dataclass(frozen=True)
+class ZygotePlace:
+    """A zygote as the operating system knows it: its process, and the groups that its cells' are below."""
+
+    pid: int
+    groups: tuple[str, ...]
+
+
 def _tasks(limits: Limits) -> int:
     return max(limits.processes, _THREADS) if limits.processes == 1 else limits.processes
 
@@ -132,6 +140,16 @@ class Sandbox:
     def capacity(self) -> int:
         """How many runs there are at once."""
         return self._slots.capacity
+
+    @property
+    def spares(self) -> int:
+        """Cells made ahead, a zygote."""
+        return self._config.spares
+
+    def zygotes(self) -> tuple[ZygotePlace, ...]:
+        """Where its zygotes are now, those that only end their last runs too."""
+        alive = [zygote for profile in self._profiles.values() for zygote in profile.zygotes()]
+        return tuple(ZygotePlace(zygote.process.pid, zygote.groups) for zygote in alive)
 
     @property
     def _namespaced(self) -> bool:

@@ -82,6 +82,10 @@ class Session:
             self._kill("cancel")
         return await asyncio.shield(self._ended)
 
+    async def over(self) -> Ended:
+        """Waits for the program's end, whoever ends it. Raises InfraError."""
+        return await asyncio.shield(self._ended)
+
     def kill(self) -> None:
         """Ends the program now; `finish` says how it went."""
         self._kill("cancel")
