@@ -113,9 +113,11 @@ def _learning(made: dashboard.Dashboard) -> dashboard.Dashboard:
         .with_panel(
             graph(
                 "KL and clipping",
-                "Approximate KL of the current to the proximal policy, and the share of tokens that were clipped.",
+                "Approximate KL of the current to the proximal policy, of the policy to its teacher, and the share of "
+                "tokens that were clipped.",
                 "short",
                 (f"areal_trainer_kl{{{JOB}}}", "KL {{rljob}}"),
+                (f"areal_trainer_teacher_kl{{{JOB}}}", "KL to the teacher {{rljob}}"),
                 (f"areal_trainer_clip_ratio{{{JOB}}}", "clipped {{rljob}}"),
             )
         )

@@ -119,6 +119,14 @@ def test_nothing_is_guessed_of_unknown_families(config):
     assert memory_of(load_job(CORPUS / "gpus.yaml"), config) == ([], [])
 
 
+def test_a_policy_is_planned_with_its_teacher():
+    cards = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "trainer.recompute=full"]
+    job = load_job(CORPUS / "on-policy-distillation.yaml", cards)
+    alone, both = (dict(memory_of(job, QWEN3_8B, teacher)[1])["a trainer's GPU"] for teacher in (None, QWEN3_8B))
+    assert "the teacher's share" in both
+    assert "teacher" not in alone
+
+
 def test_a_student_is_planned_with_its_teacher_and_no_server_and_its_longest_row_is_the_knob():
     cards = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "trainer.recompute=full"]
     rows = ["distillation.maxTokens=262144", "trainer.microBatchTokens=262144"]

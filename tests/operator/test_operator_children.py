@@ -416,6 +416,20 @@ def test_a_damaged_snapshot_is_refused_with_its_name() -> None:
         read_snapshot({"metadata": {"name": "digits-runtime"}, "data": {"runtime.json": "{"}})
 
 
+def test_a_policy_with_a_teacher_alone_has_it_in_its_trainer_and_no_reward_pods() -> None:
+    values = quickstart()
+    spec = values["spec"]
+    del spec["recipe"]
+    spec["dataset"].pop("evaluation", None)
+    teacher = {"path": "pvc://teachers/large"}
+    spec["algorithm"] = {**spec["algorithm"], "name": "OnPolicyDistillation", "teacher": teacher}
+    w = wanted(values, CPU_RUNTIME, recipe=None)
+    assert "reward" not in pods_of(w)
+    assert "reward-custom" not in pods_of(w)
+    read = {mount["mountPath"] for mount in main_of(pods_of(w)["trainer"])["volumeMounts"]}
+    assert "/areal/claims/teachers/large" in read
+
+
 @pytest.mark.parametrize("training", ["SFT", "DPO", "RewardModel", "Distillation"])
 def test_a_supervised_job_has_the_trainers_pods_alone(training: str) -> None:
     values = quickstart()

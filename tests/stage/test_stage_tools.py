@@ -114,6 +114,12 @@ def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_p
             },
             "spec.distillation.teacher: there is no /no/one",
         ),
+        (
+            {
+                "algorithm": {"name": "GRPO", "batchSize": 2, "maxSteps": 2, "teacher": {"path": "/no/one"}},
+            },
+            "spec.algorithm.teacher: there is no /no/one",
+        ),
         ({"reward": {"verifier": "exact", "answerField": "solution"}}, 'jsonl:1: column "solution" is missing'),
     ],
 )

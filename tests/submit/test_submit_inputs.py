@@ -67,6 +67,18 @@ def test_a_teacher_is_sent_beside_its_student(tmp_path):
     assert str(resolved.teacher_path) == place.replace("pvc://", "/areal/claims/")
 
 
+def test_so_is_the_teacher_of_a_policy(tmp_path):
+    (tmp_path / "teacher").mkdir()
+    (tmp_path / "teacher" / "config.json").write_text("{}")
+    job = job_in(tmp_path, "algorithm.teacher.path=teacher")
+    made = on_cluster(job, "team-a", "digits-run", trees_of(job, tmp_path), ("digits-recipe", "recipe.py"), "custom")
+    place = made["spec"]["algorithm"]["teacher"]["path"]
+    assert place.startswith("pvc://digits-run/inputs/teacher-")
+    recipe = "def reward(**row):\n    return 1.0\n"
+    resolved = resolve_for_pods(job_from_object(made), namespace="team-a", uid="u-1", recipe_source=recipe)
+    assert str(resolved.teacher_path) == place.replace("pvc://", "/areal/claims/")
+
+
 def test_the_job_on_the_cluster_says_what_its_author_said_and_is_one_that_the_cluster_takes(tmp_path):
     job = job_in(tmp_path, "algorithm.rejection=null", "model.tokenizer=null", "replay.budgetBytes=3Gi")
     made = on_cluster(job, "team-a", "digits-run", trees_of(job, tmp_path), ("digits-recipe", "recipe.py"), "custom")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError
+from areal.spec.job import JobSpec
 from areal.supervised.examples import Example, example, margin_of, pair
 from areal.supervised.teacher import refuse_teacher
 from areal.workflow.tokenizer import Tokenizer
@@ -102,13 +103,28 @@ def test_a_margin_is_a_number_of_the_row_and_nothing_else():
             margin_of({"strength": value}, "strength")
 
 
+COMMON = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t"}}}
+POLICY = {"name": "OnPolicyDistillation", "batchSize": 4, "maxSteps": 4, "teacher": {"path": "t"}}
+
+
+def taught(tokens: int) -> JobSpec:
+    block = {"batchSize": 4, "maxTokens": tokens, "teacher": {"path": "t"}}
+    return JobSpec.model_validate({**COMMON, "training": "Distillation", "distillation": block})
+
+
 def test_a_teacher_has_the_students_tokens_and_room_for_its_rows(plain: Tokenizer, tmp_path: Path) -> None:
     teacher = tmp_path / "teacher"
     tiny_job.make_model(teacher, vocabulary=20)  # more rows of its embedding than tokens
-    refuse_teacher(plain, teacher, 64)
+    student, spec = tmp_path / "student", taught(64)
+    tiny_job.make_model(student, vocabulary=24)
+    refuse_teacher(spec, plain, student, teacher)
     with pytest.raises(DataError, match="reads 64 tokens, and maxTokens is 65"):
-        refuse_teacher(plain, teacher, 65)
+        refuse_teacher(taught(65), plain, student, teacher)
+    on_policy = JobSpec.model_validate({**COMMON, "algorithm": POLICY, "rollout": {"maxSampleTokens": 64}})
+    with pytest.raises(DataError, match="has 20 tokens with padding, the student 24"):
+        refuse_teacher(on_policy, plain, student, teacher)
+    refuse_teacher(on_policy, plain, teacher, student)
     text = (teacher / "tokenizer.json").read_text()
     (teacher / "tokenizer.json").write_text(text.replace('"=": 10', '"+": 10').replace('"=":10', '"+":10'))
     with pytest.raises(DataError, match=r"another tokenizer than the student: id 10 is '\+' there, is '=' here"):
-        refuse_teacher(plain, teacher, 64)
+        refuse_teacher(spec, plain, student, teacher)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from areal.dataflow.running import StepColumns
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
@@ -14,6 +17,7 @@ from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.critic import Critic
 from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.schedule import Schedule
@@ -44,6 +48,8 @@ def ranks():
 
 def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: float = 1e-2, **algorithm: Any) -> Actor:
     given = {"name": "GRPO", "groupSize": SIZE, "batchSize": GROUPS, "maxSteps": STEPS, **algorithm}
+    if given["name"] == "OnPolicyDistillation":
+        given["teacher"] = {"path": "t"}
     spec: dict[str, Any] = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t.jsonl"}}, "algorithm": given}
     spec["rollout"] = {"sampling": {"maxNewTokens": 8}}
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
@@ -61,8 +67,19 @@ def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: flo
         ),
         Checkpointer(tmp_path, 1, engine),
         reference=Engine(model_path, EngineOptions(), ranks).logprobs if resolve(job).kl is not None else None,
+        teacher=says_what_is_wanted if job.algorithm.teacher is not None else None,
         critic=None if values is None else Critic(ValueEngine(model_path, EngineOptions(), ranks), values),
     )
+
+
+def says_what_is_wanted(micros: Sequence[MicroBatch], tokens: int) -> torch.Tensor:
+    """A teacher that gives each wanted token 1/7 and each other one its part of the rest."""
+    found = torch.zeros(tokens)
+    for micro in micros:
+        wanted = torch.from_numpy(WANTED)[micro.targets]
+        likely, rest = math.log(1 / 7), math.log(1 / 7 / (VOCABULARY - WANTED.sum()))
+        found[micro.token_index] = torch.where(wanted, likely, rest)
+    return found
 
 
 def answers(choices: np.ndarray[Any, Any], logprobs: np.ndarray[Any, Any], step: int) -> TokenBatch:
@@ -108,7 +125,7 @@ def test_the_right_answers_become_likely(name, model_path, ranks, tmp_path):
     assert ended > 2 * begun, f"{begun:.2f} → {ended:.2f}"
 
 
-@pytest.mark.parametrize("name", ["GSPO", "M2PO", "REINFORCE++"])
+@pytest.mark.parametrize("name", ["GSPO", "M2PO", "REINFORCE++", "OnPolicyDistillation"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_micro_batches_and_packing_change_neither_loss_nor_gradient(name, shared, model_path, ranks, tmp_path):
     more = {"miniBatches": 2, "entropyCoefficient": 0.01, "weight": "sequenceMean", "klCoefficient": 0.05}

@@ -59,6 +59,7 @@ FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job'
     "truncate": ({}, {"truncate": {"upper": 1.1}}),
     "rejection": ({}, {"rejection": {"upper": 1.1}}),
     "rejections": ({}, {"rejections": [{"metric": "k2", "level": "sequence", "upper": 0.05}]}),
+    "teacher": ({"proximal": "recompute"}, {"teacher": {"path": "t"}}),
     "kl": ({}, {"kl": KL}),
     "klCoefficient": ({}, {"klCoefficient": 0.1}),
     "entropyCoefficient": ({}, {"entropyCoefficient": 0.1}),
@@ -78,6 +79,7 @@ INNER = [
     ({"kl": KL}, {"kl": {**KL, "as": "reward"}}),
     ({"overlong": {"maxTokens": 6, "window": 4}}, {"overlong": {"maxTokens": 6, "window": 4, "factor": 0.5}}),
     ({"truncated": "neutral"}, {"truncated": "mask"}),
+    ({"teacher": {"path": "t"}}, {"teacher": {"path": "t", "coefficient": 0.5}}),
     ({"lossAggregation": "sequence"}, {"lossAggregation": "constant"}),
     ({"surrogate": "none", **SEVERAL}, {"surrogate": "cispo", **SEVERAL}),
 ]
@@ -95,6 +97,8 @@ def made_up() -> TokenBatch:
 
 def spec_of(given: dict[str, Any]) -> Any:
     algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 4, "maxSteps": 4, **given}
+    if algorithm["name"] == "OnPolicyDistillation":
+        algorithm["teacher"] = {"path": "t"}
     spec = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t.jsonl"}}, "algorithm": algorithm}
     spec["rollout"] = {"sampling": {"maxNewTokens": 9}}
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
@@ -106,8 +110,9 @@ def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cu
     spec, tokens = spec_of(given), made_up()
     random = np.random.default_rng(5)
     behaviour = tokens.behaviour_logprobs
-    logprobs, proximal, reference = (np.float32(behaviour + random.normal(0, 0.3, tokens.tokens)) for _ in range(3))
-    columns = TokenColumns(proximal=proximal, reference=reference)
+    passes = (np.float32(behaviour + random.normal(0, 0.3, tokens.tokens)) for _ in range(4))
+    logprobs, proximal, reference, teacher = passes
+    columns = TokenColumns(proximal=proximal, reference=reference, teacher_logprobs=teacher)
     if resolve(spec).critic is not None:
         columns = replace(columns, values=random.normal(0.5, 0.3, tokens.tokens), bootstrap=np.zeros(16))
     advantages = estimate_advantages(tokens, advantage_options(spec), columns)

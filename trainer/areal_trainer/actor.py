@@ -22,7 +22,13 @@ from areal.errors import DataError
 from numpy.typing import NDArray
 from torch import Tensor
 
-from areal_trainer.algorithms.advantages import AdvantageOptions, Advantages, TokenColumns, estimate_advantages
+from areal_trainer.algorithms.advantages import (
+    AdvantageOptions,
+    Advantages,
+    TokenColumns,
+    estimate_advantages,
+    with_teacher,
+)
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position, Saving
@@ -76,7 +82,7 @@ class UpdateFigures:
 
 
 Reference = Callable[[Sequence[MicroBatch], int], Tensor]
-"""Log-probabilities of all ranks' predicted tokens under the start model, as `Engine.logprobs`."""
+"""Log-probabilities of all ranks' predicted tokens under a frozen model, as `Engine.logprobs`."""
 
 
 class Trainable(Protocol):
@@ -106,6 +112,7 @@ class Actor:
         compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
         compute_loss: ComputeLoss | None = None,
         reference: Reference | None = None,
+        teacher: Reference | None = None,
         critic: Critic | None = None,
         own_graph: Graph | None = None,
     ) -> None:
@@ -115,7 +122,7 @@ class Actor:
         self._checkpointer = checkpointer
         self._compute_advantages = compute_advantages
         self._compute_loss = compute_loss
-        self._reference = reference
+        self._frozen = {"reference": reference, "teacher log-probs": teacher}  # by the stage that asks it
         self._critic = critic
         self._timer = timer or PhaseTimer()
         self._still_mine = still_mine
@@ -143,10 +150,20 @@ class Actor:
         result = estimate_advantages(tokens, self.options.advantages, passes)
         if self._compute_advantages is not None:
             given = AdvantageBatch.of(tokens, result.counted, result.columns.values, own)
-            result = advantages_from(self._compute_advantages(given), tokens, result)
+            result = self._with_teacher(
+                advantages_from(self._compute_advantages(given), tokens, result), result, tokens, passes
+            )
         returns = {} if result.returns is None else {"returns": result.returns}
         step.end("advantages", {"advantages": result.tokens, "trained": result.trained, **returns})
         return result
+
+    def _with_teacher(self, own: Advantages, usual: Advantages, tokens: TokenBatch, passes: TokenColumns) -> Advantages:
+        """A recipe's advantages with the teacher's part, which trains sequences that have no other signal."""
+        coefficient = self.options.advantages.teacher
+        if coefficient is None:
+            return own
+        by_token = with_teacher(own.tokens, tokens.trainable(), coefficient, passes)
+        return replace(own, tokens=by_token, trained=usual.trained)
 
     def _own_columns(
         self, tokens: TokenBatch, passes: TokenColumns, step: StepColumns
@@ -188,13 +205,19 @@ class Actor:
         return step
 
     def _passes(self, tokens: TokenBatch, step: StepColumns) -> TokenColumns:
-        """The passes whose results the advantages are made of: two with a KL penalty in the reward, one of a critic."""
+        """The passes whose results the advantages are made of, by the policy and the models beside it."""
         counted = tokens.has_signal()
         columns = TokenColumns()
-        if self.options.advantages.kl is not None:
+        penalty, taught = self.options.advantages.kl is not None, self.options.advantages.teacher is not None
+        if penalty or taught:
             behaviour = self.options.objective.proximal == "behaviour"
             proximal = tokens.behaviour_logprobs if behaviour else self._of_policy(tokens, counted, step).numpy()
-            columns = TokenColumns(proximal=proximal, reference=self._of_reference(tokens, counted, step).numpy())
+            columns = TokenColumns(proximal=proximal)
+        if penalty:
+            columns = replace(columns, reference=self._of_frozen("reference", tokens, counted, step).numpy())
+        if taught:
+            found = self._of_frozen("teacher log-probs", tokens, counted, step)
+            columns = replace(columns, teacher_logprobs=found.numpy())
         if self._critic is not None:
             step.begin("values")
             with self._timer.phase("prox"):
@@ -209,14 +232,15 @@ class Actor:
         step.end("proximal", {"proximal": found})
         return found
 
-    def _of_reference(self, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
-        if self._reference is None:
-            raise ValueError("a KL divergence needs a reference model")
-        step.begin("reference")
+    def _of_frozen(self, stage: str, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
+        """What the frozen model of a stage says of the `chosen` sequences' trainable tokens, [tokens]."""
+        if (model := self._frozen[stage]) is None:
+            raise ValueError(f"the stage {stage} needs its model")
+        step.begin(stage)
         with self._timer.phase("prox"):
             micros = self._micros(tokens, np.flatnonzero(chosen), tokens.trainable())
-            found = self._reference(micros, tokens.tokens)
-        step.end("reference", {"reference": found})
+            found = model(micros, tokens.tokens)
+        step.end(stage, {column.name: found for column in self.graph.stage(stage).writes})
         return found
 
     def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
@@ -230,7 +254,7 @@ class Actor:
         if proximal is not None:
             columns.given([columns_of.PROXIMAL])
         wanted = self.options.objective.policy.kl is not None
-        reference = self._of_reference(batch.tokens, advantages.trained, columns) if wanted else None
+        reference = self._of_frozen("reference", batch.tokens, advantages.trained, columns) if wanted else None
         with self._timer.phase("train"):
             return self._update(batch, advantages, proximal, reference, columns)
 
@@ -316,6 +340,7 @@ def _needs(options: ActorOptions, *, critic: bool) -> Needs:
     return Needs(
         proximal=options.objective.proximal == "recompute",
         kl="reward" if options.advantages.kl is not None else kl,
-        kl_of_behaviour=options.objective.proximal == "behaviour",
+        of_behaviour=options.objective.proximal == "behaviour",
         critic=critic,
+        teacher=options.advantages.teacher is not None,
     )

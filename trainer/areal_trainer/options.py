@@ -32,7 +32,7 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
     if meant.kl is not None and meant.kl.where == "reward":
         penalty = RewardKL(meant.kl.coefficient, cast(Estimator, meant.kl.kind))
     return AdvantageOptions(
-        shaping=ShapingOptions(algorithm.reward_bias, algorithm.reward_scale, algorithm.reward_clip, overlong),
+        shaping=ShapingOptions(algorithm.reward_bias, meant.reward_scale, algorithm.reward_clip, overlong),
         baseline=BaselineOptions(
             mean=meant.advantage_mean,
             std=meant.advantage_std,
@@ -46,6 +46,7 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
         gamma=algorithm.gamma,
         lam=algorithm.lam,
         normalise=meant.advantage_normalize,
+        teacher=algorithm.teacher.coefficient if algorithm.teacher is not None else None,
     )
 
 

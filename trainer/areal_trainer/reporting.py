@@ -20,6 +20,7 @@ from areal.values.policy import PolicyId
 
 from areal_trainer.actor import UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
+from areal_trainer.algorithms.teacher import teacher_kl
 from areal_trainer.checkpoint.saving import Saved
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
@@ -123,6 +124,7 @@ class Reporter:
             "tokens": tokens.tokens,
             "trained_tokens": loss.tokens,
             **_of_critic(update.critic),
+            **_of_teacher(tokens, advantages),
         }
 
     def _write(self, row: dict[str, Any]) -> None:
@@ -148,6 +150,7 @@ class Reporter:
             "areal_trainer_reward_mean": row["reward_mean"],
             "areal_trainer_kl": row["approx_kl"],
             "areal_trainer_clip_ratio": row["clip_ratio"],
+            "areal_trainer_teacher_kl": row.get("teacher_kl"),
             "areal_trainer_value_loss": row.get("value_loss"),
             "areal_trainer_explained_variance": row.get("explained_variance"),
             "areal_trainer_critic_grad_norm": row.get("critic_grad_norm"),
@@ -180,6 +183,14 @@ def _of_critic(figures: CriticFigures | None) -> dict[str, Any]:
         "critic_learning_rate": figures.learning_rate,
         "critic_updates": figures.applied,
     }
+
+
+def _of_teacher(tokens: TokenBatch, advantages: Advantages) -> dict[str, Any]:
+    policy, teacher = advantages.columns.proximal, advantages.columns.teacher_logprobs
+    if policy is None or teacher is None:
+        return {}
+    trained = tokens.trainable() & advantages.trained[tokens.sequence_of]
+    return {"teacher_kl": teacher_kl(trained, policy, teacher)}
 
 
 def _staleness(step: int, tokens: TokenBatch) -> np.ndarray[Any, np.dtype[np.int64]]:

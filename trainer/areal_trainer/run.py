@@ -35,6 +35,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.stacks import StallWatch
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
+from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import weights_pb2_grpc as weights_grpc
 from areal.values.policy import PolicyId
@@ -110,6 +111,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         Given(critic=critic is not None, reference=objective_options(settings.spec).policy.kl is not None, own=own),
     )
     reference = _reference(settings, engine, ranks) if settings.needs_reference else None
+    teacher = _teacher(settings, engine, ranks) if settings.spec.teacher is not None else None
     loaded.all_here(waits)
     timer = PhaseTimer()
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values, waits=waits)
@@ -154,6 +156,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             compute_advantages=user.compute_advantages,
             compute_loss=user.compute_loss,
             reference=reference,
+            teacher=teacher,
             critic=critic,
             own_graph=own,
         )
@@ -186,6 +189,17 @@ def _reference(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Refer
     if settings.adapter is not None:
         return engine.base_logprobs
     return Engine(settings.paths.start_model, settings.engine, ranks).logprobs
+
+
+def _teacher(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Reference:
+    """The log-probabilities of the model that the policy learns from. Raises DataError for one of other tokens."""
+    paths = settings.paths
+    if paths.teacher is None:
+        raise BugError("a policy was to be taught without its teacher's directory")
+    refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
+    teacher = Engine(paths.teacher, settings.teacher_engine, ranks)
+    refuse_smaller_vocabulary(engine.vocabulary, teacher.vocabulary, paths.teacher)
+    return teacher.logprobs
 
 
 def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:

@@ -134,6 +134,11 @@ class TrainerSettings:
         return replace(usual, optimizer=replace(usual.optimizer, weight_decay=critic.weight_decay))
 
     @property
+    def teacher_engine(self) -> EngineOptions:
+        """The teacher's numerics: the policy's; it is whole, and never trained."""
+        return replace(self.engine, adapter=None)
+
+    @property
     def needs_reference(self) -> bool:
         """Whether the start model stays beside the policy, for a KL divergence."""
         return resolve(self.spec).kl is not None

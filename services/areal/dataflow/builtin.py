@@ -20,6 +20,7 @@ SAMPLES = Column("sample_indices", "sequence", "int64")
 REWARDS = Column("rewards", "sequence", "float64")
 PROXIMAL = Column("proximal", "token", "float32")
 REFERENCE = Column("reference", "token", "float32")
+TEACHER_LOGPROBS = Column("teacher_logprobs", "token", "float32")
 VALUES = Column("values", "token", "float64")
 BOOTSTRAP = Column("bootstrap", "sequence", "float64")
 ADVANTAGES = Column("advantages", "token", "float64")
@@ -43,8 +44,14 @@ class Needs:
 
     proximal: bool = False  # a pass of its own before the first update
     kl: Literal["loss", "reward"] | None = None
-    kl_of_behaviour: bool = False  # the penalty is of the policy that made the tokens
+    of_behaviour: bool = False  # penalty and teacher are compared with the policy that made the tokens
     critic: bool = False
+    teacher: bool = False  # of each sampled token: on-policy distillation
+
+    @property
+    def policy_first(self) -> bool:
+        """Whether the advantages are made of what the policy says of its tokens before the update."""
+        return self.kl == "reward" or self.teacher
 
 
 def needs_of(spec: JobSpec) -> Needs:
@@ -53,8 +60,9 @@ def needs_of(spec: JobSpec) -> Needs:
     return Needs(
         proximal=meant.proximal == "recompute",
         kl=meant.kl.where if meant.kl is not None else None,
-        kl_of_behaviour=meant.proximal == "behaviour",
+        of_behaviour=meant.proximal == "behaviour",
         critic=meant.critic is not None,
+        teacher=spec.algorithm.teacher is not None,
     )
 
 
@@ -73,9 +81,15 @@ def policy_gradient(needs: Needs) -> Graph:
     reference = Stage("reference", "infer", (TOKEN_IDS, LOSS_MASK), (REFERENCE,), "reference")
     before, after = [], []
     from_passes: tuple[Column, ...] = ()
+    if needs.policy_first:
+        before += [] if needs.of_behaviour else [proximal]
+        from_passes = (BEHAVIOUR if needs.of_behaviour else PROXIMAL,)
     if needs.kl == "reward":
-        before += [reference] if needs.kl_of_behaviour else [proximal, reference]
-        from_passes = (BEHAVIOUR if needs.kl_of_behaviour else PROXIMAL, REFERENCE)
+        before.append(reference)
+        from_passes += (REFERENCE,)
+    if needs.teacher:
+        before.append(Stage("teacher log-probs", "infer", (TOKEN_IDS, LOSS_MASK), (TEACHER_LOGPROBS,), "teacher"))
+        from_passes += (TEACHER_LOGPROBS,)
     if needs.critic:
         before.append(
             Stage("values", "infer", (TOKEN_IDS, LOSS_MASK, TRUNCATED), (VALUES, BOOTSTRAP), "critic"),

@@ -58,6 +58,8 @@ def files() -> dict[str, str]:
 
 def _algorithm(**fields: Any) -> RLJob:
     sampling = {"sampling": {"maxNewTokens": 1024}}
+    if fields["name"] == "OnPolicyDistillation":
+        fields["teacher"] = {"path": "t"}
     return _job(algorithm={"batchSize": 8, "maxSteps": 8, **fields}, rollout=sampling)
 
 

@@ -88,13 +88,12 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None =
 
 
 def _teacher(job: RLJob, sources: Sources, base_dir: Path, looked: Looked) -> Path | None:
-    """The teacher of a distillation, when it can teach this student."""
-    block = job.spec.distillation
-    with looked.at("spec.distillation.teacher.path"):
-        if block is not None and (found := teacher_of(job, base_dir)) is not None:
-            if sources.tokenizer is not None and not looked.faults:
+    """The model that the job learns from, when it can teach this student."""
+    with looked.at(job.spec.teacher_field):
+        if (found := teacher_of(job, base_dir)) is not None:
+            if sources.model is not None and sources.tokenizer is not None and not looked.faults:
                 student = Tokenizer.from_dir(sources.tokenizer, model_dir=sources.model)
-                refuse_teacher(student, found, block.max_tokens)
+                refuse_teacher(job.spec, student, sources.model, found)
             return found
     return None
 

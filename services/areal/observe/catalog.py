@@ -56,6 +56,7 @@ _ALL = [
     Metric("areal_trainer_grad_norm", Type.GAUGE, "Gradient norm before clipping"),
     Metric("areal_trainer_reward_mean", Type.GAUGE, "Mean reward of the last batch"),
     Metric("areal_trainer_kl", Type.GAUGE, "Approximate KL between the proximal and the current policy"),
+    Metric("areal_trainer_teacher_kl", Type.GAUGE, "KL of the policy from its teacher a token, on own samples"),
     Metric("areal_trainer_clip_ratio", Type.GAUGE, "Share of tokens whose ratio was clipped"),
     Metric("areal_trainer_value_loss", Type.GAUGE, "Loss of the critic"),
     Metric("areal_trainer_explained_variance", Type.GAUGE, "Share of the returns' variance that the critic explains"),

@@ -50,7 +50,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     job = _as_run(job, namespace)
     _refuse_unsafe(job)
     layout = RunLayout(Path(names.RUN_DIR))
-    model, student = _model(job, layout), job.spec.distillation
+    model, teacher = _model(job, layout), job.spec.teacher
     _refuse_reward_model(job)
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
@@ -71,7 +71,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         recipe_source=source,
         recipe_path=layout.recipe / source.name if source else None,
         hooks_path=_file(job.spec.trainer.hooks, "trainer.hooks"),
-        teacher_path=_file(student.teacher.path, "distillation.teacher.path") if student is not None else None,
+        teacher_path=_file(teacher.path, job.spec.teacher_field.removeprefix("spec.")) if teacher is not None else None,
         dataset=_dataset(job.spec.dataset),
         verifier=verifier,
         endpoints=Endpoints(

@@ -177,12 +177,13 @@ def reward_model_of(job: RLJob, base_dir: Path) -> Path | None:
 
 
 def teacher_of(job: RLJob, base_dir: Path) -> Path | None:
-    """The teacher of training Distillation; None for others. Raises ConfigError when it is no model."""
-    if job.spec.training != "Distillation" or job.spec.distillation is None:
+    """The model that the job learns from; None without one. Raises ConfigError when it is no model."""
+    teacher, field = job.spec.teacher, job.spec.teacher_field
+    if teacher is None:
         return None
-    where = job.where("spec.distillation.teacher.path")
-    fix = "Correct distillation.teacher.path."
-    found = must_locate(job.spec.distillation.teacher.path, base_dir, what="the teacher", where=where, fix=fix)
+    where = job.where(field)
+    fix = f"Correct {field.removeprefix('spec.')}."
+    found = must_locate(teacher.path, base_dir, what="the teacher", where=where, fix=fix)
     return check_tokenizer(check_model(found, where), where)
 
 

@@ -60,7 +60,7 @@ class ResolvedJob(_Value):
     recipe_path: Path | None = None  # its copy in the run directory, which roles import
     hooks_path: Path | None = None
     reward_model_path: Path | None = None  # the model of the verifier `model`
-    teacher_path: Path | None = None  # of training Distillation
+    teacher_path: Path | None = None  # the frozen model that is learned from
     dataset: Dataset  # as in the job, with absolute paths
     verifier: Verifier | None = None  # None: the workflow scores by itself
     endpoints: Endpoints

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from areal.spec.block import Block, Change, knob
+from areal.spec.teacher import PolicyTeacher
 
 Level = Literal["group", "batch", "none"]
 Name = Literal[
@@ -24,6 +25,7 @@ Name = Literal[
     "LitePPO",
     "M2PO",
     "CISPO",
+    "OnPolicyDistillation",
 ]
 
 
@@ -136,7 +138,7 @@ class PolicyGradient(Block):
     grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
 
     reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
-    reward_scale: float = knob(1.0, what="Each reward is multiplied by this.")
+    reward_scale: float | None = knob(None, what="Each reward is multiplied by this; by name.")
     reward_clip: float | None = knob(None, what="Scaled rewards are cut to ± this.", gt=0)
     overlong: Overlong | None = knob(None, what="Penalty for answers near the longest length; by name.")
     truncated: Literal["train", "neutral", "mask"] = knob(
@@ -150,7 +152,8 @@ class PolicyGradient(Block):
     zero_variance: Literal["keep", "mask", "filter"] | None = knob(
         None,
         what="A group whose rewards are all the same: trained like any other (keep), masked from the loss, or "
-        "replaced by another group (filter). By name; else mask where the group's mean is subtracted, and keep.",
+        "replaced by another group (filter). By name; else mask where the group's mean is subtracted and no teacher "
+        "teaches, and keep.",
     )
     advantage_normalize: Level | None = knob(
         None, what="Advantages are whitened over the tokens of the batch or of each group; by name."
@@ -192,6 +195,9 @@ class PolicyGradient(Block):
     rejection: Rejection | None = knob(Rejection, what="Leave out tokens too far off; null trains all.")
     rejections: list[Rejection] = knob(list, what="Further rejections; all must pass.", max_length=8)
 
+    teacher: PolicyTeacher | None = knob(
+        None, what="A frozen model that judges each sampled token: on-policy distillation, alone or beside rewards."
+    )
     kl: Kl | None = knob(None, what="Divergence from the reference; by name.")
     kl_coefficient: float | None = knob(None, what="Short for kl.coefficient.", ge=0)
     entropy_coefficient: float = knob(0.0, what="Weight of the entropy, which the loss rewards.", ge=0)

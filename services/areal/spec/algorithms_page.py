@@ -90,6 +90,14 @@ _MEANING: dict[str, tuple[str, str]] = {
         "The ratio is clipped as a constant in front of log π, so no token loses its gradient. With one "
         "update a step it is REINFORCE with the behaviour weight, whatever η.",
     ),
+    "OnPolicyDistillation": (
+        "2306.13649, 2306.08543",
+        "No reward: a teacher says of each token that the policy sampled how likely it would have been there, and the "
+        "token's advantage is −(log π_prox − log teacher), the negative reverse KL of that token; later tokens change "
+        "nothing (discount 0). The teacher is compared with the weights at the start of the step, and π_prox/π_behav "
+        "weighs each token, so samples of versions up to η old give the divergence of the policy that is updated. "
+        "`rewardScale` adds rewards; any other name takes a `teacher` beside its rewards (arXiv 2506.02208).",
+    ),
 }
 
 _ASYNCHRONY = """## What a name means under asynchrony
@@ -200,6 +208,12 @@ _NAMES_ELSEWHERE: Sequence[tuple[str, str, str, str]] = (
     ),
     ("m2Threshold .04", "m2_threshold", "—", "—"),
     (
+        "teacher {coefficient 1}",
+        "teacher {rl_loss_weight, distill_loss_weight .005}, in the loss",
+        "distillation {use_policy_gradient, use_task_rewards}",
+        "GKD {lmbda, beta}, whole distributions",
+    ),
+    (
         "lossAggregation: token, sequence, constant",
         "token only",
         "token-mean, seq-mean-token-mean, seq-mean-token-sum-norm",
@@ -246,7 +260,7 @@ def _cell(column: str, values: dict[str, object]) -> str:
     return _DERIVED.get(column, "none") if values[column] is None else shown(values[column])
 
 
-_DERIVED = {"zero_variance": "mask with advantageMean group, else keep", "clip_high": "clipLow"}
+_DERIVED = {"zero_variance": "mask with advantageMean group and no teacher, else keep", "clip_high": "clipLow"}
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

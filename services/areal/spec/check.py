@@ -17,6 +17,7 @@ from areal.spec import (
     rules_lora,
     rules_mesh,
     rules_sources,
+    rules_teacher,
     rules_trainings,
 )
 from areal.spec.job import RLJob
@@ -31,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     *rules_code.RULES,
     *rules_asynchrony.RULES,
     *rules_algorithm.RULES,
+    *rules_teacher.RULES,
     *rules_learning.RULES,
     *rules_gpus.RULES,
     *rules_mesh.RULES,

@@ -6,7 +6,7 @@ from areal.spec import numbers
 from areal.spec.algorithm import Algorithm
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
-from areal.spec.resolved_algorithm import resolve
+from areal.spec.resolved_algorithm import needs_scores, resolve
 from areal.spec.supervised import Supervised
 
 _FEW_VERSIONS = 6
@@ -51,6 +51,7 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
             + ("es" if trainer.world_size > 1 else ""),
         ),
         ("algorithm", f"{algorithm.name}: {resolve(spec).shown}"),
+        *_teacher(job),
         ("learning rate", _learning_rate(job)),
         (
             "weights",
@@ -92,6 +93,16 @@ def _supervised(job: RLJob, block: Supervised) -> list[tuple[str, str]]:
         ),
         ("processes", f"{spec.trainer.world_size} trainer"),
     ]
+
+
+def _teacher(job: RLJob) -> list[tuple[str, str]]:
+    """Of a policy that is taught on its own samples."""
+    teacher = job.spec.algorithm.teacher
+    if teacher is None:
+        return []
+    rewards = "beside the rewards' advantages" if needs_scores(job.spec) else "and nothing of rewards"
+    said = f"each token's advantage has −{teacher.coefficient:g}·(log π_prox − log teacher), {rewards}"
+    return [("teacher", f"{teacher.path}, frozen beside the policy; {said}")]
 
 
 def _staleness(eta: int) -> str:

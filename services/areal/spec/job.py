@@ -20,6 +20,7 @@ from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
 from areal.spec.supervised import Distillation, Dpo, RewardModel, Sft, Supervised
 from areal.spec.supervised import Training as TrainingName
+from areal.spec.teacher import Teacher
 from areal.spec.training import Checkpoint, Export, Recording, Replay, Trainer, WeightSync
 
 
@@ -108,6 +109,23 @@ class JobSpec(Block):
             "SFT": self.sft, "DPO": self.dpo, "RewardModel": self.reward_model, "Distillation": self.distillation,
         }  # fmt: skip
         return blocks.get(self.training)
+
+    @property
+    def teacher(self) -> Teacher | None:
+        """The frozen model that is learned from, on fixed rows or on own samples."""
+        if self.is_rl:
+            return self.algorithm_block.teacher if self.algorithm_block is not None else None
+        return self.distillation.teacher if self.distillation is not None else None
+
+    @property
+    def teacher_field(self) -> str:
+        """Where the job names its teacher's directory."""
+        return f"spec.{'algorithm' if self.is_rl else 'distillation'}.teacher.path"
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest sequence that is trained."""
+        return self.rollout.max_sample_tokens if self.supervised is None else self.supervised.max_tokens
 
     @property
     def has_pairs(self) -> bool:

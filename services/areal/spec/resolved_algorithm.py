@@ -14,6 +14,7 @@ from areal.spec.job import JobSpec
 _OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
 
 BASE: dict[str, Any] = {
+    "reward_scale": 1.0,
     "advantage_mean": "group",
     "advantage_std": "group",
     "leave_one_out": False,
@@ -53,6 +54,7 @@ NAMES: dict[str, dict[str, Any]] = {
     "LitePPO": {"advantage_std": "batch"},
     "M2PO": {"surrogate": "none", "m2_threshold": 0.04},
     "CISPO": {"surrogate": "cispo", "clip_low": 1.0, "clip_high": 4.0},
+    "OnPolicyDistillation": {"reward_scale": 0.0, "advantage_mean": "none", "advantage_std": "none"},
 }
 """Where each differs from GRPO."""
 
@@ -61,6 +63,7 @@ NAMES: dict[str, dict[str, Any]] = {
 class Resolved:
     """The values in force of the fields that a name decides."""
 
+    reward_scale: float
     advantage_mean: Level
     advantage_std: Level
     leave_one_out: bool
@@ -96,7 +99,8 @@ def resolve(spec: JobSpec) -> Resolved:
     if values["clip_high"] is None:
         values["clip_high"] = values["clip_low"]
     if values["zero_variance"] is None or (algorithm.zero_variance is None and values["advantage_mean"] != "group"):
-        values["zero_variance"] = "mask" if values["advantage_mean"] == "group" else "keep"
+        signal = values["advantage_mean"] != "group" or algorithm.teacher is not None  # of a group of equal rewards
+        values["zero_variance"] = "keep" if signal else "mask"
     values["overlong"] = _overlong(spec, values["overlong"])
     return Resolved(**values, proximal=_proximal(algorithm, values))
 
@@ -109,6 +113,11 @@ def has_critic(spec: JobSpec) -> bool:
 def has_reference(spec: JobSpec) -> bool:
     """Whether the start model stays beside the policy, for a KL divergence; an adapter's base is one already."""
     return spec.is_rl and spec.trainer.lora is None and resolve(spec).kl is not None
+
+
+def needs_scores(spec: JobSpec) -> bool:
+    """Whether rewards have a part in what is learned: a teacher alone needs nobody who scores."""
+    return spec.is_rl and (spec.algorithm.teacher is None or resolve(spec).reward_scale != 0)
 
 
 def one_turn(spec: JobSpec) -> bool:
@@ -136,7 +145,7 @@ def _proximal(
     if algorithm.proximal != "auto":
         return algorithm.proximal
     before = algorithm.mini_batches > 1 or values["m2_threshold"] is not None
-    before = before or (values["kl"] is not None and values["kl"].where == "reward")
+    before = before or (values["kl"] is not None and values["kl"].where == "reward") or algorithm.teacher is not None
     return "recompute" if before else "trainingPass"
 
 

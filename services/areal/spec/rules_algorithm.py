@@ -388,7 +388,8 @@ def reward_clip(job: RLJob, facts: Facts) -> str | None:
     algorithm, limit = job.spec.algorithm, job.spec.algorithm.reward_clip
     if limit is None or job.spec.reward.verifier in (None, "custom", "model"):
         return None
-    largest = max(abs(reward + algorithm.reward_bias) * abs(algorithm.reward_scale) for reward in (0.0, 1.0))
+    scale = abs(resolve(job.spec).reward_scale)
+    largest = max(abs(reward + algorithm.reward_bias) * scale for reward in (0.0, 1.0))
     if largest <= limit:
         return None
     return f"rewards of 0 and 1 become as large as {largest:g} and are cut to ±{limit:g}"

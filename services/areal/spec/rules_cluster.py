@@ -268,6 +268,7 @@ RULES = (
     _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
     _volume_rule("volume-hooks", "spec.trainer.hooks"),
     _volume_rule("volume-teacher", "spec.distillation.teacher.path"),
+    _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path"),
     external_redis,
     storage_claim,
     failure_rule_names,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 
 from areal.spec.job import RLJob
+from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AGENT, ENVIRONMENT
 from areal.spec.rules import Facts, Severity, rule
+from areal.spec.rules_teacher import TAUGHT_ALONE
 from areal.spec.serving import SglangEngine
 from areal.spec.sources import DatasetSource
 
@@ -256,11 +258,12 @@ def reward_model_path(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "no-reward",
     "spec.reward.verifier",
-    "Somebody scores: a built-in verifier, a recipe, an environment, or the agent's command.",
+    "Somebody scores: a built-in verifier, a recipe, an environment, the agent's command, or a teacher alone teaches.",
     fix="Set reward.verifier: exact, math, code or model, or name a recipe with a `reward` function.",
     cel=(
         "has(self.spec.recipe) || has(self.spec.reward.verifier) || "
         f"self.spec.rollout.workflow == '{ENVIRONMENT}' || "
+        f"({TAUGHT_ALONE} && self.spec.rollout.workflow == 'rlvr') || "
         f"(self.spec.rollout.workflow == '{AGENT}' && has(self.spec.rollout.agent) && "
         "has(self.spec.rollout.agent.command))"
     ),
@@ -270,6 +273,8 @@ def no_reward(job: RLJob, facts: Facts) -> str | None:
     agent, name = spec.rollout.agent, spec.rollout.workflow
     by_itself = name == ENVIRONMENT or (name == AGENT and agent is not None and agent.command)
     if spec.reward.verifier is not None or by_itself:
+        return None
+    if not needs_scores(spec) and spec.rollout.workflow == "rlvr":
         return None
     if spec.recipe is None:
         return "there is neither a reward.verifier nor a recipe, so no sample would have a reward"

@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Literal
 
 from areal.spec.block import Block, Change, knob
-from areal.spec.text import LONGEST_PATH, LONGEST_WORD
+from areal.spec.teacher import Teacher
+from areal.spec.text import LONGEST_WORD
 
 Training = Literal["RL", "SFT", "DPO", "RewardModel", "Distillation"]
 
@@ -100,14 +101,6 @@ class RewardModel(Supervised):
     )  # fmt: skip
     centering_weight: float = knob(
         0.0, what="Weight of the squared sum of a pair's scores, which keeps them around 0 (arXiv 2312.09244).", ge=0
-    )
-
-
-class Teacher(Block):
-    """The model that a student learns from. It has the student's tokenizer."""
-
-    path: str = knob(
-        what="A Hugging Face model directory, or pvc://claim/path on a cluster.", min_length=1, max_length=LONGEST_PATH
     )
 
 

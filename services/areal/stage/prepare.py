@@ -86,7 +86,7 @@ def _check_sources(resolved: ResolvedJob) -> None:
         "spec.dataset.evaluation.jsonl": dataset.evaluation.jsonl if dataset.evaluation else None,
         "spec.model": resolved.model_path,
         "spec.model.tokenizer": resolved.tokenizer_path,
-        "spec.distillation.teacher": resolved.teacher_path,
+        resolved.spec.teacher_field.removesuffix(".path"): resolved.teacher_path,
     }
     for field, path in named.items():
         if path is not None and not Path(path).exists():
@@ -96,7 +96,8 @@ def _check_sources(resolved: ResolvedJob) -> None:
             )
     check_model(resolved.model_path, "spec.model")
     check_tokenizer(resolved.tokenizer_path, "spec.model.tokenizer")
-    if (teacher := resolved.teacher_path) is not None and resolved.spec.supervised is not None:
-        check_tokenizer(check_model(teacher, "spec.distillation.teacher"), "spec.distillation.teacher")
+    if (teacher := resolved.teacher_path) is not None:
+        field = resolved.spec.teacher_field
+        check_tokenizer(check_model(teacher, field), field)
         student = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path)
-        refuse_teacher(student, teacher, resolved.spec.supervised.max_tokens)
+        refuse_teacher(resolved.spec, student, resolved.model_path, teacher)

@@ -1,26 +1,31 @@
-"""The teacher of a distillation: whether its distributions are over the student's tokens."""
+"""The teacher of a distillation, on fixed rows or on own samples: whether it speaks of the student's tokens."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from areal.errors import DataError
+from areal.spec.job import JobSpec
 from areal.spec.model_families import refuse_untrainable
 from areal.workflow.tokenizer import Tokenizer
 
 
-def refuse_teacher(student: Tokenizer, teacher: Path, max_tokens: int) -> None:
-    """Raise DataError for a model that can't teach rows of so many tokens to a student with this tokenizer."""
-    config = json.loads((teacher / "config.json").read_bytes())
+def refuse_teacher(spec: JobSpec, student: Tokenizer, model: Path, teacher: Path) -> None:
+    """Raise DataError for a model that can't teach this job's student, which is `model` with this tokenizer."""
+    config = _config(teacher)
     refuse_untrainable(config, f"the teacher {teacher}")
-    context = config.get("max_position_embeddings")
-    if isinstance(context, int) and context < max_tokens:
+    context, longest = config.get("max_position_embeddings"), spec.longest_sequence
+    if isinstance(context, int) and context < longest:
+        limit = "rollout.maxSampleTokens" if spec.is_rl else "distillation.maxTokens"
         raise DataError(
-            f"the teacher {teacher} reads {context} tokens, and maxTokens is {max_tokens}",
-            fix="lower distillation.maxTokens, or name a teacher with a longer context",
+            f"the teacher {teacher} reads {context} tokens, and {limit.rpartition('.')[2]} is {longest}",
+            fix=f"lower {limit}, or name a teacher with a longer context",
         )
     refuse_other_tokens(student, teacher)
+    if spec.is_rl:
+        refuse_smaller_vocabulary(_config(model).get("vocab_size"), config.get("vocab_size"), teacher)
 
 
 def refuse_other_tokens(student: Tokenizer, teacher: Path) -> None:
@@ -34,3 +39,18 @@ def refuse_other_tokens(student: Tokenizer, teacher: Path) -> None:
         f"the teacher {teacher} has another tokenizer than the student: id {place} {named[0]} there, {named[1]} here",
         fix="take teacher and student of one family, with the same tokenizer.json",
     )
+
+
+def refuse_smaller_vocabulary(student: int | None, teacher: int | None, place: Path) -> None:
+    """Raise DataError when a student may sample an id that the teacher has no embedding of."""
+    if student is not None and teacher is not None and teacher < student:
+        raise DataError(
+            f"the teacher {place} has {teacher} tokens with padding, the student {student}: of the ids that only the "
+            "student has the teacher can't say how likely they are",
+            fix="take a teacher with as many rows in its embedding, or pad it with rows",
+        )
+
+
+def _config(model: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((model / "config.json").read_bytes())
+    return config

@@ -1,4 +1,4 @@
-"""From rewards to advantages by token: shaping, baseline and scale, KL penalty, GAE, whitening, in this order.
+"""From rewards to advantages by token: shaping, baseline and scale, KL penalty, GAE, whitening, teacher, in this order.
 
 Pure, in float64, the same on every rank because every rank sees the whole batch. Each part is a module of its own; this
 one owns the order and which sequences train.
@@ -17,6 +17,7 @@ from areal_trainer.algorithms.gae import gae
 from areal_trainer.algorithms.kl import Estimator
 from areal_trainer.algorithms.normalise import Normalise, normalise_advantages
 from areal_trainer.algorithms.shaping import ShapingOptions, shape_rewards
+from areal_trainer.algorithms.teacher import taught
 from areal_trainer.algorithms.token_rewards import kl_penalty, token_rewards
 from areal_trainer.data.batch import TokenBatch
 
@@ -42,6 +43,7 @@ class AdvantageOptions:
     gamma: float = 1.0
     lam: float = 1.0
     normalise: Normalise = "none"
+    teacher: float | None = None  # c: −c·(p − q) is added to each token's advantage; None without a teacher
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,7 @@ class TokenColumns:
 
     proximal: NDArray[np.float32] | None = None
     reference: NDArray[np.float32] | None = None
+    teacher_logprobs: NDArray[np.float32] | None = None
     values: NDArray[np.float64] | None = None  # of the critic, at the state before the token
     bootstrap: NDArray[np.float64] | None = None  # [S], the critic's value after the last token; 0 where it ended
 
@@ -72,7 +75,7 @@ def estimate_advantages(
 ) -> Advantages:
     """The advantages of a batch.
 
-    Raises ValueError when a KL penalty has no proximal or reference log-probabilities.
+    Raises ValueError when a KL penalty or a teacher lacks the log-probabilities that it is made of.
     """
     columns = columns or TokenColumns()
     actions, sequence = batch.trainable(), batch.sequence_of
@@ -106,10 +109,21 @@ def estimate_advantages(
     tokens = normalise_advantages(tokens, mask, batch.group_ids[sequence], options.normalise)
     return Advantages(
         values=values,
-        tokens=tokens,
+        tokens=with_teacher(tokens, actions, options.teacher, columns),
         trained=trained,
         counted=outcomes.counted,
         zero_variance_groups=outcomes.zero_variance_groups,
         returns=None if columns.values is None else returns,
         columns=columns,
     )
+
+
+def with_teacher(
+    advantages: NDArray[np.float64], actions: NDArray[np.bool_], coefficient: float | None, columns: TokenColumns
+) -> NDArray[np.float64]:
+    """These advantages with the teacher's part, [tokens]; as they are without a teacher."""
+    if coefficient is None:
+        return advantages
+    if columns.proximal is None or columns.teacher_logprobs is None:
+        raise ValueError("a teacher needs its own and the proximal log-probabilities")
+    return taught(advantages, actions, columns.proximal, columns.teacher_logprobs, coefficient)

@@ -38,6 +38,7 @@ class EpisodeSettings:
     max_sample_tokens: int
     chat_template: bool | None
     verifier: str
+    unscored: bool = False  # rewards count for nothing: without a verifier every answer has 0
     evaluation_sampling: Sampling | None = None  # of an evaluation's sampled answers; None: as in training
 
 
@@ -149,6 +150,9 @@ class EpisodeRun:
     def score(self, call: ScoreCall, reply: Reply) -> None:
         """Begin to score."""
         if self._closed:
+            return
+        if self._reward is None and self._settings.unscored:
+            reply(0.0)
             return
         if self._reward is None:
             reply(ConfigError("this job has no verifier", fix="name reward.verifier, or define reward() in the recipe"))

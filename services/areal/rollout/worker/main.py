@@ -25,6 +25,7 @@ from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
+from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import Agent
 from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, agent_of
@@ -122,6 +123,7 @@ def _settings(job: ResolvedJob) -> EpisodeSettings:
         max_sample_tokens=rollout.max_sample_tokens,
         chat_template=rollout.chat_template,
         verifier=job.verifier or "",
+        unscored=not needs_scores(job.spec),
     )
 
 

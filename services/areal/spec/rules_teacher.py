@@ -1,0 +1,76 @@
+"""Rules of on-policy distillation: a teacher beside the policy, with or without rewards."""
+
+from __future__ import annotations
+
+from areal.spec.job import RLJob
+from areal.spec.resolved_algorithm import needs_scores, resolve
+from areal.spec.rules import Facts, rule
+
+TAUGHT_ALONE = (
+    "(has(self.spec.algorithm.teacher) && (has(self.spec.algorithm.rewardScale) ? "
+    "double(self.spec.algorithm.rewardScale) == 0.0 : self.spec.algorithm.name == 'OnPolicyDistillation'))"
+)
+"""CEL: a teacher says everything, rewards nothing."""
+
+
+@rule(
+    "teacher-missing",
+    "spec.algorithm.teacher",
+    "OnPolicyDistillation has a teacher.",
+    fix="Name the teacher's directory in algorithm.teacher.path.",
+    cel="self.spec.algorithm.name != 'OnPolicyDistillation' || has(self.spec.algorithm.teacher)",
+)
+def teacher_missing(job: RLJob, facts: Facts) -> str | None:
+    algorithm = job.spec.algorithm
+    if algorithm.name != "OnPolicyDistillation" or algorithm.teacher is not None:
+        return None
+    return "OnPolicyDistillation learns from a teacher, and algorithm.teacher names none"
+
+
+@rule(
+    "teacher-proximal",
+    "spec.algorithm.proximal",
+    "A teacher is compared with the policy as it is before the update.",
+    fix="Set algorithm.proximal: recompute, or leave it out.",
+    cel=None,
+)
+def teacher_proximal(job: RLJob, facts: Facts) -> str | None:
+    if job.spec.algorithm.teacher is None or (found := resolve(job.spec).proximal) in ("recompute", "behaviour"):
+        return None
+    return f"log π_prox − log teacher is needed before the advantages, and proximal {found} has π_prox only in the loss"
+
+
+@rule(
+    "teacher-groups",
+    "spec.algorithm.zeroVariance",
+    "Where only a teacher teaches, groups of equal rewards are trained like any other.",
+    fix="Leave algorithm.zeroVariance out, or give rewards a weight by rewardScale.",
+    cel=None,
+)
+def teacher_groups(job: RLJob, facts: Facts) -> str | None:
+    found = resolve(job.spec).zero_variance
+    if needs_scores(job.spec) or found == "keep":
+        return None
+    return f"rewards count for nothing (rewardScale 0), and zeroVariance {found} would choose groups by them"
+
+
+@rule(
+    "unscored-evaluation",
+    "spec.dataset.evaluation",
+    "Held-out rows are measured by somebody who scores.",
+    fix="Set reward.verifier or name a recipe with a `reward` function, or remove dataset.evaluation.",
+    cel=(
+        f"!{TAUGHT_ALONE} || self.spec.rollout.workflow != 'rlvr' || !has(self.spec.dataset.evaluation) || "
+        "has(self.spec.recipe) || has(self.spec.reward.verifier)"
+    ),
+)
+def unscored_evaluation(job: RLJob, facts: Facts) -> str | None:
+    spec = job.spec
+    if needs_scores(spec) or spec.rollout.workflow != "rlvr" or spec.dataset.evaluation is None:
+        return None
+    if spec.reward.verifier is not None or (spec.recipe is not None and facts.recipe_defines_reward is not False):
+        return None
+    return "the teacher needs no scores, but held-out rows do, and nobody gives any"
+
+
+RULES = (teacher_missing, teacher_proximal, teacher_groups, unscored_evaluation)
