@@ -83,13 +83,14 @@ def test_a_server_that_leaves_or_fails_ends_a_wait_before_its_deadline():
     with members() as (found, thread):
         first, second = both(found, thread)
         names = list(found.able())
-        second.tell(failed="an earlier group")
+        second.tell(failed="an earlier group", joined="g")
         first.tell(failed="g", reason="out of memory")
+        until(thread, lambda: [state.failed for state in found.able().values()] == ["g", "an earlier group"])
         with pytest.raises(GroupFault, match="generation-0 failed: out of memory"):
             found.wait("ready", "g", names, lambda state: False, 120.0)
         second.leave()
         with pytest.raises(GroupFault, match="generation-1 is gone"):
-            found.wait("ready", "h", names, lambda state: False, 120.0)
+            found.wait("join", "h", ["generation-1"], lambda state: False, 120.0)
 
 
 def test_a_version_without_a_server_goes_by_the_volume():
@@ -117,3 +118,17 @@ def test_servers_that_do_not_join_are_told_to_leave_and_the_next_group_has_anoth
             return [orders.epoch.name for orders in first.heard if orders.epoch.name]
 
         until(thread, lambda: len(set(told())) == 2 and not first.heard[-1].HasField("epoch"))
+
+
+def test_a_server_whose_engine_left_the_group_ends_a_wait() -> None:
+    with members() as (found, thread):
+        first, second = both(found, thread)
+        for server in (first, second):
+            server.tell(joined="g")
+        until(thread, lambda: all(state.joined == "g" for state in found.able().values()))
+        second.tell(joined="")
+        with pytest.raises(GroupFault, match="generation-1 has left it"):
+            found.wait("ready", "g", ["generation-0", "generation-1"], lambda state: False, 120.0)
+        first.tell(able=False)
+        with pytest.raises(GroupFault, match="generation-0 has left it"):
+            found.wait("join", "h", ["generation-0"], lambda state: False, 120.0)

@@ -127,7 +127,8 @@ def _bytes(dtype: torch.dtype, shape: tuple[int, ...]) -> int:
 
 
 def _tensors(room: Tensor, pieces: list[_Piece]) -> dict[str, Tensor]:
-    made, start = {}, 0
+    made: dict[str, Tensor] = {}
+    start = 0
     for name, dtype, shape, xxh3 in pieces:
         part = room[start : start + _bytes(dtype, shape)]
         start += part.numel()

@@ -79,9 +79,14 @@ class GroupMember:
 
     def offers(self, wanted: Wanted) -> bool:
         """Whether the trainer is about to send this version, and the engine is in the group."""
-        offer, joined = self._orders.offer, self._state.joined
-        named = offer.policy_id == str(wanted.policy) and offer.manifest_digest == wanted.digest
-        return bool(named and joined and joined == self._orders.epoch.name and self._state.failed != joined)
+        offer, epoch, joined = self._orders.offer, self._orders.epoch.name, self._state.joined
+        if offer.policy_id != str(wanted.policy) or offer.manifest_digest != wanted.digest:
+            return False
+        return bool(joined and joined == epoch and self._state.failed != epoch)
+
+    async def decline(self, reason: str) -> None:
+        """What is offered is read from the volume: the others need not wait for this server."""
+        await self._give_up(self._orders.epoch.name, reason)
 
     async def receive(self, manifest: Manifest, pause: Callable[[], Awaitable[None]]) -> None:
         """Take the offered version; on return the engine, which is paused, says that it holds it.

@@ -129,9 +129,11 @@ class Swapper:
         """Take what the trainer sends; None when that failed and left the engine as it was."""
         try:
             manifest = await asyncio.to_thread(open_version, wanted.path, wanted.digest)
-        except (DataError, InfraError):
-            return None  # the volume's way says what is wrong
+        except (DataError, InfraError) as error:
+            await group.decline(error.message)
+            return None  # the volume's way says the same
         if manifest.canary is None or manifest.policy_id != wanted.policy:
+            await group.decline(f"the manifest of {wanted.policy} can't be proven")
             return None
         with self._waits.waiting("swap", f"the trainer to send {wanted.policy}", deadline_s=600):
             async with self._lock:

@@ -28,7 +28,7 @@ from areal.weights.group import Bucket, buckets
 from areal.weights.manifest import Manifest
 from torch import Tensor
 
-from areal_trainer.publish.members import SLICE_S, GroupFault, Members
+from areal_trainer.publish.members import JOIN, SLICE_S, GroupFault, Members
 
 _log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class GroupSender:
                 return False
             if self._epoch is None or self._epoch.ranks != able or not self._joined(self._epoch):
                 self._end()
-                self._timed("join", lambda: self._begin(able))
+                self._timed(JOIN, lambda: self._begin(able))
             self._timed("offer", lambda: self._tell(manifest.policy_id, digest))
         except GroupFault as fault:
             self._fault(fault)
@@ -149,8 +149,9 @@ class GroupSender:
         try:
             store = rendezvous_server(limits.join)
         except RuntimeError as error:
-            raise GroupFault("join", f"no rendezvous store: {error}") from error
-        offsets, size = {}, 1
+            raise GroupFault(JOIN, f"no rendezvous store: {error}") from error
+        offsets: dict[str, int] = {}
+        size = 1
         for server, ranks in able.items():
             offsets[server], size = size, size + ranks
         orders = wire.GroupEpoch(
@@ -178,12 +179,12 @@ class GroupSender:
         threading.Thread(target=join, name="areal-join-group", daemon=True).start()
         try:
             self._members.wait(
-                "join", orders.name, list(able), lambda state: state.joined == orders.name, limits.join,
+                JOIN, orders.name, list(able), lambda state: state.joined == orders.name, limits.join,
                 also=joining.done,
             )  # fmt: skip
             group = joining.result()
         except RuntimeError as error:
-            raise GroupFault("join", f"group {orders.name}: {error}") from error
+            raise GroupFault(JOIN, f"group {orders.name}: {error}") from error
         _log.info("weight group %s: %s", orders.name, ", ".join(able))
         self._epoch = _Epoch(orders, dict(able), group, store)
 

@@ -19,6 +19,7 @@ from areal.v1 import weights_pb2 as wire
 from areal.v1 import weights_pb2_grpc as rpc
 
 _REPEAT_S = 0.5  # orders are said again: a silent trainer hangs
+JOIN = "join"  # the first phase
 SLICE_S = 0.05  # between two looks at what no message tells
 
 
@@ -131,3 +132,5 @@ class Members(rpc.WeightGroupServicer):
             state = self._states[server][1]
             if state.failed == group:
                 raise GroupFault(phase, f"phase {phase} of group {group}: {server} failed: {state.reason}")
+            if not state.able or (phase != JOIN and state.joined != group):
+                raise GroupFault(phase, f"phase {phase} of group {group}: {server} has left it")
