@@ -158,7 +158,7 @@ class Scene:
         return next(process for process in self.processes if process.name == name)
 
 
-async def until(what: str, scene: Scene, ready: Any, limit_s: float = 120.0) -> None:
+async def until(what: str, scene: Scene, ready: Any, limit_s: float = 300.0) -> None:
     async with asyncio.timeout(limit_s):
         while not ready():
             scene.look()

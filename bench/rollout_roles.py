@@ -67,7 +67,7 @@ class Figures:
     data_ms: list[float] = field(default_factory=list)  # controller: of one with samples
     logs_ms: list[float] = field(default_factory=list)
     weights_at: dict[str, float] = field(default_factory=dict)  # agent: when a policy was first wanted
-    ends: dict[str, int] = field(default_factory=dict)  # worker: attempts by "server reason"
+    attempts: dict[tuple[str, int], int] = field(default_factory=dict)  # worker: by server and reason of their end
     open_requests: int = 0
     cpu_s: float = 0.0
     memory_mb: list[float] = field(default_factory=list)
@@ -75,7 +75,13 @@ class Figures:
 
     def told(self) -> dict[str, Any]:
         """What is written: of times in milliseconds the median and the 99th percentile."""
-        return {name: half_and_p99(value) if name.endswith("_ms") else value for name, value in self.__dict__.items()}
+        held = {name: half_and_p99(value) if name.endswith("_ms") else value for name, value in self.__dict__.items()}
+        names = generation.EndReason.Name
+        ends = {
+            f"{server} {names(reason).removeprefix('END_REASON_')}": count
+            for (server, reason), count in held.pop("attempts").items()
+        }
+        return {**held, "ends": ends}
 
     def clear(self) -> None:
         """Measure from now on."""
@@ -157,17 +163,16 @@ class CountingClient(GenerationClient):
     """Tallies how attempts end, by server."""
 
     figures: Figures
-    opened = 0
 
     def open(self, *arguments: Any) -> Any:
-        self.opened += 1
+        self.figures.open_requests += 1
         return super().open(*arguments)
 
     def _ended(self, generation_: Any, end: generation.GenerateEnd) -> None:
-        name = f"{generation_.server_id} {generation.EndReason.Name(end.reason).removeprefix('END_REASON_')}"
-        self.figures.ends[name] = self.figures.ends.get(name, 0) + 1
+        how = (generation_.server_id, end.reason)
         super()._ended(generation_, end)
-        self.figures.open_requests = self.opened - sum(self.figures.ends.values()) + self.resubmissions_total
+        self.figures.attempts[how] = self.figures.attempts.get(how, 0) + 1
+        self.figures.open_requests -= generation_.outcome is not None
 
 
 async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -83,10 +84,12 @@ class Watched:
 
 
 @pytest.mark.component
-async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not():
+async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     watched = Watched(SLEEPER)
     running = asyncio.create_task(watched.process.run())
     await asyncio.wait_for(watched.up.wait(), 60)
+    assert not list(tmp_path.iterdir()), "a killed agent would leave it behind"
     first = watched.process.pid
     watched.up.clear()
     os.kill(first, signal.SIGKILL)

@@ -9,6 +9,7 @@ import pytest
 from areal.errors import DataError
 from areal.workflow import Episode, GenerationResult, Sequence, TokenSpan, Transcript
 from areal.workflow.episode import RejectedError, check_episode
+from areal.workflow.generation import as_ids, in_vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,11 @@ def result(ids, policy="3.f1", finish="stop"):
 
 
 ids_lists = st.lists(st.integers(0, 30), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize(("ids", "inside"), [([], True), ([0, 30], True), ([31], False), ([5, -1], False)])
+def test_a_token_id_is_from_zero_to_the_size_of_the_vocabulary(ids, inside):
+    assert in_vocabulary(as_ids(ids), 31) is inside
 
 
 @given(prompt=ids_lists, turns=st.lists(st.tuples(ids_lists, ids_lists), min_size=1, max_size=4))

@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -107,13 +106,15 @@ class EngineProcess:
     async def _once(self) -> str:
         """One life of the engine; returns why it ended."""
         launch = self._command()
-        words = Path(tempfile.mkstemp(prefix="areal-engine-", suffix=".json")[1])
+        memory = os.memfd_create("engine-error")  # a file in memory: a killed agent leaves none behind
+        words = Path(f"/proc/self/fd/{memory}")
         argv = [sys.executable, "-m", "areal.generation.lifeline", str(os.getpid()), *launch.argv]
         # A process group of its own: all of a multi-process engine can be ended at once.
         self._process = await asyncio.create_subprocess_exec(
             *argv,
             env={**os.environ, **launch.env, ERROR_FILE: str(words)},
             process_group=0,
+            pass_fds=(memory,),
             stdin=asyncio.subprocess.DEVNULL,
         )
         self.starts += 1
@@ -124,7 +125,7 @@ class EngineProcess:
             reason = watching.result() if watching.done() else f"it exited with {_exit_words(exited.result())}"
             self._last_words = read_error(words)
         finally:
-            os.unlink(words)
+            os.close(memory)
             watching.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await watching

@@ -25,6 +25,11 @@ def as_ids(ids: Sequence[int] | Ids) -> Ids:
     return np.ascontiguousarray(ids, dtype="<i4")
 
 
+def in_vocabulary(ids: Ids, vocab_size: int) -> bool:
+    """Whether every id is a token of the model. In one look at them: a negative id is a large unsigned one."""
+    return int(ids.view("<u4").max(initial=0)) < vocab_size
+
+
 @dataclass(frozen=True)
 class Sampling:
     """How tokens are drawn. `temperature` 0 is greedy; `top_p` 1 and `top_k` 0 are off."""
@@ -85,7 +90,8 @@ class GenerationResult:
 
     def copied(self) -> GenerationResult:
         """The same with arrays of its own, which nobody else can change."""
-        return replace(self, output_ids=self.output_ids.copy(), logprobs=self.logprobs.copy())
+        ids, logprobs = self.output_ids.copy(), self.logprobs.copy()
+        return GenerationResult(ids, logprobs, self.spans, self.finish_reason, self.matched)
 
     @property
     def versions(self) -> Ids:

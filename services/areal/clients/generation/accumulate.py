@@ -15,7 +15,7 @@ import numpy as np
 from areal.errors import InfraError
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import GenerationResult, Ids, Logprobs, Sampling, TokenSpan
+from areal.workflow.generation import GenerationResult, Ids, Logprobs, Sampling, TokenSpan, in_vocabulary
 
 _RESUBMIT = frozenset(
     {
@@ -92,7 +92,7 @@ class Accumulator:
         if count > self.remaining:
             raise BadDelta(f"a delta has {count} tokens where {self.remaining} were left to sample")
         ids = np.frombuffer(token_ids, dtype="<i4")
-        if ids.min() < 0 or ids.max() >= self._vocab_size:
+        if not in_vocabulary(ids, self._vocab_size):
             raise BadDelta(f"a delta has a token id outside 0…{self._vocab_size - 1}")
         if not np.isfinite(np.frombuffer(logprobs, dtype="<f4")).all():
             raise BadDelta("a delta has a log-probability that is not finite")

@@ -26,7 +26,7 @@ from areal.net.status import from_fault
 from areal.observe.waits import WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import GenerationResult, Ids, Sampling
+from areal.workflow.generation import GenerationResult, Ids, Sampling, in_vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class GenerationClient:
         ids = ask.prompt_ids
         if not len(ids):
             raise DataError("a generation needs at least one prompt token", fix="give the model something to continue")
-        if int(ids.min()) < 0 or int(ids.max()) >= self._vocab_size:
+        if not in_vocabulary(ids, self._vocab_size):
             raise DataError(
                 f"a prompt has a token id outside 0…{self._vocab_size - 1}", fix="use the model's own tokenizer"
             )

@@ -7,7 +7,7 @@ lost) counts until its next different report or for `DOUBT_S`, whichever comes f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from areal.clients.generation.routing import Server
 from areal.v1 import generation_pb2 as wire
@@ -15,9 +15,9 @@ from areal.v1 import generation_pb2 as wire
 DOUBT_S = 1.0  # two heartbeats: a report made after the doubt has arrived by then
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Doubt:
-    until: float
+    until: float = 0.0
     refused_floor: int | None = None
     draining: bool = False
     suspect: bool = False
@@ -28,7 +28,8 @@ class Fleet:
 
     def __init__(self) -> None:
         self._states: dict[str, wire.ServerState] = {}
-        self._own_then: dict[str, int] = {}
+        self._others: dict[str, int] = {}  # requests of other clients at each server, when it reported
+        self._known: dict[str, Server] = {}
         self._doubts: dict[str, _Doubt] = {}
 
     def __contains__(self, server_id: str) -> bool:
@@ -46,49 +47,68 @@ class Fleet:
             if before is None or _identity(before) != _identity(state):
                 self._doubts.pop(server_id, None)
         self._states = fresh
-        self._own_then = dict(own)
+        self._others = {
+            server_id: max(0, state.running + state.waiting - own.get(server_id, 0))
+            for server_id, state in fresh.items()
+        }
+        self._known = {server_id: self._server(state) for server_id, state in fresh.items()}
 
     def servers(self, own: Mapping[str, int]) -> list[Server]:
-        """The fleet now; `own` holds this client's running requests for each server it is connected to."""
-        return [self._server(state, own) for state in self._states.values()]
+        """The fleet now; `own` holds this client's running requests for each server it is connected to.
+
+        Asked for each request: a server that is as it was is not made again.
+        """
+        for server_id, known in self._known.items():
+            connected, load = server_id in own, self._others[server_id] + own.get(server_id, 0)
+            if (known.connected, known.load) != (connected, load):
+                self._known[server_id] = replace(known, connected=connected, load=load)
+        return list(self._known.values())
 
     def refused(self, server_id: str, floor: int, now: float) -> None:
         """It answered that it is older than `floor`."""
         doubt = self._doubt(server_id, now)
-        doubt.refused_floor = floor if doubt.refused_floor is None else min(floor, doubt.refused_floor)
+        lowest = floor if doubt.refused_floor is None else min(floor, doubt.refused_floor)
+        self._doubts[server_id] = replace(doubt, refused_floor=lowest)
+        self._look_again(server_id)
 
     def draining(self, server_id: str, now: float) -> None:
         """It answered that it drains."""
-        self._doubt(server_id, now).draining = True
+        self._doubts[server_id] = replace(self._doubt(server_id, now), draining=True)
+        self._look_again(server_id)
 
     def penalise(self, server_id: str, now: float) -> None:
         """Its engine or stream was lost, or it streamed nonsense: give it a moment."""
-        self._doubt(server_id, now).suspect = True
+        self._doubts[server_id] = replace(self._doubt(server_id, now), suspect=True)
+        self._look_again(server_id)
 
     def expire(self, now: float) -> bool:
         """Forget old doubts; True when there were any."""
         old = [server_id for server_id, doubt in self._doubts.items() if doubt.until <= now]
         for server_id in old:
             del self._doubts[server_id]
+            self._look_again(server_id)
         return bool(old)
 
     def _doubt(self, server_id: str, now: float) -> _Doubt:
-        doubt = self._doubts.setdefault(server_id, _Doubt(now + DOUBT_S))
-        doubt.until = now + DOUBT_S
-        return doubt
+        """What is doubted so far, for some time more."""
+        return replace(self._doubts.get(server_id, _Doubt()), until=now + DOUBT_S)
 
-    def _server(self, state: wire.ServerState, own: Mapping[str, int]) -> Server:
-        doubt = self._doubts.get(state.server_id)
-        others = max(0, state.running + state.waiting - self._own_then.get(state.server_id, 0))
+    def _look_again(self, server_id: str) -> None:
+        if (state := self._states.get(server_id)) is not None:
+            self._known[server_id] = self._server(state)
+
+    def _server(self, state: wire.ServerState) -> Server:
+        """What is known of a server beside this client's own requests there."""
+        doubt = self._doubts.get(state.server_id, _Doubt())
         return Server(
             server_id=state.server_id,
             version=state.version,
             live=state.live,
-            ready=state.ready and not (doubt and doubt.suspect),
-            draining=state.draining or bool(doubt and doubt.draining),
-            connected=state.server_id in own,
-            load=others + own.get(state.server_id, 0),
-            refused_floor=doubt.refused_floor if doubt else None,
+            ready=state.ready and not doubt.suspect,
+            draining=state.draining or doubt.draining,
+            connected=False,
+            load=self._others[state.server_id],
+            refused_floor=doubt.refused_floor,
         )
 
 

@@ -38,6 +38,8 @@ from areal.v1 import rollout_pb2 as rollout
 log = logging.getLogger(__name__)
 
 _TICK_S = 0.1  # deadlines and heartbeats are judged this often: five times finer than a beat
+_REST = 4  # times as long as the last pass took, no pass is made: what arrives meanwhile is one pass
+_MOST_REST_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class CoreLoop:
             self._answers.pop(ticket, None)
 
     async def run(self, gauges: Gauges) -> None:
-        """Own the core for ever."""
+        """Own the core for ever. A pass looks at every open group: the more there are, the more inputs it takes."""
         ticked = 0.0
         while True:
             wait = max(0.0, ticked + _TICK_S - self._clock())
@@ -100,6 +102,7 @@ class CoreLoop:
             else:
                 self.carrier.step(now)
             gauges.show(self.core, now)
+            await asyncio.sleep(min(_REST * (self._clock() - now), _MOST_REST_S))
 
     # ---- ports
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TypeAlias
 
 from areal.ledger.values import AddOutcome, AddResult, NewSample, SampleMeta
@@ -228,7 +229,7 @@ class WorkerCore:
 
     def take_to_store(self, limit: int) -> list[NewSample]:
         """The next samples to add to the ledger; each is answered by `stored`, or comes back by `not_stored`."""
-        keys = list(self._to_store)[:limit]
+        keys = list(islice(self._to_store, limit))
         return [self._to_store.pop(key) for key in keys]
 
     def not_stored(self, samples: Iterable[NewSample]) -> None:

@@ -240,10 +240,10 @@ class Runner:
             try:
                 check_episode(ending.episode, vocab_size=self._tokenizer.vocab_size)
                 check_streamed(ending.episode, slot.run.answers)
-                ending = EpisodeEnd(episode=ending.episode, verdict=slot.run.verdict)
             except DataError as error:
                 ending = _failure(error)
-        self._on_end(slot.key, replace(ending, moments=slot.run.moments))
+        verdict = slot.run.verdict if ending.episode is not None else None
+        self._on_end(slot.key, replace(ending, verdict=verdict, moments=slot.run.moments))
 
     def _cancel(self, slot: _Slot) -> None:
         slot.run.close()
