@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from areal.kube.errors import ApiError, UnreachableError
+from areal.kube.errors import AlreadyExistsError, ApiError, UnreachableError
 from areal.kube.resources import Json, Key, Resource
 from areal.operator.reconcile import reconcile
 from areal.operator.world import OperatorSettings, World
@@ -50,6 +50,7 @@ class FakeOperator:
         self.refusals: dict[str, ApiError] = {}  # kind → what the server says to it
         self.only_status = False  # a process that has lost its lease: its last request may be a status
         self._trouble = trouble
+        self._dead = False  # what it sent beside its last request isn't sent either
         cluster.forget_caches()
         self.roles = FakeRoles(cluster)
         self.world = World(
@@ -73,6 +74,8 @@ class FakeOperator:
         if dry_run:
             if resource.kind in self.refusals:
                 raise self.refusals[resource.kind]
+            if self.cluster.api.objects.get((resource.kind, obj["metadata"]["namespace"], obj["metadata"]["name"])):
+                raise AlreadyExistsError(409, "AlreadyExists", f"{obj['metadata']['name']} already exists")
             return obj
         if self.only_status:
             raise ProcessDiedError
@@ -112,10 +115,13 @@ class FakeOperator:
         self.events.append((type, reason, message))
 
     def _before(self) -> Trouble:
+        if self._dead:
+            raise ProcessDiedError
         trouble = self._trouble()
         if trouble == "unsent":
             raise UnreachableError("the request was lost")
         if trouble == "dies before":
+            self._dead = True
             raise ProcessDiedError
         return trouble
 
@@ -123,6 +129,7 @@ class FakeOperator:
         if trouble == "unanswered":
             raise UnreachableError("the answer was lost")
         if trouble == "dies after":
+            self._dead = True
             raise ProcessDiedError
         if made is not None:
             self.cluster.wrote(made)

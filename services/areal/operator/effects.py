@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from areal.kube.errors import AlreadyExistsError
 from areal.kube.resources import (
@@ -27,10 +27,11 @@ from areal.operator.children import Wanted
 from areal.operator.decision import Eviction
 from areal.operator.drift import differs, inputs_hash, settled
 from areal.operator.hot_fields import HotFields
-from areal.operator.observe import access, wanted
+from areal.operator.observe import access, remember_access, wanted
 from areal.operator.observed import Batch, Observed, Pod, Stage, Workload, owner_of
 from areal.operator.reports import Targets
 from areal.operator.runtime.api import MANAGER
+from areal.operator.together import together
 from areal.operator.world import World
 from areal.plan.cluster_names import Role
 
@@ -57,14 +58,19 @@ class Effects:
     # Children
 
     async def lay_foundation(self) -> None:
-        """Account, volumes, files, network rules; and the Secret, which is made once."""
-        await self._settle("foundation", wanted(self._seen, self._world), self._world.build.foundation)
-        if await access(self._seen.key, self._uid, self._world) is None:
-            secret = self._world.build.access_secret(wanted(self._seen, self._world))
-            try:
-                await self._world.api.create(SECRETS, secret)
-            except AlreadyExistsError:
-                log.info("%s/%s: its Secret is there already", *self._seen.key)
+        """Account, volumes, files, network rules; and the Secret, which is made once. Pods come after all of them."""
+        foundation = wanted(self._seen, self._world)
+        await together([self._settle("foundation", foundation, self._world.build.foundation), self._make_secret()])
+
+    async def _make_secret(self) -> None:
+        """Asked for first only where an earlier look may have made it."""
+        if self._seen.memory.accepted and await access(self._seen.key, self._uid, self._world) is not None:
+            return
+        secret = self._world.build.access_secret(wanted(self._seen, self._world))
+        try:
+            remember_access(await self._world.api.create(SECRETS, secret), self._uid, self._notes, self._world.now())
+        except AlreadyExistsError:
+            log.info("%s/%s: its Secret is there already", *self._seen.key)
             await access(self._seen.key, self._uid, self._world)
 
     async def run_prepare(self) -> None:
@@ -103,8 +109,9 @@ class Effects:
         return [one for cache in self._world.caches.values() for one in cache.versions(self._uid)]
 
     async def _apply(self, objects: Sequence[Json]) -> bool:
-        """Apply, in order, what is not as it should be; whether anything wasn't."""
+        """Apply what is not as it should be, several at a time; whether anything wasn't."""
         inputs, changed = self._inputs, False
+        due: list[Awaitable[None]] = []
         for desired in objects:
             resource = resource_of(desired)
             cache = self._world.cached(resource)
@@ -121,10 +128,13 @@ class Effects:
                 continue  # the server keeps it in other words than ours
             if cache is None and self._notes.applied.get(place, ("", ""))[0] == digest:
                 continue
-            changed = True
-            answer = await self._world.api.apply(desired, manager=MANAGER)
-            self._notes.applied[place] = (digest, _mark(answer))
-        return changed
+            due.append(self._apply_one(desired, place, digest))
+        await together(due)
+        return changed or bool(due)
+
+    async def _apply_one(self, desired: Json, place: tuple[str, str], digest: str) -> None:
+        answer = await self._world.api.apply(desired, manager=MANAGER)
+        self._notes.applied[place] = (digest, _mark(answer))
 
     async def retire(self, batches: Iterable[Batch]) -> None:
         """Delete Jobs with their pods: gone only when the pods are."""

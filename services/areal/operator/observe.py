@@ -5,13 +5,12 @@ Owns the look-ups and which job a pod belongs to. Changes nothing on the server.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from areal.errors import ConfigError
-from areal.kube.errors import ConflictError, ForbiddenError, InvalidError, NotFoundError
+from areal.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
 from areal.kube.resources import (
     CLUSTER_RUNTIMES,
     CONFIGMAPS,
@@ -47,7 +46,8 @@ from areal.operator.refusals import refusal_of_pods
 from areal.operator.runtime.api import MANAGER
 from areal.operator.sharing import shared
 from areal.operator.times import PODS_LATE_S, RETRY_PODS_S
-from areal.operator.world import World
+from areal.operator.together import together
+from areal.operator.world import Notes, World
 from areal.plan.cluster_names import (
     TOKEN_KEY,
     Role,
@@ -124,12 +124,18 @@ async def access(key: Key, uid: str, world: World) -> str | None:
     notes = world.notes(key, uid)
     if notes.secret is None or world.now() - notes.secret_at > _SECRET_AGE_S:
         found = await world.api.get(SECRETS, key[0], access_secret(key[1]))
-        if found is not None and owner_of(found).get("uid") == uid:
-            notes.secret = {name: base64.b64decode(text).decode() for name, text in found.get("data", {}).items()}
-            notes.secret_at = world.now()
-        else:
+        if found is None or not remember_access(found, uid, notes, world.now()):
             return None
-    return notes.secret.get(TOKEN_KEY)
+    return (notes.secret or {}).get(TOKEN_KEY)
+
+
+def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
+    """Keep what the job's Secret says; False when it is an earlier job's."""
+    if owner_of(secret).get("uid") != uid:
+        return False
+    notes.secret = {name: base64.b64decode(text).decode() for name, text in secret.get("data", {}).items()}
+    notes.secret_at = now
+    return True
 
 
 # Admission
@@ -253,7 +259,7 @@ async def _dry_run(job: Json, admitted: Admitted, world: World) -> Refusal | Non
     except ConfigError as error:
         return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
     objects += [batch for batch in batches if world.caches[JOBS].get(*key_of(batch)) is None]
-    answers = await asyncio.gather(*(_objection(obj, job, world) for obj in objects))
+    answers = await together(_objection(obj, job, world) for obj in objects)
     words = [answer for answer in answers if answer]
     if not words:  # pods are asked about last: they say again what is wrong with their templates
         words = await _pods_objections([obj for obj in objects if "template" in obj.get("spec", {})], world)
@@ -261,16 +267,19 @@ async def _dry_run(job: Json, admitted: Admitted, world: World) -> Refusal | Non
 
 
 async def _objection(obj: Json, job: Json, world: World) -> str:
-    """Why an object can't be; empty when it can."""
-    name = f"{obj['kind']} {obj['metadata']['name']}"
-    cache = world.cached(resource_of(obj))
+    """Why an object can't be; empty when it can. One that isn't there is created: that costs a server half an apply."""
+    name, resource = f"{obj['kind']} {obj['metadata']['name']}", resource_of(obj)
+    cache = world.cached(resource)
     known = cache.get(*key_of(obj)) if cache is not None else None
     try:
-        answer = await world.api.apply(obj, manager=MANAGER, dry_run=True)
+        if known is None and cache is not None:
+            await world.api.create(resource, obj, dry_run=True)
+        else:
+            await world.api.apply(obj, manager=MANAGER, dry_run=True)
+    except AlreadyExistsError:
+        return f"{name}: an object of that name exists already and is not this job's"
     except (InvalidError, ForbiddenError, NotFoundError, ConflictError) as error:
         return f"{name}: {error.message}"
-    if known is None and answer["metadata"].get("resourceVersion") and cache is not None:
-        return f"{name}: an object of that name exists already and is not this job's"
     owners = [owner["uid"] for owner in known["metadata"].get("ownerReferences", [])] if known is not None else []
     if owners and job["metadata"]["uid"] not in owners:  # one without an owner is the claim that `areal submit` made
         return f"{name}: an object of that name is left from another job"
@@ -280,7 +289,7 @@ async def _objection(obj: Json, job: Json, world: World) -> str:
 async def _pods_objections(makers: Iterable[Json], world: World) -> list[str]:
     """What the API server has against the pods of workloads that aren't made yet, a phrase a workload."""
     found = [maker for maker in makers if maker["spec"].get("replicas", 1)]
-    answers = await asyncio.gather(*(refusal_of_pods(world.api, maker, own_account=False) for maker in found))
+    answers = await together(refusal_of_pods(world.api, maker, own_account=False) for maker in found)
     return [
         f"Pod of {maker['kind']} {maker['metadata']['name']}: {answer}"
         for maker, answer in zip(found, answers, strict=True)

@@ -15,6 +15,7 @@ from areal.operator.observed import Observed
 from areal.operator.runtime.api import STATUS_MANAGER
 from areal.operator.summarize import summarize, urgent
 from areal.operator.times import FLUSH_S
+from areal.operator.together import together
 from areal.operator.world import World
 
 
@@ -48,6 +49,6 @@ async def write_status(seen: Observed, decision: Decision, world: World) -> Writ
     except (ConflictError, NotFoundError):
         return Written(outdated=True)
     notes.flushed_at = now
-    for said in announcements(before, status):
-        await world.recorder.event(seen.raw, type=said.type, reason=said.reason, message=said.message)
+    said = announcements(before, status)
+    await together(world.recorder.event(seen.raw, type=it.type, reason=it.reason, message=it.message) for it in said)
     return Written()
