@@ -233,6 +233,9 @@ def summary(
         "samples_per_s": samples / (time.monotonic() - began),
         "swaps": sum(at > began for at in trainer.published_at.values()),
         "ends": ends,
+        "resubmitted": sum(
+            after[name]["resubmitted"] - before[name]["resubmitted"] for name in ("worker-0", "worker-1")
+        ),
         "abandoned": sum(count for how, count in lost.items() if not how.startswith("generation-1")),
         "abandoned_of_the_killed": sum(count for how, count in lost.items() if how.startswith("generation-1")),
         "again_s": again[1] - killed if len(again) > 1 else float("inf"),
@@ -276,7 +279,7 @@ def show(result: dict[str, Any]) -> None:
         own = f"lag p99 {lag:>7.1f} ms, own {result['busy_p99_ms'][name]:>6.1f} ms"
         print(f"    {name:<14} {own}   CPU {result['cpu_s'][name]:>6.1f} s   memory {held} MB")
     lost = {how: count for how, count in result["ends"].items() if not how.endswith((" LENGTH", " STOP"))}
-    print(f"    ends of attempts beside whole answers: {lost or 'none'}")
+    print(f"    ends of attempts beside whole answers: {lost or 'none'}; sent again: {result['resubmitted']}")
 
 
 def main() -> None:

@@ -69,6 +69,7 @@ class Figures:
     weights_at: dict[str, float] = field(default_factory=dict)  # agent: when a policy was first wanted
     attempts: dict[tuple[str, int], int] = field(default_factory=dict)  # worker: by server and reason of their end
     open_requests: int = 0
+    resubmitted: int = 0
     cpu_s: float = 0.0
     memory_mb: list[float] = field(default_factory=list)
     samples: int = 0
@@ -173,6 +174,7 @@ class CountingClient(GenerationClient):
         super()._ended(generation_, end)
         self.figures.attempts[how] = self.figures.attempts.get(how, 0) + 1
         self.figures.open_requests -= generation_.outcome is not None
+        self.figures.resubmitted = self.resubmissions_total
 
 
 async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:

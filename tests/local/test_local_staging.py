@@ -213,6 +213,14 @@ def test_a_directory_belongs_to_one_run_at_a_time(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_a_run_made_is_its_owners_alone(tmp_path):
+    (tmp_path / "shared").mkdir(mode=0o755)
+    (tmp_path / "shared").chmod(0o755)
+    for name, mode in (("new", 0o700), ("shared", 0o755)):  # who made a directory decided who reads it
+        with claimed(tmp_path / name):
+            assert stat.S_IMODE((tmp_path / name).stat().st_mode) == mode
+
+
 def test_a_directory_is_one_however_it_is_named(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")

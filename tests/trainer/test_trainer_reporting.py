@@ -17,10 +17,17 @@ from areal_trainer.data.batch import TokenBatch
 from areal_trainer.reporting import Reporter
 
 
-def row_of(tmp_path: Path, rewards: list[float], *, trained: int, samples: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
+def row_of(
+    tmp_path: Path,
+    rewards: list[float],
+    *,
+    trained: int,
+    samples: tuple[int, ...] = (0, 1),
+    counted: tuple[bool, ...] | None = None,
+) -> dict[str, Any]:
     """The row of step 3, whose sequences have four tokens each and belong to these samples of group 0.
 
-    The sequence k was sampled by version k.
+    The sequence k was sampled by version k. All are `counted` unless it says which.
     """
     sequences = len(samples)
     batch = TokenBatch(
@@ -37,7 +44,7 @@ def row_of(tmp_path: Path, rewards: list[float], *, trained: int, samples: tuple
     advantages = SimpleNamespace(
         values=np.zeros(sequences),
         trained=np.zeros(sequences, bool),
-        counted=np.ones(sequences, bool),
+        counted=np.ones(sequences, bool) if counted is None else np.array(counted),
         zero_variance_groups=1,
     )
     loss = SimpleNamespace(
@@ -75,6 +82,11 @@ def test_rewards_and_staleness_are_counted_by_sample(tmp_path: Path) -> None:
     assert (row["reward_mean"], row["reward_std"]) == (0.5, 0.5)
     assert (row["staleness_mean"], row["staleness_max"]) == (1.5, 3)  # sample 0 holds version 0, sample 1 version 3
     assert (row["samples"], row["sequences"]) == (2, 4)
+
+
+def test_a_sample_that_its_deadline_cut_off_is_in_no_mean_of_rewards(tmp_path: Path) -> None:
+    row = row_of(tmp_path, [1.0, 0.0, 1.0], trained=3, samples=(0, 1, 2), counted=(True, False, True))
+    assert (row["reward_mean"], row["reward_std"], row["samples"]) == (1.0, 0.0, 3)
 
 
 def test_a_checkpoints_time_and_size_are_shown(tmp_path: Path) -> None:
