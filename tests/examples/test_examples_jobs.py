@@ -13,6 +13,7 @@ import pytest
 from areal.local.memory import memory_of
 from areal.spec import Severity, check, load_job
 from areal.workflow import EnvironmentWorkflow, GenerationResult, TokenSpan
+from areal.workflow.box_tools import BoxToolsWorkflow
 from areal.workflow.episode import check_episode
 from areal.workflow.generation import as_ids
 from areal.workflow.recipe import load_recipe
@@ -54,7 +55,7 @@ def test_an_example_is_a_job_that_is_scored_and_says_how_to_run_it(path: Path) -
     assert job.spec.recipe is not None
     recipe = load_recipe(EXAMPLES.parent / job.spec.recipe.file)
     workflow = job.spec.rollout.workflow
-    plays = issubclass(recipe.workflows.get(workflow, object), EnvironmentWorkflow)
+    plays = issubclass(recipe.workflows.get(workflow, object), EnvironmentWorkflow | BoxToolsWorkflow)
     assert recipe.reward is not None or workflow == "agent" or plays
     assert workflow in {"rlvr", "agent", *recipe.workflows}
     assert "areal run examples/" in (recipe.module.__doc__ or "")
