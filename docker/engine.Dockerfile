@@ -1,4 +1,4 @@
-# Generation: the agent with the embedded engine.
+# Generation: the agent with the embedded engine. Also the verifier `model`, which has PyTorch from here.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS code

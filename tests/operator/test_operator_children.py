@@ -442,3 +442,26 @@ def test_a_supervised_job_has_the_trainers_pods_alone(training: str) -> None:
     assert roles - {None} == pods_of(w).keys()
     read = {mount["mountPath"] for mount in main_of(pods_of(w)["trainer"])["volumeMounts"]}
     assert ("/areal/claims/teachers/large" in read) == bool(teacher)
+
+
+def test_a_reward_model_has_pods_with_its_own_image_that_read_it_and_dial_nobody() -> None:
+    values = quickstart()
+    values["spec"].pop("recipe")
+    values["spec"]["reward"] = {"verifier": "model", "model": {"path": "pvc://models/scores"}, "replicas": 2}
+    values["spec"]["podTemplate"] = {"reward": {"resources": {"requests": {"memory": "9Gi"}}}}
+    image = {"template": {"spec": {"containers": [{"name": "main", "image": "registry.test/areal-torch:0.1.0"}]}}}
+    w = wanted(values, {**CPU_RUNTIME, "roles": {**CPU_RUNTIME["roles"], "rewardModel": image}}, recipe=None)
+    assert {"reward", "reward-custom"}.isdisjoint(pods_of(w))
+    main = main_of(pods_of(w)["reward-model"])
+    assert main["image"] == "registry.test/areal-torch:0.1.0"
+    assert main["resources"]["requests"]["memory"] == "9Gi"
+    assert "limits" not in main["resources"]
+    (read,) = [mount for mount in main["volumeMounts"] if mount["mountPath"] == "/areal/claims/models/scores"]
+    assert read["readOnly"] is True
+    assert "/areal/claims/models" in {mount["mountPath"] for mount in main_of(pods_of(w)["prepare"])["volumeMounts"]}
+    named = {one["kind"]: one for one in everything(w) if one["metadata"]["name"] == "digits-reward-model"}
+    assert named["Deployment"]["spec"]["replicas"] == 2
+    sealed = named["NetworkPolicy"]["spec"]
+    assert "Egress" in sealed["policyTypes"]
+    assert "egress" not in sealed
+    assert not [problem for one in everything(w) for problem in problems(one)]

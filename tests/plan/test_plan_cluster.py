@@ -102,7 +102,7 @@ def test_who_scores(changes, source, verifier):
     ("changes", "reason", "words"),
     [
         ({"model": {"path": "models/tiny"}}, "LocalPath", "spec.model.path"),
-        ({"reward": {"verifier": "model", "model": {"path": "scores"}}}, "NotAvailable", "reward pods of a cluster"),
+        ({"reward": {"verifier": "model", "model": {"path": "scores"}}}, "LocalPath", "reward.model.path is 'scores'"),
         ({"reward": {"verifier": "code", "code": {"minTier": "T0", "allowUnsafe": True}}}, "NotAvailable", "sandbox"),
         ({"model": {"uri": "pvc://models"}, "recipe": {"file": "recipe.py"}}, "LocalPath", "spec.recipe.file"),
         ({"model": {"uri": "pvc://models/../x"}}, "InvalidSpec", "names no path"),
@@ -208,3 +208,15 @@ def test_the_examples_become_jobs_for_pods_once_their_files_are_elsewhere():
             continue
         with pytest.raises(ClusterRefusal, match="your machine"):
             resolve_for_pods(load_job(path), namespace="team", uid="u", recipe_source=None)
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [("pvc://models/scores", "/areal/claims/models/scores"), ("/models/scores", "/models/scores")],
+)
+def test_a_reward_model_is_read_from_a_volume_or_the_image_by_a_role_of_its_own(path, found):
+    job = plan(recipe=None, reward={"verifier": "model", "model": {"path": path}, "replicas": 2})
+    assert str(job.reward_model_path) == found
+    assert job.endpoints.reward == "math-reward-model.team.svc:9000"
+    assert roles_of(job)[Role.REWARD_MODEL] == 2
+    assert not {Role.REWARD, Role.REWARD_CUSTOM} & roles_of(job).keys()

@@ -65,7 +65,8 @@ def test_each_role_has_one_row() -> None:
 
 def test_what_users_and_platforms_may_name_are_exactly_these_roles() -> None:
     keys = {row.template_key for row in ROLE_SPECS.values()}
-    assert aliases(PodTemplate) == aliases(RuntimeRoles) == keys
+    assert aliases(RuntimeRoles) == keys
+    assert aliases(PodTemplate) == {row.patch_key or row.template_key for row in ROLE_SPECS.values()}
     assert set(SHAPES["roles"]["properties"]) == keys, "the chart's values"
     assert set(SHAPES["egress"]["properties"]) == aliases(Egress) <= keys
     sealed = {row.template_key for row in ROLE_SPECS.values() if row.sealed}
@@ -80,7 +81,8 @@ def test_the_api_server_knows_exactly_these_roles() -> None:
     rules = schema["failurePolicy"]["properties"]["rules"]["items"]["properties"]["roles"]
     assert set(rules["items"]["enum"]) == set(long_running())
     assert rules["maxItems"] == len(long_running())
-    assert set(schema["podTemplate"]["properties"]) == {row.template_key for row in ROLE_SPECS.values()}
+    patched = {row.patch_key or row.template_key for row in ROLE_SPECS.values()}
+    assert set(schema["podTemplate"]["properties"]) == patched
 
 
 def test_every_caller_is_a_role_and_calls_a_port_that_the_callee_has() -> None:

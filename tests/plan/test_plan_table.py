@@ -91,9 +91,17 @@ def test_only_the_trainer_gang_waits_for_an_epoch(workspace):
     assert {row.ready for row in rows if row.name != "redis"} == {"grpc"}
 
 
-def test_a_reward_model_may_load_for_as_long_as_its_verifier_waits(workspace):
-    rows = {row.name: row for row in role_table(resolved(workspace, "recipe=null", "reward.verifier=math"), PLACE)}
-    assert rows["reward"].start_deadline_s >= START_S
+def test_a_reward_model_has_a_role_and_may_load_for_as_long_as_its_verifier_waits(workspace):
+    scores = workspace.root / "scores"
+    scores.mkdir()
+    (scores / "config.json").write_text('{"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "x"}}')
+    (scores / "model.safetensors").write_bytes(b"")
+    (scores / "tokenizer.json").write_text("{}")
+    job = resolved(workspace, "recipe=null", "reward.verifier=model", "reward.model={path: scores}")
+    rows = {row.name: row for row in role_table(job, PLACE)}
+    assert rows["reward-model"].start_deadline_s >= START_S
+    assert rows["worker-0"].depends_on == ["controller", "reward-model"]
+    assert job.endpoints.reward == f"127.0.0.1:{rows['reward-model'].ports['grpc']}"
 
 
 def test_the_environment_names_the_job_and_holds_no_secret(workspace):

@@ -79,6 +79,17 @@ def test_so_is_the_teacher_of_a_policy(tmp_path):
     assert str(resolved.teacher_path) == place.replace("pvc://", "/areal/claims/")
 
 
+def test_a_reward_model_is_sent_along(tmp_path):
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "config.json").write_text("{}")
+    job = job_in(tmp_path, "recipe=null", "reward={verifier: model, model: {path: scores}}")
+    made = on_cluster(job, "team-a", "digits-run", trees_of(job, tmp_path), None, None)
+    place = made["spec"]["reward"]["model"]["path"]
+    assert place.startswith("pvc://digits-run/inputs/reward-model-")
+    resolved = resolve_for_pods(job_from_object(made), namespace="team-a", uid="u-1", recipe_source=None)
+    assert str(resolved.reward_model_path) == place.replace("pvc://", "/areal/claims/")
+
+
 def test_the_job_on_the_cluster_says_what_its_author_said_and_is_one_that_the_cluster_takes(tmp_path):
     job = job_in(tmp_path, "algorithm.rejection=null", "model.tokenizer=null", "replay.budgetBytes=3Gi")
     made = on_cluster(job, "team-a", "digits-run", trees_of(job, tmp_path), ("digits-recipe", "recipe.py"), "custom")

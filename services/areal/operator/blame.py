@@ -118,6 +118,7 @@ _ANY_OF = (
     (Role.WORKER, "no worker answers"),
     (Role.REWARD, "no verifier answers"),
     (Role.REWARD_CUSTOM, "no verifier answers"),
+    (Role.REWARD_MODEL, "no verifier answers"),
 )
 
 

@@ -248,7 +248,7 @@ def _reward(view: _View) -> Said:
         return Said(RewardReason.SUSPENDED, "")
     if view.idle:
         return Said(RewardReason.NOT_STARTED, "")
-    roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM) if view.desired(role)]
+    roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL) if view.desired(role)]
     if not roles:
         generates = Role.GENERATION in view.replicas
         return Said(

@@ -13,7 +13,15 @@ from areal.operator.times import SILENT_S, STUCK_S
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
 
-_FENCED = (Role.TRAINER, Role.GENERATION, Role.WORKER, Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM)
+_FENCED = (
+    Role.TRAINER,
+    Role.GENERATION,
+    Role.WORKER,
+    Role.CONTROLLER,
+    Role.REWARD,
+    Role.REWARD_CUSTOM,
+    Role.REWARD_MODEL,
+)
 """Roles of which a second pod may run beside one that nobody hears of: the fence refuses what an old trainer or
 controller writes, and the others own nothing."""
 

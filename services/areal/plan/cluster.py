@@ -23,6 +23,7 @@ from areal.spec.sources import Dataset, DatasetSource, on_volume
 
 _BUILT_IN_WORKFLOWS = ("rlvr", "multi-turn")  # these leave the scoring to somebody else
 _HERE = ("./", "../", "~")  # how a Hugging Face path says that it means a folder
+_REWARD_ROLES: dict[Verifier | None, Role] = {"model": Role.REWARD_MODEL}  # the others are Role.REWARD's
 _BIND = "0.0.0.0"  # a pod has a network of its own; who may reach it is the NetworkPolicies' business
 
 
@@ -51,7 +52,6 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     _refuse_unsafe(job)
     layout = RunLayout(Path(names.RUN_DIR))
     model, teacher = _model(job, layout), job.spec.teacher
-    _refuse_reward_model(job)
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
     external = job.spec.replay.backend == "External"
@@ -71,13 +71,14 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         recipe_source=source,
         recipe_path=layout.recipe / source.name if source else None,
         hooks_path=_file(job.spec.trainer.hooks, "trainer.hooks"),
+        reward_model_path=_reward_model(job),
         teacher_path=_file(teacher.path, job.spec.teacher_field.removeprefix("spec.")) if teacher is not None else None,
         dataset=_dataset(job.spec.dataset),
         verifier=verifier,
         endpoints=Endpoints(
             controller=address(Role.CONTROLLER) if job.spec.is_rl else "",
             redis=None if external or not job.spec.is_rl else address(Role.REDIS, "main"),
-            reward=address(Role.REWARD) if verifier not in (None, "custom") else None,
+            reward=address(_REWARD_ROLES.get(verifier, Role.REWARD)) if verifier not in (None, "custom") else None,
             reward_custom=address(Role.REWARD_CUSTOM) if verifier == "custom" else None,
             trainer=f"{trainer}:{spec_of(Role.TRAINER).pod_ports['grpc']}" if job.spec.weights_by_group else None,
             rendezvous=f"{trainer}:{names.RENDEZVOUS_PORT}",
@@ -159,14 +160,11 @@ def _refuse_unsafe(job: RLJob) -> None:
         )
 
 
-def _refuse_reward_model(job: RLJob) -> None:
-    """The image of reward pods has no torch."""
-    if job.spec.is_rl and job.spec.reward.verifier == "model":
-        raise ClusterRefusal(
-            "NotAvailable",
-            "spec.reward.verifier is model, and reward pods of a cluster can't run one",
-            fix="Run the job with `areal run`, or score in the recipe's `reward` by a model that is served elsewhere.",
-        )
+def _reward_model(job: RLJob) -> Path | None:
+    reward = job.spec.reward
+    if not job.spec.is_rl or reward.verifier != "model" or reward.model is None:
+        return None
+    return _file(reward.model.path, "reward.model.path")
 
 
 def _model(job: RLJob, layout: RunLayout) -> Path:

@@ -38,6 +38,7 @@ class Role(StrEnum):
     TRAINER = "trainer"
     REWARD = "reward"
     REWARD_CUSTOM = "reward-custom"
+    REWARD_MODEL = "reward-model"
     REDIS = "redis"
     PREPARE = "prepare"
     FINISH = "finish"

@@ -22,7 +22,7 @@ from areal.spec.job import RLJob
 from areal.spec.locality import where_models_come_from
 from areal.spec.locate import locate, must_locate
 from areal.spec.model_families import refuse_unclassifying
-from areal.spec.sources import Dataset, DatasetSource
+from areal.spec.sources import Dataset, DatasetSource, on_volume
 
 _HOST = "127.0.0.1"
 
@@ -83,7 +83,7 @@ def resolve(
         endpoints=Endpoints(
             controller=address("controller") or "",
             redis=address("redis", "main"),
-            reward=address("reward"),
+            reward=address("reward") or address("reward-model"),
             reward_custom=address("reward-custom"),
             trainer=address("trainer") if job.spec.weights_by_group else None,
         ),
@@ -164,13 +164,22 @@ def check_tokenizer(found: Path, where: str) -> Path:
 
 
 def reward_model_of(job: RLJob, base_dir: Path) -> Path | None:
-    """The model of the verifier `model`; None when that isn't who scores. Raises ArealError when it is none."""
+    """The model of the verifier `model`; None when that isn't who scores, and of one on a cluster's volume.
+
+    Raises ArealError when it is none.
+    """
     reward = job.spec.reward
-    if not job.spec.is_rl or reward.verifier != "model" or reward.model is None:
+    if not job.spec.is_rl or reward.verifier != "model" or reward.model is None or on_volume(reward.model.path):
         return None
     where = job.where("spec.reward.model.path")
     fix = "Train one (training: RewardModel) and name its run's model directory."
-    found = must_locate(reward.model.path, base_dir, what="the reward model", where=where, fix=fix)
+    return check_reward_model(
+        must_locate(reward.model.path, base_dir, what="the reward model", where=where, fix=fix), where
+    )
+
+
+def check_reward_model(found: Path, where: str) -> Path:
+    """The directory, when it holds a reward model with its tokenizer. Raises ArealError otherwise."""
     check_model(found, where)
     refuse_unclassifying(json.loads((found / "config.json").read_bytes()), str(found))
     return check_tokenizer(found, where)

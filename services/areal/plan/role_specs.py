@@ -63,6 +63,7 @@ class Source(StrEnum):
     """A user's file that pods read where the user put it."""
 
     MODEL = "model"  # with its tokenizer
+    REWARD_MODEL = "reward model"  # of the verifier `model`
     HOOKS = "hooks"
     RECIPE = "recipe"
     DATASET = "dataset"
@@ -98,7 +99,7 @@ class RoleSpec:
     what: str  # for people
     program: Program
     workload: Literal["StatefulSet", "Deployment", "Job", "Pod"]
-    template_key: str  # its field of `podTemplate` and of a runtime's `roles`
+    template_key: str  # its field of a runtime's `roles`, and of `podTemplate` unless `patch_key` says otherwise
     entry: str = ""  # `module:function` of AREAL_ROLE
     count: Count = lambda spec, verifier: 1
     rl_only: bool = False  # a training on fixed rows generates and scores nothing, and goes without the role
@@ -121,6 +122,7 @@ class RoleSpec:
     holds_model: bool = False  # only the operator replaces its pods; they get shared memory
     max_unavailable: int | str | None = None  # of its disruption budget; None: it has none
     evict_unready: bool = False  # a pod that isn't ready may be evicted whatever the budget says
+    patch_key: str = ""  # its field of `podTemplate` where it has that of another role, which no job has beside it
 
     @property
     def runs_on(self) -> bool:
@@ -226,8 +228,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         workload="Deployment",
         template_key="reward",
         rl_only=True,
-        count=lambda spec, verifier: 0 if verifier in (None, "custom") else spec.reward.replicas,
-        start_s=600,  # a reward model is read from a slow disk
+        count=lambda spec, verifier: 0 if verifier in (None, "custom", "model") else spec.reward.replicas,
         called_by=(Caller(Role.WORKER, "grpc", "scores answers"),),
         sealed=True,
         needs=_SANDBOX,
@@ -244,6 +245,22 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=(Caller(Role.WORKER, "grpc", "scores answers with the recipe's function"),),
         run_parts=(_RECIPE,),
         needs=_SANDBOX,
+    ),
+    RoleSpec(
+        role=Role.REWARD_MODEL,
+        what="scores answers with a reward model",
+        program=Program.AREAL_ROLE,
+        entry="areal.reward.main:run",
+        workload="Deployment",
+        template_key="rewardModel",
+        patch_key="reward",
+        rl_only=True,
+        count=lambda spec, verifier: spec.reward.replicas if verifier == "model" else 0,
+        start_s=600,  # a reward model is read from a slow disk
+        called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model"),),
+        sealed=True,
+        reads=(Source.REWARD_MODEL,),
+        needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
     ),
     RoleSpec(
         role=Role.CONTROLLER,
@@ -298,7 +315,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         count=lambda spec, verifier: spec.rollout.workers,
         indexed=True,
         drain_s=15,
-        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM),
+        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL),
         redis_login="worker",
         run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
         reads=(Source.MODEL,),  # the tokenizer
@@ -343,7 +360,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         ports=(),
         secret=(),
         run_parts=_WHOLE_RUN,
-        reads=(Source.MODEL, Source.HOOKS, Source.RECIPE, Source.DATASET),
+        reads=(Source.MODEL, Source.REWARD_MODEL, Source.HOOKS, Source.RECIPE, Source.DATASET),
         needs=_TOOL,
     ),
     RoleSpec(

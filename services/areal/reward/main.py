@@ -1,6 +1,6 @@
-"""The roles `reward` (the built-in verifiers) and `reward-custom` (the recipe's function): one gRPC service each.
+"""The roles `reward` (built-in verifiers), `reward-custom` (the recipe's) and `reward-model`: one gRPC service each.
 
-They differ in what they offer only, so that user code and its dependencies never enter the hardened role's processes.
+They differ in what they offer only, so that neither user code nor PyTorch ever enters the hardened role's processes.
 A job whose verifier is `code` has the sandbox in its reward role.
 """
 
@@ -39,7 +39,7 @@ def verifiers_for(ctx: RoleContext, waits: WaitRegistry) -> Mapping[str, Verifie
         if ctx.resolved.recipe_path is None:
             raise ConfigError("the custom verifier needs a recipe", fix="set recipe.file in the job")
         offered = [CustomVerifier(ctx.resolved.recipe_path, deadline_s=settings.deadline_seconds, waits=waits)]
-    elif settings.verifier == "model":
+    elif ctx.role == "reward-model":
         path, model = ctx.resolved.reward_model_path, settings.model
         if path is None or model is None:
             raise ConfigError("the verifier model needs a model", fix="set reward.model.path in the job")

@@ -21,7 +21,7 @@ DEFAULT_ACCESS_MODE = "ReadWriteMany"
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 RuntimeKind = Literal["ClusterRLRuntime", "RLRuntime"]
-JobRole = Literal["controller", "worker", "generation", "trainer", "reward", "reward-custom", "redis"]
+JobRole = Literal["controller", "worker", "generation", "trainer", "reward", "reward-custom", "reward-model", "redis"]
 
 _YEAR_S = 366 * 86400
 
@@ -155,7 +155,7 @@ class FailureRule(Block):
         what="Restart the trainers from the last checkpoint, only the pod that failed, or fail the run."
     )
     count_towards_max: bool = hot(True, what="Whether the restart counts towards maxRestarts.")
-    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=7)
+    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=8)
     on_exit_codes: OnExitCodes | None = hot(None, what="Exit codes that it is for.")
     on_pod_conditions: list[OnPodCondition] = hot(
         list, what="Pod conditions, one of which must be there.",
@@ -231,7 +231,8 @@ class PodTemplate(Block):
     trainer: PodPatch = resting(PodPatch, what="Trainer pods.")
     generation: PodPatch = resting(PodPatch, what="Generation pods: agent and engine.")
     reward: PodPatch = resting(
-        PodPatch, what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given."
+        PodPatch,
+        what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given, with model they have none.",
     )
     reward_custom: PodPatch = resting(PodPatch, what="Pods of the recipe's `reward`.")
     controller: PodPatch = resting(PodPatch, what="The controller's pod.")

@@ -37,7 +37,7 @@ def locality_of(source: str) -> Locality:
 
 def named_files(spec: JobSpec) -> dict[str, str]:
     """The sources that a job names, by dotted field. A Hugging Face dataset may be a name on the hub: it isn't here."""
-    evaluation, teacher = spec.dataset.evaluation, spec.teacher
+    evaluation, teacher, scores = spec.dataset.evaluation, spec.teacher, spec.reward.model
     fields = {
         "spec.model.path": spec.model.path,
         "spec.model.uri": spec.model.uri,
@@ -47,6 +47,7 @@ def named_files(spec: JobSpec) -> dict[str, str]:
         "spec.dataset.evaluation.jsonl": evaluation.jsonl if evaluation else None,
         "spec.trainer.hooks": spec.trainer.hooks,
         spec.teacher_field: teacher.path if teacher else None,
+        "spec.reward.model.path": scores.path if scores else None,
     }
     return {field: source for field, source in fields.items() if source is not None}
 

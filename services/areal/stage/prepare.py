@@ -14,7 +14,7 @@ from pathlib import Path
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
 from areal.plan import ResolvedJob, hub
-from areal.plan.resolve import check_model, check_tokenizer
+from areal.plan.resolve import check_model, check_reward_model, check_tokenizer
 from areal.plan.write import make_directories
 from areal.spec import check, refuse
 from areal.stage.datasets import Say, prepare_datasets
@@ -87,6 +87,7 @@ def _check_sources(resolved: ResolvedJob) -> None:
         "spec.model": resolved.model_path,
         "spec.model.tokenizer": resolved.tokenizer_path,
         resolved.spec.teacher_field.removesuffix(".path"): resolved.teacher_path,
+        "spec.reward.model": resolved.reward_model_path,
     }
     for field, path in named.items():
         if path is not None and not Path(path).exists():
@@ -96,6 +97,8 @@ def _check_sources(resolved: ResolvedJob) -> None:
             )
     check_model(resolved.model_path, "spec.model")
     check_tokenizer(resolved.tokenizer_path, "spec.model.tokenizer")
+    if resolved.reward_model_path is not None:
+        check_reward_model(resolved.reward_model_path, "spec.reward.model")
     if (teacher := resolved.teacher_path) is not None:
         field = resolved.spec.teacher_field
         check_tokenizer(check_model(teacher, field), field)

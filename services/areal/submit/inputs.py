@@ -27,6 +27,7 @@ _PURPOSES = {  # field → the first part of its directory's name
     "spec.trainer.hooks": "hooks",
     "spec.distillation.teacher.path": "teacher",
     "spec.algorithm.teacher.path": "teacher",
+    "spec.reward.model.path": "reward-model",
     "spec.dataset.train.jsonl": "train",
     "spec.dataset.evaluation.jsonl": "evaluation",
     "spec.dataset.train.huggingFace.path": "train",

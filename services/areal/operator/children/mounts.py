@@ -54,6 +54,8 @@ def _places(resolved: ResolvedJob, source: Source) -> list[Path | None]:
     match source:
         case Source.MODEL:
             return [resolved.model_path, resolved.tokenizer_path, resolved.teacher_path]
+        case Source.REWARD_MODEL:
+            return [resolved.reward_model_path]
         case Source.HOOKS:
             return [resolved.hooks_path]
         case Source.RECIPE:

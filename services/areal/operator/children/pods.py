@@ -56,7 +56,7 @@ def pod_template(w: Wanted, role: Role) -> Json:
     default = _default(w, role, _containers(everybody, own))
     merged = merge(default, everybody, own)
     needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {})
-    merged = merge(merged, _job_patch(w, role), where=f"spec.podTemplate.{key}")
+    merged = merge(merged, _job_patch(w, role), where=f"spec.podTemplate.{_patch_key(role)}")
     return _hashed(_claimed(merged, w, role, default))
 
 
@@ -118,9 +118,14 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
     return merge({"metadata": {"annotations": annotations}, "spec": spec}, {"spec": rest})
 
 
+def _patch_key(role: Role) -> str:
+    """The field of `podTemplate` that is for a role's pods."""
+    return spec_of(role).patch_key or spec_of(role).template_key
+
+
 def _job_patch(w: Wanted, role: Role) -> Json:
     """The job's `podTemplate` of a role as a patch: typed fields only, so nothing else can be said there."""
-    key = spec_of(role).template_key
+    key = _patch_key(role)
     field = f"spec.podTemplate.{key}"
     patch: PodPatch = getattr(w.job.spec.pod_template, "reward_custom" if key == "rewardCustom" else key)
     reserved.refuse_labels(patch.labels, f"{field}.labels")
