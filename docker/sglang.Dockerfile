@@ -9,7 +9,7 @@ FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
 ARG DEVICE=cuda
 COPY docker/environment pyproject.toml constraints.txt requirements/sglang-cpu.txt docker/sglang-lock.txt /build/
-RUN /build/environment "$ENVIRONMENT" engine "sglang-$DEVICE"
+RUN /build/environment "$ENVIRONMENT" engine traces "sglang-$DEVICE"
 
 FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install

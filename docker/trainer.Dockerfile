@@ -10,7 +10,7 @@ RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app/a
 FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
 COPY docker/environment pyproject.toml constraints.txt /build/
-RUN /build/environment "$ENVIRONMENT" trainer
+RUN /build/environment "$ENVIRONMENT" trainer traces
 
 FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install

@@ -8,7 +8,7 @@ RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app
 FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
 COPY docker/environment pyproject.toml constraints.txt /build/
-RUN /build/environment "$ENVIRONMENT" reward data
+RUN /build/environment "$ENVIRONMENT" reward data traces
 
 FROM ${BASE}
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal

@@ -193,3 +193,24 @@ def test_every_service_port_is_dialled_by_somebody() -> None:
 
 def test_the_table_in_the_documentation_is_the_code_s() -> None:
     assert as_markdown() in (ROOT / "docs" / "security.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "open_port"),
+    [
+        ("http://collector.monitoring:4318", 4318),
+        ("http://collector.monitoring.svc.cluster.local:4318", 4318),
+        ("https://collector.monitoring", 443),
+        ("https://otlp.example.com:4318", None),
+        ("http://10.0.0.7:4318", None),
+    ],
+)
+def test_the_way_to_a_trace_collector_is_open_only_where_it_is_a_service(endpoint: str, open_port: int | None) -> None:
+    job = quickstart()
+    job["spec"]["observability"] = {"traces": {"endpoint": endpoint}}
+    made = policies(wanted(job, CPU_RUNTIME))
+    worker = pod(job["metadata"]["name"], Role.WORKER)
+    for port in (443, 4318):
+        assert passes(made, worker, PROMETHEUS, port) is (port == open_port)
+        assert not passes(made, worker, INTERNET, port)
+        assert not passes(made, pod(job["metadata"]["name"], Role.REWARD_CUSTOM), PROMETHEUS, port)

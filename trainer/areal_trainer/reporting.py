@@ -16,6 +16,7 @@ import numpy as np
 from areal.files import append_lines
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
+from areal.observe.traces import NO_TRACES, Traces
 from areal.values.policy import PolicyId
 
 from areal_trainer.actor import UpdateFigures
@@ -32,13 +33,20 @@ class Reporter:
     """Writes one row a step. Rank 0 only."""
 
     def __init__(
-        self, path: Path, tensorboard: Path | None, fence: int, metrics: RoleMetrics, progress: ProgressCounter
+        self,
+        path: Path,
+        tensorboard: Path | None,
+        fence: int,
+        metrics: RoleMetrics,
+        progress: ProgressCounter,
+        traces: Traces = NO_TRACES,
     ) -> None:
         self._path = path
         self._events = _event_writer(tensorboard) if tensorboard is not None else None
         self._fence = fence
         self._metrics = metrics
         self._progress = progress
+        self._traces = traces
         self._last = time.monotonic()
         self.skipped_steps = 0
         self.tokens_per_s = 0.0
@@ -65,7 +73,8 @@ class Reporter:
         row["at"] = time.time()
         row = {name: _finite(value) if isinstance(value, float) else value for name, value in row.items()}
         self._write(row)
-        self._count(row, update, seconds)
+        traced = next((group for group in tokens.group_ids if self._traces.wants(int(group))), None)
+        self._count(row, update, seconds, None if traced is None else self._traces.exemplar(int(traced)))
         self._progress.policy_id = str(PolicyId(step + 1, self._fence))
         self._progress.advance()
 
@@ -136,7 +145,13 @@ class Reporter:
             for phase, value in row["seconds"].items():
                 self._events.add_scalar(f"seconds/{phase}", value, row["step"])
 
-    def _count(self, row: dict[str, Any], update: UpdateFigures, seconds: dict[str, float]) -> None:
+    def _count(
+        self,
+        row: dict[str, Any],
+        update: UpdateFigures,
+        seconds: dict[str, float],
+        exemplar: dict[str, str] | None,
+    ) -> None:
         metrics = self._metrics
         metrics.counter("areal_trainer_steps_total").inc()
         metrics.counter("areal_trainer_tokens_total").inc(row["tokens"])
@@ -144,7 +159,7 @@ class Reporter:
         metrics.gauge("areal_trainer_policy_version").set(row["policy_version"])
         for phase in PHASES:
             if phase in seconds:
-                metrics.histogram("areal_trainer_step_duration_seconds", phase=phase).observe(seconds[phase])
+                metrics.histogram("areal_trainer_step_duration_seconds", phase=phase).observe(seconds[phase], exemplar)
         gauges = {
             "areal_trainer_grad_norm": row["grad_norm"],
             "areal_trainer_reward_mean": row["reward_mean"],

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from areal_trainer.publish.plan import owners
 from areal_trainer.publish.publisher import Order, Publisher
 from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
+from areal_trainer.spans import StepSpans
 from areal_trainer.timer import PhaseTimer
 
 _log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class FirstRank:
     stopping: Callable[[], bool] = lambda: False
     recorder: StepRecorder | None = None
     batches: BatchJournal | None = None
+    spans: StepSpans = field(default_factory=StepSpans)
 
 
 class Rollout:
@@ -134,6 +136,8 @@ class Rollout:
                 self._first.recorder.step(
                     batch.step, batch.tokens, advantages, update.tokens, feed.digests, stored, seconds
                 )
+            groups = (group.group for group in self._batch.groups)
+            self._first.spans.trained(batch.step, groups, learned=update.learned)
             feed.link.telling.skipped_steps = self._first.reporter.skipped_steps
             feed.link.telling.tokens_per_s = self._first.reporter.tokens_per_s
             header = self._due()
@@ -148,6 +152,8 @@ class Rollout:
         with self._timer.phase("publish"):
             proof = canary(actor.engine, self._probe)
             order = self._order()
+            if self._first is not None:
+                self._first.spans.publishing(str(order.policy))
             if not self._writers:
                 whole = actor.engine.options.adapter is None  # an adapter is one file, and small
                 self._writers = owners(actor.engine.export_sizes(), self._ranks.world_size if whole else 1)

@@ -31,6 +31,7 @@ from areal.ledger.values import Reason
 from areal.net.server import GrpcServer
 from areal.net.thread import LoopThread
 from areal.observe.metrics import RoleMetrics
+from areal.observe.otlp import open_traces
 from areal.observe.progress import ProgressCounter
 from areal.observe.stacks import StallWatch
 from areal.observe.waits import WaitRegistry
@@ -72,6 +73,7 @@ from areal_trainer.recording import Piece, StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.rollout import PUBLISH_DEADLINE_S, FirstRank, Rollout
 from areal_trainer.settings import Paths, TrainerSettings, overrides
+from areal_trainer.spans import StepSpans
 from areal_trainer.timer import PhaseTimer
 
 _log = logging.getLogger(__name__)
@@ -254,6 +256,11 @@ class _Desk:
         self._closing: list[Callable[[], None]] = [self._thread.stop]
         self._members = Members(self._thread.loop)
         self.group = self._sender()
+        wanted, uid = settings.spec.observability.traces, settings.uid
+        asked = (wanted.endpoint, wanted.sample_rate) if wanted is not None else (None, None)
+        self._traces = open_traces(uid, "trainer", settings.name, *asked)
+        self._spans = StepSpans(self._traces)
+        self._closing.append(self._traces.close)
 
     def history(self) -> list[Began]:
         """Where the trainers before began, as the evidence says."""
@@ -317,12 +324,21 @@ class _Desk:
             groups_deadline_s=2 * settings.spec.rollout.group_deadline_seconds + 600.0,
             outage_s=settings.outage_s,
         )
-        reporter = Reporter(paths.metrics, paths.tensorboard, fence, self._metrics, self._progress)
+        traces = self._traces
+        reporter = Reporter(paths.metrics, paths.tensorboard, fence, self._metrics, self._progress, traces)
         self._closing += [reporter.close, self._feed.close, link.close]
         self._progress.policy_id = str(PolicyId(state.step, fence))
         self._timer.doing = self._doing
-        self._timer.spent = reporter.spent
-        return FirstRank(self._feed, reporter, self._waits, stopping, self._recorder(fence), self._batches(fence))
+        self._timer.spent = self._spent(reporter)
+        recorder, batches = self._recorder(fence), self._batches(fence)
+        return FirstRank(self._feed, reporter, self._waits, stopping, recorder, batches, self._spans)
+
+    def _spent(self, reporter: Reporter) -> Callable[[str, float], None]:
+        def spent(phase: str, seconds: float) -> None:
+            reporter.spent(phase, seconds)
+            self._spans.spent(phase, seconds)
+
+        return spent
 
     def _recorder(self, fence: int) -> StepRecorder | None:
         wanted = self._settings.spec.recording
@@ -358,7 +374,9 @@ class _Desk:
 
     def announce(self, reference: WeightsRef, final: bool) -> str:
         """Tell the controller about a version; answers the policy that is served then."""
-        return self._feed.link.publish(reference.message(), final)
+        served = self._feed.link.publish(reference.message(), final)
+        self._spans.published(str(reference.policy_id))
+        return served
 
     def still_mine(self) -> None:
         """Raise FencedError when a newer trainer has begun."""

@@ -36,6 +36,7 @@ from areal.net.address import join
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
+from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.spec.serving import EmbeddedEngine, SglangEngine
@@ -75,6 +76,7 @@ class AgentSettings:
     weight_group: str | None = None  # the trainer's address, which may send versions by a process group
     journal: Path | None = None  # where to journal what is sampled; None: nowhere
     journal_bytes: int = 1 << 30  # at most, of all its processes together
+    traces: Traces = NO_TRACES
 
 
 class Agent:
@@ -123,6 +125,7 @@ class Agent:
             self._stage,
             self._adapters,
             self._group,
+            traces=settings.traces,
         )
         self._look = asyncio.Event()
         self._holds: Wanted | None = None  # what the engine's command line named

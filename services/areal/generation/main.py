@@ -37,6 +37,7 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         advertise=ctx.advertise,
         weight_group=ctx.resolved.endpoints.trainer if ctx.resolved.spec.weights_by_group else None,
         journal=ctx.resolved.layout.tokens if recording.token_audit else None,
+        traces=ctx.traces,
         journal_bytes=recording.keep // (2 * generation.replicas),  # the trainer has the other half
     )
 

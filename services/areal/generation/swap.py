@@ -24,6 +24,7 @@ from areal.generation.core import FIRST_RETRY_S, AgentCore, Wanted
 from areal.generation.engine_client import EngineClient, EngineRefusal
 from areal.generation.group import GroupFault, GroupMember
 from areal.observe.metrics import RoleMetrics
+from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import NOTHING
 from areal.weights.canary import difference, problem
@@ -72,6 +73,7 @@ class Swapper:
         adapters: Adapters | None = None,
         group: GroupMember | None = None,
         clock: Callable[[], float] = time.monotonic,
+        traces: Traces = NO_TRACES,
     ) -> None:
         """`adapters` are those of an engine that takes versions as LoRA adapters, beside each other. `group` may bring
         versions.
@@ -86,6 +88,7 @@ class Swapper:
         self._adapters = adapters
         self._group = group
         self._clock = clock
+        self._traces = traces
 
     async def take(self, wanted: Wanted) -> bool:
         """Try to hold `wanted`; False when it was refused, which is recorded with its reason."""
@@ -103,9 +106,11 @@ class Swapper:
                 async with self._lock:
                     await self._swap(wanted, staged)
         except Refusal as refusal:
+            self._trace(wanted, began, error=refusal.message)
             self._refuse(wanted, refusal)
             return False
         except EngineRefusal as error:
+            self._trace(wanted, began, error=error.message)
             self._refuse(wanted, Refusal("load", error.message))
             return False
         except InfraError as error:  # the engine's fault, not the version's
@@ -118,7 +123,8 @@ class Swapper:
 
     def _taken(self, wanted: Wanted, manifest: Manifest, began: float, mode: str) -> None:
         took = self._clock() - began
-        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=mode, stage="load").observe(took)
+        exemplar = self._trace(wanted, began, mode)
+        self._metrics.histogram("areal_weight_sync_duration_seconds", mode=mode, stage="load").observe(took, exemplar)
         self._metrics.gauge("areal_weight_bytes").set(manifest.stored_bytes)
         log.info(
             "holds %s, which came by the %s, after %.3f s", wanted.policy, mode, took,
@@ -163,6 +169,21 @@ class Swapper:
     async def _interrupt(self) -> None:
         await self._engine.pause("retract")
         self._requests.interrupted()
+
+    def _trace(self, wanted: Wanted, began: float, mode: str = "", error: str = "") -> dict[str, str] | None:
+        """The span of this server's swap, below the publication of the version; answers what ties a figure to it."""
+        if not self._traces.on:
+            return None
+        parent = self._traces.policy(str(wanted.policy))
+        self._traces.emit(
+            "swap",
+            self._traces.wall(began),
+            self._traces.wall(self._clock()),
+            parent=parent,
+            error=error,
+            attributes={"policy": str(wanted.policy), "mode": mode},
+        )
+        return {"trace_id": parent.trace_id}
 
     async def _add(self, adapters: Adapters, wanted: Wanted, staged: Staged) -> bool:
         """Take a version without an interruption: what runs goes on with its adapter, what starts gets the new one."""

@@ -24,6 +24,7 @@ from areal.distribution import install, refuse_upstream
 from areal.errors import ArealError, BugError, ConfigError, ExitCode
 from areal.launch import ending
 from areal.observe import logs
+from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.cluster_names import ENV_POD_IP
@@ -141,6 +142,10 @@ def start(argv: Sequence[str] | None = None) -> int:
             return use(load_entry(row.entry), job)
         token = read_token(job.token_path)
         entry: Entry = load_entry(row.entry)
+        wanted = job.spec.observability.traces
+        traces = open_traces(
+            job.uid, name, job.name, *((wanted.endpoint, wanted.sample_rate) if wanted is not None else (None, None))
+        )
         collect_rarely()
 
         async def main() -> int:
@@ -155,9 +160,13 @@ def start(argv: Sequence[str] | None = None) -> int:
                 incarnation=f"{name}.{uuid.uuid4().hex[:8]}",
                 bind=job.bind,
                 advertise=(job.in_pods and os.environ.get(ENV_POD_IP)) or "127.0.0.1",
+                traces=traces,
             )
-            async with StallWatch(context.progress).on_loop():
-                return await serve(entry, context)
+            try:
+                async with StallWatch(context.progress).on_loop():
+                    return await serve(entry, context)
+            finally:
+                traces.close()
 
         return asyncio.run(main())
     except KeyboardInterrupt:

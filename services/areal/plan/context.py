@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from areal.observe.progress import ProgressCounter
+from areal.observe.traces import NO_TRACES, Traces
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import spec_of
@@ -31,3 +32,5 @@ class RoleContext:
     def name(self) -> str:
         """The row's name: `worker-0`; roles that exist once have no index."""
         return spec_of(self.role).row(self.index)
+
+    traces: Traces = NO_TRACES  # of this process

@@ -15,6 +15,7 @@ from areal.spec.algorithm import Algorithm
 from areal.spec.block import Block, Change, block_for, fields_of, knob, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.gpu_defaults import on_gpus
+from areal.spec.observability import Observability
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
@@ -62,6 +63,7 @@ class JobSpec(Block):
     checkpoint: Checkpoint = knob(Checkpoint, what="What a restart continues from.")
     export: Export | None = knob(None, what="Models for other programs while the run goes on.", change=Change.RESUME)
     recording: Recording = knob(Recording, what="What is kept of samples and tokens, for people.")
+    observability: Observability = knob(Observability, what="What others may see of the run while it goes on.")
 
     runtime_ref: RuntimeRef | None = knob(
         None, what="Cluster only: the platform's runtime; the operator's default unless given.", change=Change.RESUME,

@@ -256,4 +256,4 @@ def test_how_long_complete_groups_waited_for_the_trainer_is_measured() -> None:
     bench.now += 5.0
     bench.done(1, version=0)
     bench.ask(AdvanceCursor(1, 2, 0))
-    assert [round(wait_s) for wait_s in bench.core.book.tally.waits_s] == [5, 0]
+    assert [round(life.ended_at - life.closed_at) for life in bench.core.book.tally.lives] == [5, 0]

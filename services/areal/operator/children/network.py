@@ -7,6 +7,8 @@ itself.
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from areal.operator.children.calls import Call, calls_from, calls_to
 from areal.operator.children.objects import child
 from areal.operator.children.wanted import Json, Wanted
@@ -20,6 +22,7 @@ from areal.plan.cluster_names import (
     workload,
 )
 from areal.plan.role_specs import Outsider, batch_jobs, spec_of
+from areal.spec.observability import Observability
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
 OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
@@ -27,6 +30,8 @@ OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.valu
 
 _DNS_PORT = 53
 _POD_DNS_PORT = 5353  # what some clusters' DNS pods listen on; the policy sees the port behind the Service
+_TRACED = (Role.CONTROLLER, Role.WORKER, Role.GENERATION, Role.TRAINER)
+_WEB_PORTS = {"http": 80, "https": 443}
 _EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
 
 
@@ -89,7 +94,19 @@ def _egress(w: Wanted, role: Role) -> list[Json]:
             rules.append({"to": peers, **_ports(port)})
     if row.redis_login is not None and w.resolved.redis_urls:
         rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
-    return rules
+    return rules + (_collector(w.resolved.spec.observability) if role in _TRACED else [])
+
+
+def _collector(wanted: Observability) -> list[Json]:
+    """The way to the job's trace collector where that is a Service of this cluster: its namespace, its port."""
+    if wanted.traces is None or wanted.traces.endpoint is None:
+        return []
+    address = urlsplit(wanted.traces.endpoint)
+    _, *rest = (address.hostname or "").split(".")
+    if len(rest) != 1 and rest[1:2] != ["svc"]:
+        return []  # outside: who may leave the cluster is the platform's to say
+    home = {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: rest[0]}}}
+    return [{"to": [home], **_ports(address.port or _WEB_PORTS[address.scheme])}]
 
 
 def _of_job(w: Wanted, listed: list[Call]) -> list[Call]:

@@ -21,6 +21,7 @@ from areal.ledger.values import LedgerSnapshot
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
+from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
@@ -68,6 +69,7 @@ class Parts:
     job_digest: str = ""  # of the job file
     host: str = "127.0.0.1"  # to listen on
     patience_s: float = 60.0  # until Redis is there: it loads its file at up to 330 MB/s, and a pod is scheduled first
+    traces: Traces = NO_TRACES
 
 
 async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[[int], None] | None = None) -> None:
@@ -104,7 +106,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     await server.set_ready(True)
     if started is not None:
         started(bound)
-    gauges = Gauges(parts.metrics, parts.waits, parts.progress)
+    gauges = Gauges(parts.metrics, parts.waits, parts.progress, parts.traces)
     try:
         carrier = loop.carrier
         await _until(stop, loop.run(gauges), outlets.link.run(carrier), outlets.journal.run(carrier))

@@ -206,7 +206,7 @@ class Book:
         group = self.groups.get(index)
         if self.ranks.add(index, reason):
             self.ranks_changed = True
-            self.tally.tombstoned(reason)
+            self.tally.tombstoned(now, reason, group)
             verdict = (group and group.verdict) or GroupVerdict(reason)
             self.streak.ended(now, verdict)
             self.bad_rows.ended(verdict)

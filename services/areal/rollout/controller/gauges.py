@@ -7,10 +7,13 @@ from contextlib import ExitStack
 
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
+from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.idle import idle_reason
+from areal.rollout.controller.spans import trace_life
+from areal.rollout.controller.tally import Life
 
 _PERIOD_S = 0.5
 _DIGITS = re.compile(r"\d+")
@@ -19,10 +22,13 @@ _DIGITS = re.compile(r"\d+")
 class Gauges:
     """Shows what the core holds, twice a second."""
 
-    def __init__(self, metrics: RoleMetrics, waits: WaitRegistry, progress: ProgressCounter) -> None:
+    def __init__(
+        self, metrics: RoleMetrics, waits: WaitRegistry, progress: ProgressCounter, traces: Traces = NO_TRACES
+    ) -> None:
         self._metrics = metrics
         self._waits = waits
         self._progress = progress
+        self._traces = traces
         self._shown = 0.0
         self._seen: dict[tuple[str, str], int] = {}
         self._wait_key = ""
@@ -64,12 +70,13 @@ class Gauges:
 
     def _counts(self, book: Book) -> None:
         tally = book.tally
-        for duration_s in tally.durations_s:
-            self._metrics.histogram("areal_rollout_duration_seconds").observe(duration_s)
+        for group, duration_s in tally.durations_s:
+            exemplar = self._traces.exemplar(group)
+            self._metrics.histogram("areal_rollout_duration_seconds").observe(duration_s, exemplar)
         tally.durations_s.clear()
-        for wait_s in tally.waits_s:
-            self._metrics.histogram("areal_rollout_queue_wait_seconds").observe(wait_s)
-        tally.waits_s.clear()
+        for life in tally.lives:
+            self._lived(life)
+        tally.lives.clear()
         closed = sum(tally.closed.values())
         self._progress.advance(self._new("progress", "", closed))
         for outcome, count in tally.closed.items():
@@ -80,6 +87,12 @@ class Gauges:
             self._metrics.counter("areal_tombstones_total", reason=reason).inc(new)
         new = self._new("areal_staleness_violations_total", "", tally.violations)
         self._metrics.counter("areal_staleness_violations_total").inc(new)
+
+    def _lived(self, life: Life) -> None:
+        trace_life(self._traces, life)
+        if not life.reason:
+            wait = self._metrics.histogram("areal_rollout_queue_wait_seconds")
+            wait.observe(life.ended_at - life.closed_at, self._traces.exemplar(life.group))
 
     def _new(self, name: str, label: str, count: int) -> int:
         new = count - self._seen.get((name, label), 0)

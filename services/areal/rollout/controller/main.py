@@ -74,6 +74,7 @@ async def run(ctx: RoleContext) -> int:
             job_digest=job.digest,
             host=ctx.bind,
             patience_s=job.patience_s,
+            traces=ctx.traces,
         )
         await serve(parts, ctx.port, ctx.stop)
     return ExitCode.DONE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from areal.rollout.contract.values import Done
 from areal.rollout.controller.groups import Group
@@ -12,6 +13,19 @@ from areal.rollout.controller.groups import Group
 log = logging.getLogger(__name__)
 
 _RECENT_SAMPLES = 512  # one step of the quickstart job
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A group that was taken by `step`, or ended untrained for `reason`. Times are the core's clock; 0 is unknown."""
+
+    group: int
+    leased_at: float
+    closed_at: float
+    ended_at: float
+    attempts: int
+    step: int = -1
+    reason: str = ""
 
 
 class Tally:
@@ -24,8 +38,8 @@ class Tally:
         self.age_max = 0
         self.age_sum = 0
         self.age_count = 0
-        self.durations_s: list[float] = []  # since the shell last looked: first lease to closing
-        self.waits_s: list[float] = []  # since the shell last looked: closing to being taken
+        self.durations_s: list[tuple[int, float]] = []  # since the shell last looked: group, first lease to closing
+        self.lives: list[Life] = []  # since the shell last looked
         self._sampled: deque[float] = deque(maxlen=_RECENT_SAMPLES)
         self._complete: deque[float] = deque(maxlen=1)
 
@@ -46,21 +60,23 @@ class Tally:
         """A group will be trained."""
         self.closed["complete"] += 1
         if group.leased_at:
-            self.durations_s.append(group.closed_at - group.leased_at)
+            self.durations_s.append((group.index, group.closed_at - group.leased_at))
         if self._complete.maxlen != batch_groups:
             self._complete = deque(self._complete, maxlen=batch_groups)
         if group.done:
             self._complete.append(sum(figures.reward for figures in group.done.values()) / len(group.done))
 
-    def tombstoned(self, reason: str) -> None:
-        """A group ended untrained."""
+    def tombstoned(self, now: float, reason: str, group: Group | None) -> None:
+        """A group ended untrained; None: another controller knew it."""
         self.closed["tombstoned"] += 1
         self.tombstones[reason] += 1
+        if group is not None:
+            self.lives.append(Life(group.index, group.leased_at, now, now, group.attempt, reason=reason))
 
     def trained(self, now: float, groups: Iterable[tuple[int, Group]]) -> None:
         """Groups were taken by the step they come with."""
         for step, group in groups:
-            self.waits_s.append(now - group.closed_at)
+            self.lives.append(Life(group.index, group.leased_at, group.closed_at, now, group.attempt, step))
             if group.done:
                 age = max(0, step - min(figures.oldest_version for figures in group.done.values()))
                 self.age_max = max(self.age_max, age)

@@ -61,6 +61,7 @@ class EpisodeRun:
         sessions: Sessions,
     ) -> None:
         self.floor = floor
+        self.began = time.time()
         self.verdict: common.Verdict | None = None
         self._client = client
         self._reward = reward

@@ -79,6 +79,7 @@ async def run(ctx: RoleContext) -> int:
         progress=progress,
         metrics=metrics,
         sessions=sessions,
+        traces=ctx.traces,
     )
     identity = Identity(
         ctx.name, ctx.incarnation, spec.rollout.max_concurrent_rollouts, _digests(job, tokenizer, recipe)

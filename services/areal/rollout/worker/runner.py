@@ -61,6 +61,7 @@ class EpisodeEnd:
     fix: str = ""
     traceback: str = ""
     moments: Sequence[record.Moment] = ()  # what its time went to
+    began: float = 0.0  # unix seconds
 
 
 @dataclass(eq=False)
@@ -192,7 +193,7 @@ class Runner:
             ending = _hang("the workflow did not end in its time", where)
         self._remove(key)
         self._cancel(slot)
-        self._on_end(key, replace(ending, moments=slot.run.moments))
+        self._on_end(key, replace(ending, moments=slot.run.moments, began=slot.run.began))
 
     def tick(self, now: float) -> None:
         """Look whether the user's loop turns; call it twice a second."""
@@ -243,7 +244,7 @@ class Runner:
             except DataError as error:
                 ending = _failure(error)
         verdict = slot.run.verdict if ending.episode is not None else None
-        self._on_end(slot.key, replace(ending, verdict=verdict, moments=slot.run.moments))
+        self._on_end(slot.key, replace(ending, verdict=verdict, moments=slot.run.moments, began=slot.run.began))
 
     def _cancel(self, slot: _Slot) -> None:
         slot.run.close()

@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 from areal.errors import InfraError
 from areal.ledger.client import AsyncLedger
+from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.rollout.worker.core import WorkerCore
+from areal.rollout.worker.spans import trace_stored
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +30,18 @@ class Storer:
     """`on_stored` is called after each batch."""
 
     def __init__(
-        self, core: WorkerCore, ledger: AsyncLedger, waits: WaitRegistry, on_stored: Callable[[], None]
+        self,
+        core: WorkerCore,
+        ledger: AsyncLedger,
+        waits: WaitRegistry,
+        on_stored: Callable[[], None],
+        traces: Traces = NO_TRACES,
     ) -> None:
         self._core = core
         self._ledger = ledger
         self._waits = waits
         self._on_stored = on_stored
+        self._traces = traces
         self._news = asyncio.Event()
         self._idle = asyncio.Event()
         self._run_id = ""
@@ -76,6 +84,8 @@ class Storer:
             return
         for sample, result in zip(samples, results, strict=True):
             self._core.stored(sample, result)
+        if self._traces.on:
+            trace_stored(self._traces, samples, self._traces.wall(began), time.time())
         self._on_stored()
         if time.monotonic() - began > SLOW_S:
             await self._look_for_a_restart()

@@ -21,6 +21,7 @@ from areal.net.heartbeat import PERIOD_S
 from areal.net.kept_stream import KeptStream
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
+from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import Evaluated, EvaluationGrant, Failure, FailureKind, Report, WorkerReport
@@ -30,6 +31,7 @@ from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording
 from areal.rollout.worker.runner import EpisodeEnd, Key, Runner
 from areal.rollout.worker.sessions import Sessions
+from areal.rollout.worker.spans import trace_episode
 from areal.rollout.worker.storing import Storer
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
@@ -65,6 +67,7 @@ class Tools:
     progress: ProgressCounter
     metrics: RoleMetrics
     sessions: Sessions  # of agents
+    traces: Traces = NO_TRACES
 
 
 class Worker:
@@ -97,7 +100,7 @@ class Worker:
             stall_s=stall_s,
             sessions=tools.sessions,
         )
-        self._storer = Storer(self.core, tools.ledger, tools.waits, self._news)
+        self._storer = Storer(self.core, tools.ledger, tools.waits, self._news, tools.traces)
         self._stream: KeptStream[rollout.WorkerMessage, rollout.WorkOrders] = KeptStream(
             controller,
             token,
@@ -247,6 +250,7 @@ class Worker:
         if held is None or not self.core.wants(key.group, key.index):
             return
         grant = held.grant
+        trace_episode(self._tools.traces, key, grant.attempt, ending, time.time())
         if ending.episode is None:
             self.core.failed(
                 Failure(key.group, key.index, grant.attempt, ending.kind, ending.message, ending.fix, ending.traceback)

@@ -1,0 +1,31 @@
+"""The `observability` block."""
+
+from __future__ import annotations
+
+from areal.spec.block import Block, Change, knob
+from areal.spec.text import LONGEST_PATH
+
+
+class TraceExport(Block):
+    """Distributed traces (OpenTelemetry) of a part of the prompt groups. Roles need the extra `traces`."""
+
+    endpoint: str | None = knob(
+        None,
+        what="The collector's OTLP/HTTP address, such as http://collector.observability:4318; the environment's "
+        "OTEL_EXPORTER_OTLP_ENDPOINT unless given.",
+        change=Change.RESUME,
+        min_length=1,
+        max_length=LONGEST_PATH,
+        pattern="^https?://[^/?#]+",
+    )
+    sample_rate: float = knob(
+        0.01, what="Which part of the groups is traced, the same in every role.", change=Change.RESUME, ge=0, le=1
+    )
+
+
+class Observability(Block):
+    """What others may see of the run while it goes on."""
+
+    traces: TraceExport | None = knob(
+        None, what="Spans of groups and versions, sent by OTLP; none unless given.", change=Change.RESUME
+    )
