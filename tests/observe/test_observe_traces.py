@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -161,4 +162,7 @@ def test_a_collector_that_is_away_holds_up_nobody(monkeypatch: pytest.MonkeyPatc
     traces = otlp.open_traces("uid", "worker-0", "job", "http://127.0.0.1:9", 1.0)
     for group in range(5_000):
         traces.emit("group", 1.0, 2.0, own=traces.group(group))
-    traces.close()
+    closing = threading.Thread(target=traces.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
