@@ -329,16 +329,9 @@ class _Desk:
         self._closing += [reporter.close, self._feed.close, link.close]
         self._progress.policy_id = str(PolicyId(state.step, fence))
         self._timer.doing = self._doing
-        self._timer.spent = self._spent(reporter)
+        self._timer.spent = self._spans.beside(reporter.spent)
         recorder, batches = self._recorder(fence), self._batches(fence)
         return FirstRank(self._feed, reporter, self._waits, stopping, recorder, batches, self._spans)
-
-    def _spent(self, reporter: Reporter) -> Callable[[str, float], None]:
-        def spent(phase: str, seconds: float) -> None:
-            reporter.spent(phase, seconds)
-            self._spans.spent(phase, seconds)
-
-        return spent
 
     def _recorder(self, fence: int) -> StepRecorder | None:
         wanted = self._settings.spec.recording

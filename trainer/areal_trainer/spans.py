@@ -46,6 +46,15 @@ class StepSpans:
         else:
             self._phases.append(_Phase(phase, ended - seconds, ended))
 
+    def beside(self, other: Callable[[str, float], None]) -> Callable[[str, float], None]:
+        """`spent`, after another that is told the same."""
+
+        def both(phase: str, seconds: float) -> None:
+            other(phase, seconds)
+            self.spent(phase, seconds)
+
+        return both
+
     def trained(self, step: int, groups: Iterable[int], *, learned: bool) -> None:
         """A batch is consumed: its phases are those since the batch before."""
         phases, self._phases = self._phases, []
