@@ -9,7 +9,7 @@ import pytest
 from areal.errors import InfraError
 from areal.generation.aborts import Aborts
 from areal.generation.core import AgentCore, Wanted
-from areal.generation.requests import ClientStream, Live, Requests
+from areal.generation.requests import PROVEN_KEPT, ClientStream, Live, Requests
 from areal.observe.progress import ProgressCounter
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import PolicyId
@@ -66,6 +66,17 @@ class Table:
         for event in reply.events[:-1]:
             answer.add(event)
         return answer
+
+
+async def test_a_server_of_a_long_run_remembers_the_newest_proven_versions_alone():
+    table = Table()
+    for version in range(PROVEN_KEPT + 10):
+        await table.hold(f"{version}.f1")
+    assert len(table.requests._proven) == PROVEN_KEPT
+    newest = f"{PROVEN_KEPT + 9}.f1"
+    table.start()
+    table.requests.receive(answer(2, [(newest, 0, 2)], version=newest))
+    assert len((await table.heard()).ids) == 2
 
 
 def answer(made: int, spans: list[tuple[str, int, int]] | None, finish=None, version: str = "0.f1", since: int = 0):

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 GATHER_S = 0.001  # events of one engine step travel together
 MAX_EVENTS = 512  # of one message: what comes next must not wait long for its turn
+PROVEN_KEPT = 1_024  # versions: no answer is under way for longer
 
 
 class ClientStream:
@@ -129,7 +130,7 @@ class Requests:
         self._keep_version = adapters
         self._live: dict[str, Live] = {}
         self.waiting: WaitingQueue[Live] = WaitingQueue()  # those that the engine doesn't have
-        self._proven: set[str] = set()
+        self._proven: dict[str, None] = {}  # the newest, in the order of their canaries
         self._empty = asyncio.Event()
         self._empty.set()
         self.tokens_total = 0
@@ -299,7 +300,9 @@ class Requests:
 
     async def settle(self) -> None:
         """What the engine holds is proven: release what waited for that, send away who needs a newer version."""
-        self._proven.add(str(self._core.held))
+        self._proven[str(self._core.held)] = None
+        if len(self._proven) > PROVEN_KEPT:
+            del self._proven[next(iter(self._proven))]
         for live in list(self._live.values()):
             if live.withheld is not None:
                 self._tell(live, live.withheld)
@@ -320,7 +323,7 @@ class Requests:
 
     async def discard(self) -> None:
         """What the engine holds failed its canary: nobody may get tokens of it, so what runs goes elsewhere."""
-        self._proven.discard(str(self._core.held))
+        self._proven.pop(str(self._core.held), None)
         for live in list(self._live.values()):
             if live.rid not in self.waiting:
                 self.end(live, live.ending or wire.END_REASON_ABORTED)
