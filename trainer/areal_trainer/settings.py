@@ -114,8 +114,7 @@ class TrainerSettings:
     @property
     def adapter(self) -> AdapterConfig | None:
         """The adapter that is trained instead of all weights."""
-        wanted = self.spec.trainer.lora
-        return None if wanted is None else AdapterConfig(wanted.rank, wanted.alpha, tuple(wanted.targets))
+        return adapter_of(self.spec)
 
     @property
     def deltas(self) -> bool:
@@ -158,6 +157,12 @@ class TrainerSettings:
             seed=self.spec.seed,
             keep_tokens=self.spec.recording.share > 0,
         )
+
+
+def adapter_of(spec: JobSpec) -> AdapterConfig | None:
+    """The adapter that a job trains instead of all weights."""
+    wanted = spec.trainer.lora
+    return None if wanted is None else AdapterConfig(wanted.rank, wanted.alpha, tuple(wanted.targets))
 
 
 @dataclass(frozen=True)

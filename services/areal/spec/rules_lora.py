@@ -9,19 +9,20 @@ from areal.spec.rules import Facts, rule
 from areal.spec.serving import SglangEngine
 
 _NONE = "!has(self.spec.trainer.lora)"
+_TRAININGS = ("RL", "SFT", "DPO")
 _TOGETHER = ("q_proj", "k_proj", "v_proj")  # one matrix in the engine
 
 
 @rule(
     "lora-training",
     "spec.trainer.lora",
-    "Adapters are trained by reinforcement learning only.",
-    fix="Remove trainer.lora, or set training: RL.",
-    cel=f"{_NONE} || self.spec.training == 'RL'",
+    "Adapters are trained by RL, SFT and DPO.",
+    fix="Remove trainer.lora, or set training: RL, SFT or DPO.",
+    cel=f"{_NONE} || self.spec.training in ['RL', 'SFT', 'DPO']",
     every_training=True,
 )
 def lora_training(job: RLJob, facts: Facts) -> str | None:
-    if job.spec.trainer.lora is None or job.spec.is_rl:
+    if job.spec.trainer.lora is None or job.spec.training in _TRAININGS:
         return None
     return f"training {job.spec.training} trains all weights"
 
@@ -73,6 +74,7 @@ def lora_slots(spec: JobSpec) -> int:
     "The model has every linear layer that trainer.lora.targets names.",
     fix="Name layers of the model in trainer.lora.targets.",
     cel=None,
+    every_training=True,
 )
 def lora_targets(job: RLJob, facts: Facts) -> str | None:
     lora, there = job.spec.trainer.lora, facts.model_matrices

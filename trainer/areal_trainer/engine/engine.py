@@ -7,6 +7,7 @@ one forward pass. Never decides what to train; it is given micro-batches and a l
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -148,6 +149,12 @@ class ShardedModel(Generic[Model]):
         rows = Rows(context.run(ids), context.run(positions), seen, places, context)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
 
+    @contextmanager
+    def base_alone(self) -> Iterator[None]:
+        """Passes are of the model without its adapter: the start model, with no second one in memory."""
+        with lora.without_adapters(self._model):
+            yield
+
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine.
 
@@ -228,7 +235,7 @@ class Engine(ShardedModel[PolicyModel]):
 
     def base_logprobs(self, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
         """As `logprobs`, of the model without its adapter: the start model, with no second one in memory."""
-        with lora.without_adapters(self._model):
+        with self.base_alone():
             return self.logprobs(micros, tokens)
 
     @torch.no_grad()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +23,10 @@ from areal.spec.job import JobSpec
 from areal.supervised.order import Order
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.values.policy import PolicyId
+from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.exports import link_version
 from areal.weights.publish import publish
+from areal.weights.shards import DEFAULT_SHARD_BYTES
 from areal.workflow.tokenizer import Tokenizer
 from torch import Tensor
 
@@ -33,8 +36,9 @@ from areal_trainer.control import Telling, TrainerControl
 from areal_trainer.engine.group import Message
 from areal_trainer.engine.model import config_json
 from areal_trainer.publish.files import score_config, side_files, sources
+from areal_trainer.publish.merge import merge
 from areal_trainer.run import Ports, copy_model
-from areal_trainer.settings import Paths
+from areal_trainer.settings import Paths, adapter_of
 from areal_trainer.trainings.reporting import Reporter
 
 _log = logging.getLogger(__name__)
@@ -136,7 +140,7 @@ class Desk:
     def export(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> None:
         """Write the final model whole, then say that the run is done."""
         with self._written(policy, tensors) as version:
-            copy_model(version, self._settings.paths.model)
+            self._install(version, self._settings.paths.model, copy_model)
         if (exports := self._settings.paths.exports_of(self._settings.spec)) is not None:
             exports.tidy()
         self._evidence.finished(policy.version)
@@ -152,7 +156,15 @@ class Desk:
         exports = self._settings.paths.exports_of(self._settings.spec)
         assert exports is not None
         with self._written(policy, tensors) as version:
-            exports.add(policy, lambda target: link_version(version, target))
+            exports.add(policy, lambda target: self._install(version, target, link_version))
+
+    def _install(self, version: Path, target: Path, whole: Callable[[Path, Path], None]) -> None:
+        """A written version as a model: as it is, or an adapter merged into the start model."""
+        paths = self._settings.paths
+        if adapter_of(self._settings.spec) is None:
+            whole(version, target)
+        else:
+            merge(paths.start_model, paths.tokenizer, version, target)
 
     @contextlib.contextmanager
     def _written(self, policy: PolicyId, tensors: Sequence[tuple[str, Tensor]]) -> Iterator[Path]:
@@ -165,7 +177,10 @@ class Desk:
             tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
             beside = {**beside, "config.json": score_config(config_json(paths.start_model), tokenizer.eos_ids)}
             beside.pop("generation_config.json", None)
-        publish(paths.weights, policy, sources(tensors), None, beside)
+        room = DEFAULT_SHARD_BYTES
+        if (adapter := adapter_of(self._settings.spec)) is not None:
+            beside, room = {ADAPTER_CONFIG: adapter.to_bytes(str(paths.start_model))}, sys.maxsize  # one file
+        publish(paths.weights, policy, sources(tensors), None, beside, shard_bytes=room)
         yield paths.weights / policy.directory
         shutil.rmtree(paths.weights / policy.directory, ignore_errors=True)
 

@@ -133,7 +133,9 @@ class Dpo:
         if missing:
             _log.info("the start model scores %d pairs", len(missing))
         for part, batch in rows.chunks(missing):
-            masked = np.where(batch.trainable(), self._learner.outputs(batch), 0.0).astype(np.float64)
+            with self._learner.engine.base_alone():
+                outputs = self._learner.outputs(batch)
+            masked = np.where(batch.trainable(), outputs, 0.0).astype(np.float64)
             table[np.asarray(part)] = per_sequence(batch, masked).reshape(-1, 2)
         if missing and ranks.first:
             self._write(file, table)

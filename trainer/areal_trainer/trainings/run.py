@@ -28,6 +28,7 @@ from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.run import LOAD_DEADLINE_S, Ports
+from areal_trainer.settings import adapter_of
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trainings.desk import Desk, SupervisedSettings
 from areal_trainer.trainings.kinds import kind_of, step_of
@@ -71,6 +72,8 @@ class _Course:
             precision=spec.trainer.precision,
             attention=spec.trainer.attention_backend,
             recompute=spec.trainer.recompute,
+            adapter=adapter_of(spec),
+            seed=spec.seed,
             optimizer=options,
         )
         loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
