@@ -38,10 +38,13 @@ class Group:
 
     def came_by(self, mode: str) -> int:
         """How many versions have come to the servers so."""
-        agents = (self.world.agent, self.second)
-        name = "areal_weight_sync_duration_seconds_count"
-        labels = {"namespace": "", "rljob": "test", "role": "generation", "mode": mode, "stage": "load"}
-        return sum(int(agent.metrics.registry.get_sample_value(name, labels) or 0) for agent in agents)
+        return sum(
+            int(sample.value)
+            for agent in (self.world.agent, self.second)
+            for metric in agent.metrics.registry.collect()
+            for sample in metric.samples
+            if sample.name == "areal_weight_sync_duration_seconds_count" and sample.labels["mode"] == mode
+        )
 
     async def offered(self, trainer: GroupTrainer, version: int, model: int) -> tuple[str, WeightsRef]:
         """Publish a version, and offer it to both servers before the controller wants it."""
