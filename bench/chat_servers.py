@@ -1,7 +1,8 @@
 """Servers of chats for measurements: our gateway over an engine that answers at once, and a bare HTTP server.
 
 `python bench/chat_servers.py gateway --tokenizer DIR --sessions N` and `… bare` print one line of JSON when they
-listen: the base URL, and the keys of the sessions.
+listen: the base URL, and the keys of the sessions. With `--front URL --dial ADDRESS` the sessions are those of a worker
+that dials a gateway, which `… front` is.
 """
 
 from __future__ import annotations
@@ -9,15 +10,25 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import time
 from pathlib import Path
 
 import numpy as np
 import orjson
 from areal.gateway.core import Gateway
+from areal.gateway.dial import Tunnel
+from areal.gateway.front import Front
 from areal.gateway.http import GatewayServer
+from areal.gateway.keys import secret_of
 from areal.gateway.session import Limits
 from areal.gateway.templates.template import Template
+from areal.gateway.tunnel import SERVICE_NAME, Tunnels
 from areal.net.http_server import HttpServer
+from areal.net.server import GrpcServer
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.v1 import gateway_pb2_grpc as rpc
 from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
 from starlette.applications import Starlette
@@ -27,6 +38,8 @@ from starlette.routing import Route
 
 ANSWER = 64  # tokens
 PROMPT = 1_000
+TOKEN = "bench"
+OWNER = "worker-0.bench"
 _PIECES = 8  # in which an answer comes
 _TEMPLATE = (
     "{%- for message in messages -%}"
@@ -57,16 +70,34 @@ class AtOnce:
         return self._result
 
 
-async def serve_gateway(directory: Path, sessions: int) -> None:
-    """Our gateway, with sessions that live as long as it does."""
+async def serve_gateway(directory: Path, sessions: int, front: str | None, dial: str) -> None:
+    """Our gateway, with sessions that live as long as it does: at the worker itself, or behind a front."""
     tokenizer = Tokenizer.from_dir(directory)
-    clock = asyncio.get_running_loop().time
-    server = GatewayServer(Gateway(Template(tokenizer), secret=b"bench", clock=clock), tokenizer)
-    server.start()
+    owner = None if front is None else OWNER
+    gateway = Gateway(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner)
+    server = GatewayServer(gateway, tokenizer)
+    if front is None:
+        server.start()
+    else:
+        server.address = front
+        Tunnel(dial, TOKEN, server.app(), owner=OWNER).start()
     engine, limits = AtOnce(tokenizer), Limits(ANSWER, 32_768, 256)
     opened = [server.open(f"0.{number}", engine, limits, lives_s=86_400) for number in range(sessions)]
     places = [[access.base_url, access.api_key] for access in opened]
     print(json.dumps({"base_url": server.address, "places": places}), flush=True)
+    await asyncio.Event().wait()
+
+
+async def serve_front() -> None:
+    """The gateway role, without the job around it."""
+    waits, metrics = WaitRegistry("gateway-0"), RoleMetrics("gateway", "bench")
+    tunnels = Tunnels(waits, metrics.gauge("areal_gateway_workers"))
+    grpc = GrpcServer("gateway-0", TOKEN, waits=waits, progress=ProgressCounter())
+    grpc.add(rpc.add_GatewayServicer_to_server, tunnels, SERVICE_NAME)
+    address = f"127.0.0.1:{await grpc.start(0)}"
+    app = Front(tunnels, secret=secret_of(TOKEN), metrics=metrics, clock=time.time).app()
+    url = f"http://127.0.0.1:{HttpServer(app, '127.0.0.1', 0, grace_s=1).start()}"
+    print(json.dumps({"base_url": url, "address": address, "places": []}), flush=True)
     await asyncio.Event().wait()
 
 
@@ -116,11 +147,16 @@ def write_tokenizer(directory: Path, texts: list[str]) -> None:
 
 def main() -> None:
     made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("what", choices=["gateway", "bare"])
+    made.add_argument("what", choices=["gateway", "front", "bare"])
     made.add_argument("--tokenizer", type=Path)
     made.add_argument("--sessions", type=int, default=0)
+    made.add_argument("--front")
+    made.add_argument("--dial", default="")
     given = made.parse_args()
-    asyncio.run(serve_bare() if given.what == "bare" else serve_gateway(given.tokenizer, given.sessions))
+    if given.what == "gateway":
+        asyncio.run(serve_gateway(given.tokenizer, given.sessions, given.front, given.dial))
+    else:
+        asyncio.run(serve_bare() if given.what == "bare" else serve_front())
 
 
 if __name__ == "__main__":

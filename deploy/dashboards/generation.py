@@ -69,6 +69,24 @@ def generation() -> dashboard.Dashboard:
                 (f"sum by (pod) (areal_worker_groups_held{{{JOB}}})", "{{pod}}"),
             )
         )
+        .with_panel(
+            graph(
+                "Agents' calls",
+                "Calls a second that gateways ended, by what became of them, and those handed on again.",
+                "short",
+                (f"sum by (outcome) (rate(areal_gateway_calls_total{{{JOB}}}{_RATE}))", "{{outcome}}"),
+                (f"sum(rate(areal_gateway_resent_total{{{JOB}}}{_RATE}))", "handed on again"),
+            )
+        )
+        .with_panel(
+            graph(
+                "Gateways",
+                "Workers that each gateway has a stream of, and calls that wait for their answers.",
+                "short",
+                (f"sum by (pod) (areal_gateway_workers{{{JOB}}})", "workers {{pod}}"),
+                (f"sum by (pod) (areal_gateway_calls_running{{{JOB}}})", "calls {{pod}}"),
+            )
+        )
         .with_row(dashboard.Row("Weights"))
         .with_panel(
             graph(

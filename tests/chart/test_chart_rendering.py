@@ -221,7 +221,17 @@ def test_the_runtimes_are_what_the_operator_reads(values: str) -> None:
     for found in runtimes_of(render(values)):
         spec = Runtime.model_validate(found).spec
         assert spec.description
-        for role in ("controller", "worker", "generation", "trainer", "reward", "rewardCustom", "redis", "tools"):
+        for role in (
+            "controller",
+            "worker",
+            "generation",
+            "trainer",
+            "reward",
+            "rewardCustom",
+            "gateway",
+            "redis",
+            "tools",
+        ):
             [main] = spec.template_of(role)["spec"]["containers"]
             assert main["name"] == "main"
             assert main["image"]

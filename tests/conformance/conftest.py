@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal.observe.waits import WaitRegistry
+from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer
 from support.agent_scene import Scene
 from support.chat_tokenizer import HERMES, write_chat_tokenizer
+from support.gateway_scene import OWNER, front
 from support.real_clients import ROOT, RealClient
 from support.redis_server import RedisServer
+from support.scripted_agent import TOKEN
 
 CLIENTS = ("openai", "openai-agents", "langchain-openai", "litellm", "inspect-ai", "anthropic")
 
@@ -60,3 +64,10 @@ async def scene(
     yield make
     for each in made:
         await each.end()
+
+
+@pytest.fixture
+async def gateways() -> AsyncIterator[Gateways]:
+    """A gateway in front of the worker."""
+    async with front() as made:
+        yield Gateways([made.address], [made.url], TOKEN, OWNER, WaitRegistry("worker-0"))

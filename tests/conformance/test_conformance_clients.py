@@ -118,3 +118,23 @@ async def test_tools_are_called_and_their_results_continue_the_sequence(scene, t
     ((_, sample),) = (await play.bench.stored()).items()
     assert len(sample.sequences) == 1, "what the client sent back is what was sampled"
     assert len(play.server.starts) == 4
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_through_a_gateway_a_conversation_is_the_same(scene, gateways, stream):
+    play = scene(gateways=gateways, answer=calculate)
+    assert await play.converse(["2 and 3", "4 and 4"], tools=True, stream=stream) == [["sums: 5", "sums: 8"]]
+    ((_, sample),) = (await play.bench.stored()).items()
+    assert len(sample.sequences) == 1
+    assert len(play.server.starts) == 4
+
+
+async def test_through_a_gateway_a_client_that_gives_up_and_asks_again_gets_the_one_answer(scene, gateways):
+    play = scene(gateways=gateways)
+    play.server.by_itself = False
+    await play.begin(["one"], seconds=1.0)
+    await play.server.until_running(1)
+    await asyncio.sleep(2.2)  # as above
+    play.server.step(64)
+    assert await play.finish() == [["heard one"]]
+    assert len(play.server.starts) == 1, "one question, one generation"

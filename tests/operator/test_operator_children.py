@@ -255,7 +255,8 @@ def test_the_gang_s_first_member_has_the_address_that_ranks_are_told(w: Wanted) 
 def test_every_address_in_the_resolved_job_is_a_service_with_that_port(w: Wanted) -> None:
     ends = w.resolved.endpoints
     services = {one["metadata"]["name"]: one["spec"] for one in everything(w) if one["kind"] == "Service"}
-    for address in filter(None, (ends.controller, ends.redis, ends.reward, ends.reward_custom)):
+    fronts = [url.removeprefix("http://") for url in ends.gateway_urls]
+    for address in filter(None, (ends.controller, ends.redis, ends.reward, ends.reward_custom, *fronts)):
         host, _, port = address.rpartition(":")
         name, namespace, kind = host.split(".")
         assert (namespace, kind) == (NAMESPACE, "svc")
@@ -267,7 +268,7 @@ def test_a_pod_is_told_which_one_it_is(w: Wanted) -> None:
     for role, template in pods_of(w).items():
         env = {variable["name"]: variable for variable in main_of(template)["env"]}
         assert env["AREAL_POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
-        if role in ("redis", "generation", "trainer", "worker"):
+        if role in ("redis", "generation", "trainer", "worker", "gateway"):
             path = "metadata.labels['apps.kubernetes.io/pod-index']"
             assert env["AREAL_INDEX"]["valueFrom"]["fieldRef"]["fieldPath"] == path
         else:
@@ -359,6 +360,7 @@ def test_only_the_operator_replaces_pods_that_hold_a_model() -> None:
         "gsm8k-grpo-generation": "OnDelete",
         "gsm8k-grpo-trainer": "OnDelete",
         "gsm8k-grpo-worker": "RollingUpdate",
+        "gsm8k-grpo-gateway": "RollingUpdate",
     }
     assert {spec["podManagementPolicy"] for spec in sets.values()} == {"Parallel"}
 

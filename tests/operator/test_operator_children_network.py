@@ -28,11 +28,12 @@ from support.policies import Pod, passes, selects
 Json = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[2]
-PORTS_TRIED = (53, 6379, 9000, 9001, 9100, 29500, 30000, 41234)
+PORTS_TRIED = (53, 6379, 8000, 9000, 9001, 9100, 29500, 30000, 41234)
 SYSTEM = {"kubernetes.io/metadata.name": "areal-system"}
 OPERATOR = Pod("areal-system", OPERATOR_LABELS, SYSTEM)
 PROMETHEUS = Pod("monitoring", {"app": "prometheus"}, {"kubernetes.io/metadata.name": "monitoring"})
 STRANGER = Pod("team-a", {"app": "notebook"}, {"kubernetes.io/metadata.name": "team-a"})
+AGENTS = Pod("team-a", {"areal.dev/agents-of": "digits"}, {"kubernetes.io/metadata.name": "team-a"})
 DNS = Pod("kube-system", {"k8s-app": "kube-dns"}, {"kubernetes.io/metadata.name": "kube-system"})
 INTERNET = Pod("somewhere", {}, {})
 
@@ -48,7 +49,7 @@ def pod(job: str, role: Role, namespace: str = "team-a") -> Pod:
 def everybody(w: Wanted) -> dict[str, Pod]:
     """Everybody who could call: the job's pods, and others."""
     own = {role.value: pod(w.name, role) for role in (*w.roles, *batch_jobs())}
-    return {**own, "operator": OPERATOR, "monitoring": PROMETHEUS, "stranger": STRANGER}
+    return {**own, "agents": AGENTS, "operator": OPERATOR, "monitoring": PROMETHEUS, "stranger": STRANGER}
 
 
 def in_table(table: list[Call], caller: str, callee: Role, port: int) -> bool:
@@ -81,6 +82,21 @@ def test_exactly_the_calls_of_the_table_pass(mode: str) -> None:
             and (isinstance(call.caller, Outsider) or call.caller in w.roles)
         }
     )
+
+
+def test_agents_of_a_job_reach_its_gateways_and_nothing_else() -> None:
+    values = quickstart()
+    values["spec"]["rollout"]["gateway"] = {"replicas": 2}
+    w = wanted(values, CPU_RUNTIME)
+    reached = {
+        (role, port)
+        for role, port in itertools.product(w.roles, PORTS_TRIED)
+        if passes(policies(w), AGENTS, pod("digits", role), port)
+    }
+    assert reached == {(Role.GATEWAY, 8000)}
+    assert not passes(policies(w), STRANGER, pod("digits", Role.GATEWAY), 8000)
+    assert passes(policies(w), pod("digits", Role.WORKER), pod("digits", Role.GATEWAY), 9000)
+    assert not passes(policies(w), pod("digits", Role.GATEWAY), pod("digits", Role.WORKER), 9000), "workers dial"
 
 
 def test_every_policy_selects_the_pods_of_its_role_and_every_role_has_one() -> None:

@@ -75,6 +75,7 @@ def test_the_job_s_priority_holds_for_every_role_but_those_with_their_own() -> N
         "controller": "research",
         "generation": "spare",
         "worker": "research",
+        "gateway": "research",
         "trainer": "research",
     }
 
@@ -252,6 +253,7 @@ def test_a_drain_takes_one_trainer_and_a_quarter_of_the_servers_at_a_time() -> N
     assert {name: spec["maxUnavailable"] for name, spec in budgets.items()} == {
         "gsm8k-grpo-trainer": 1,
         "gsm8k-grpo-generation": "25%",
+        "gsm8k-grpo-gateway": 1,
     }
 
 

@@ -7,14 +7,14 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from areal.gateway.session import Limits
 from areal.record.oracle import Sampled, TokenReport, TrainedSequence, compare
+from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.data.batch import columns
 from support.conversing_agent import Answer, ConversingAgent
-from support.real_clients import RealClient
 from support.redis_server import RedisServer
 from support.scripted_controller import lease
 from support.worker_parts import ROW, Bench
@@ -41,6 +41,13 @@ def echo(prompt: str) -> str:
     return f"heard {last_said(prompt)[:40]}"
 
 
+class Client(Protocol):
+    """Who converses."""
+
+    async def run(self, base_url: str, api_key: str, texts: list[str], **cell: Any) -> list[Any]:
+        """The answers to these texts, or the errors."""
+
+
 @dataclass(eq=False)
 class Scene:
     """One worker, one server, one client. `talk` is what its agent does in each episode."""
@@ -48,13 +55,14 @@ class Scene:
     root: Path
     tokenizer: Tokenizer
     redis: RedisServer
-    client: RealClient
+    client: Client
     answer: Answer = echo
     limits: Limits = LIMITS
     server: ConversingAgent = field(default_factory=ConversingAgent)
     access: list[tuple[str, str]] = field(default_factory=list)  # base URL and key of each episode
     said: list[list[Any]] = field(default_factory=list)  # answers of each episode
     samples: int = 1  # of its group
+    gateways: Gateways | None = None  # that agents call it by
     bench: Bench | None = None
 
     async def begin(self, texts: list[str], **cell: Any) -> None:
@@ -66,7 +74,9 @@ class Scene:
             return 1.0
 
         self.server.tokenizer, self.server.answer = self.tokenizer, self.answer
-        self.bench = Bench(self.root, self.tokenizer, self.redis, agents_run=run, limits=self.limits)
+        self.bench = Bench(
+            self.root, self.tokenizer, self.redis, agents_run=run, limits=self.limits, gateways=self.gateways
+        )
         await self.bench.start(self.server)
         self.bench.controller.send(leases=[lease(0, list(range(self.samples)), ROW)])
 

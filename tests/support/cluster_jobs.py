@@ -104,7 +104,7 @@ def large() -> Json:
             "model": {"uri": "pvc://models/qwen3-8b", "tokenizer": "pvc://models/qwen3-8b/tokenizer"},
             "recipe": {"file": "pvc://shared/recipes/gsm8k.py"},
             "dataset": {"train": {"huggingFace": {"path": "openai/gsm8k", "name": "main"}}},
-            "rollout": {"workers": 4, "maxConcurrentRollouts": 512},
+            "rollout": {"workers": 4, "maxConcurrentRollouts": 512, "gateway": {"replicas": 2}},
             "algorithm": {"name": "GRPO", "batchSize": 512, "maxSteps": 2000, "maxStaleness": 4},
             "reward": {"verifier": "custom", "replicas": 4},
             "generation": {"engine": {"type": "sglang", "tensorParallel": 2}, "replicas": 4},

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import numpy as np
 from areal.errors import InfraError
-from areal.gateway.core import Access
+from areal.gateway.core import Access, Gateway
+from areal.gateway.dial import Tunnel
+from areal.gateway.front import Front
 from areal.gateway.http import GatewayServer
+from areal.gateway.keys import secret_of
+from areal.gateway.session import Limits
+from areal.gateway.templates.template import Template
+from areal.gateway.tunnel import SERVICE_NAME, Tunnels
+from areal.net.http_server import HttpServer
+from areal.net.server import GrpcServer
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.v1 import gateway_pb2_grpc as rpc
 from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
+from starlette.types import ASGIApp
+from support.scripted_agent import TOKEN
 
+OWNER = "worker-0.1a2b3c4d"  # an incarnation of a worker
 Body = dict[str, Any]
 ASK: Body = {"model": "any", "messages": [{"role": "user", "content": "q"}]}
 
@@ -68,3 +87,71 @@ class Scene:
         if retry:
             headers["x-stainless-retry-count"] = str(retry)
         return await self.client.post(url, json=body or ASK, headers=headers, **how)
+
+
+@dataclass(frozen=True)
+class Fronted:
+    """A gateway that runs: where agents call it, and where workers dial it."""
+
+    url: str
+    address: str
+    metrics: RoleMetrics
+
+    @asynccontextmanager
+    async def dialled(self, app: ASGIApp, owner: str) -> AsyncIterator[Tunnel]:
+        """A worker's stream to it."""
+        async with dialled(self.address, app, owner) as tunnel:
+            yield tunnel
+
+
+@asynccontextmanager
+async def dialled(address: str, app: ASGIApp, owner: str) -> AsyncIterator[Tunnel]:
+    """A worker's stream to a gateway."""
+    tunnel = Tunnel(address, TOKEN, app, owner=owner)
+    tunnel.start()
+    try:
+        yield tunnel
+    finally:
+        await tunnel.close()
+
+
+@asynccontextmanager
+async def front(*, patience_s: float = 60.0) -> AsyncIterator[Fronted]:
+    """A gateway that workers may dial."""
+    waits, metrics = WaitRegistry("gateway-0"), RoleMetrics("gateway", "job")
+    server = GrpcServer("gateway-0", TOKEN, waits=waits, progress=ProgressCounter())
+    tunnels = Tunnels(waits, metrics.gauge("areal_gateway_workers"), patience_s=patience_s)
+    server.add(rpc.add_GatewayServicer_to_server, tunnels, SERVICE_NAME)
+    port = await server.start(0)
+    served = Front(tunnels, secret=secret_of(TOKEN), metrics=metrics, clock=time.time)
+    http = HttpServer(served.app(), "127.0.0.1", 0, grace_s=1)
+    try:
+        yield Fronted(f"http://127.0.0.1:{http.start()}", f"127.0.0.1:{port}", metrics)
+    finally:
+        await http.stop()
+        await server.stop(0)
+
+
+def sessions_of(tokenizer: Tokenizer, owner: str | None) -> GatewayServer:
+    """The sessions of one worker: of an owner that others know, or its own."""
+    return GatewayServer(Gateway(Template(tokenizer), secret=secret_of(TOKEN), clock=time.time, owner=owner), tokenizer)
+
+
+@asynccontextmanager
+async def scene_of(tokenizer: Tokenizer, through: str, limits: Limits) -> AsyncIterator[Scene]:
+    """A scene; `through` is `worker`, which serves its sessions itself, or `gateway`."""
+    fronted = through == "gateway"
+    server, engine = sessions_of(tokenizer, OWNER if fronted else None), Engine(tokenizer)
+    async with AsyncExitStack() as stack:
+        if fronted:
+            gateway = await stack.enter_async_context(front())
+            await stack.enter_async_context(gateway.dialled(server.app(), OWNER))
+            server.address = gateway.url
+        else:
+            server.start()
+            stack.push_async_callback(server.stop)
+        made = Scene(server, engine, server.open("3.1", engine, limits, lives_s=600))
+        yield made
+        engine.let.set()
+        engine.rest.set()
+        await made.client.aclose()

@@ -21,7 +21,7 @@ from areal.record.segment import frames, read
 from areal.record.writer import RecordWriter
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
-from areal.rollout.worker.sessions import Sessions
+from areal.rollout.worker.sessions import Gateways, Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
@@ -53,6 +53,7 @@ class Bench:
     controller: ScriptedController = field(default_factory=ScriptedController)
     reward: ScriptedReward = field(default_factory=ScriptedReward)
     limits: Limits = field(default_factory=lambda: Limits(LIMIT, 256, 16))  # of an agent's session
+    gateways: Gateways | None = None
     stall_s: float = 30.0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
@@ -76,7 +77,8 @@ class Bench:
         if self.agents_run is not None:
             run = self.agents_run
             self.workflow = lambda: AgentWorkflow(run)
-        self.sessions = Sessions(self.tokenizer, self.limits, chat_template=None)
+        self.sessions = Sessions(self.tokenizer, self.limits, chat_template=None, gateways=self.gateways)
+        self.sessions.start()
         metrics = RoleMetrics("worker", "job")
         writer = RecordWriter(self.root, "worker-0", metrics, keep_bytes=64 << 20)
         tools = Tools(

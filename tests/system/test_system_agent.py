@@ -40,3 +40,27 @@ def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
     second_tries = [one for one in sampled if one.texts[0].text.count(b"=") == 2]
     assert second_tries, "a wrong answer is followed by the question and another try, in one sequence"
     assert {one.reward for one in sampled} <= {0.0, 0.5, 1.0}
+
+
+@pytest.mark.timeout(900)
+def test_a_gateway_and_a_worker_are_killed_while_agents_learn(start_job):
+    limits = ("algorithm.maxSteps=12", "recording.tokenAudit=true", "rollout.gateway.replicas=1")
+    run = start_job(*limits, job="examples/agent_openai.yaml")
+    for step, role in ((3, "gateway"), (5, "worker"), (7, "gateway")):
+        run.wait_for(f"step {step}", lambda step=step: run.step() >= step, timeout_s=300)
+        (before,) = (process.pid for process in run.processes(f"areal-role {role}"))
+        run.kill(f"areal-role {role}")
+        run.wait_for(
+            f"another {role}",
+            lambda role=role, before=before: any(
+                process.pid != before for process in run.processes(f"areal-role {role}")
+            ),
+            timeout_s=60,
+        )
+    assert run.finish(timeout_s=240) == 0, run.output[-4000:]
+    audit = run.audit()
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (12 * 16, 0, 0)
+    assert not audit["tombstoned"], "no group is lost to a gateway's death"
+    tokens = run.audit("--tokens")
+    assert tokens["trained"] == tokens["equal"] > 0
+    assert (tokens["unwitnessed"], tokens["gaps"]) == (0, [])

@@ -12,7 +12,7 @@ from typing import Any
 from cachetools import LRUCache
 
 from areal.gateway import keys
-from areal.gateway.faults import Refused, over
+from areal.gateway.faults import over
 from areal.gateway.session import Limits, Session
 from areal.gateway.templates.template import Template
 from areal.workflow.branches import Finished
@@ -37,10 +37,17 @@ class Opened:
 
 
 class Gateway:
-    """`address` is where its HTTP listens, `secret` signs the keys, `clock` tells seconds."""
+    """`secret` signs the keys, `clock` tells seconds.
 
-    def __init__(self, template: Template, *, secret: bytes, clock: Callable[[], float]) -> None:
+    `owner` names this process where several share a secret: its sessions are told as `owner.name`, so that a key of an
+    earlier process opens none of this one.
+    """
+
+    def __init__(
+        self, template: Template, *, secret: bytes, clock: Callable[[], float], owner: str | None = None
+    ) -> None:
         self.template = template
+        self._prefix = f"{owner}." if owner else ""
         self._secret = secret
         self._clock = clock
         self._opened: dict[str, Opened] = {}
@@ -52,16 +59,19 @@ class Gateway:
         return len(self._opened)
 
     def open(self, name: str, owner: Any, limits: Limits, *, lives_s: float, address: str) -> Access:
-        """Begin a session that lives at most `lives_s`."""
+        """Begin a session that lives at most `lives_s`; `address` is where agents find it."""
         self._ended.pop(name, None)
         self._opened[name] = Opened(Session(name, self.template, limits), owner)
-        return Access(f"{address}/s/{name}/v1", keys.mint(self._secret, name, int(self._clock() + lives_s) + 1))
+        told = self._prefix + name
+        return Access(f"{address}/s/{told}/v1", keys.mint(self._secret, told, int(self._clock() + lives_s) + 1))
 
     def find(self, path: str | None, key: str) -> Opened:
         """The session that a key opens. Raises Refused: 401 unknown key, 403 another session's path, 410 ended."""
-        name = keys.verify(self._secret, key, self._clock())
-        if path is not None and path != name:
-            raise Refused("the API key belongs to another session", status=403, code="wrong_session")
+        told = keys.verify(self._secret, key, self._clock())
+        keys.refuse_other(told, path)
+        if not told.startswith(self._prefix):
+            raise over("its worker has started again")
+        name = told.removeprefix(self._prefix)
         opened = self._opened.get(name)
         if opened is None:
             raise over(self._ended.get(name, "its worker gave it up"))

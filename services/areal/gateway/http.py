@@ -74,6 +74,11 @@ class GatewayServer:
 
     def start(self, host: str = LOOPBACK, port: int = 0) -> None:
         """Listen, on a free port unless told. Raises InfraError when the port can't be had."""
+        self._server = HttpServer(self.app(), host, port, grace_s=_GRACE_S)
+        self.address = f"http://{host}:{self._server.start()}"
+
+    def app(self) -> Starlette:
+        """The routes of its sessions."""
         routes = []
         for prefix in ("/s/{session}", ""):
             for path, dialect in DIALECTS.items():
@@ -83,9 +88,7 @@ class GatewayServer:
                 routes.append(Route(f"{prefix}{path}/count_tokens", count, methods=["POST"]))
             routes.append(Route(f"{prefix}/v1/models", self._models, methods=["GET"]))
             routes += self._own_routes(prefix)
-        app = Starlette(routes=routes, exception_handlers={Refused: _refuse})
-        self._server = HttpServer(app, host, port, grace_s=_GRACE_S)
-        self.address = f"http://{host}:{self._server.start()}"
+        return Starlette(routes=routes, exception_handlers={Refused: _refuse})
 
     async def stop(self) -> None:
         """End it; running calls get a moment."""
@@ -93,13 +96,23 @@ class GatewayServer:
             await self._server.stop()
 
     def open(
-        self, name: str, owner: Owner, limits: Limits, *, lives_s: float, on_end: Callable[[], None] | None = None
+        self,
+        name: str,
+        owner: Owner,
+        limits: Limits,
+        *,
+        lives_s: float,
+        on_end: Callable[[], None] | None = None,
+        address: str | None = None,
     ) -> Access:
-        """Begin a session; `on_end` is told when its agent has ended it with a reward."""
+        """Begin a session; `on_end` is told when its agent has ended it with a reward.
+
+        `address` is where agents find it, unless that is here.
+        """
         self._of_session[name] = set()
         if on_end is not None:
             self._on_end[name] = on_end
-        return self._gateway.open(name, owner, limits, lives_s=lives_s, address=self.address)
+        return self._gateway.open(name, owner, limits, lives_s=lives_s, address=address or self.address)
 
     def close(self, name: str, reason: str) -> Finished:
         """End a session and its calls under way; returns what was sampled and the reward that was posted."""
@@ -225,6 +238,13 @@ def _in_shape(dialect: Dialect, endpoint: Endpoint) -> Endpoint:
             return Response(orjson.dumps(dialect.error(error)), error.status, error.headers, "application/json")
 
     return answer
+
+
+def dialect_of(path: str) -> Dialect | None:
+    """The dialect of a request's path, with a session or without; None where it has none."""
+    if path.startswith("/s/"):
+        path = "/" + path.removeprefix("/s/").partition("/")[2]
+    return DIALECTS.get(path.removesuffix("/count_tokens"))
 
 
 def _json(content: Any) -> Response:

@@ -13,6 +13,11 @@ from areal.gateway.faults import Refused
 _PREFIX = "sk-areal"  # clients and loggers know `sk-` as a secret
 
 
+def secret_of(token: str) -> bytes:
+    """What keys are signed with where a gateway verifies those that workers mint: both know the job's token."""
+    return hmac.new(token.encode(), b"areal: keys of sessions", hashlib.sha256).digest()
+
+
 def mint(secret: bytes, session: str, expires: int) -> str:
     """The key of a session until `expires`, in whole seconds of the clock that `verify` is told."""
     return f"{_PREFIX}-{session}-{expires}-{_sign(secret, session, expires)}"
@@ -28,6 +33,12 @@ def verify(secret: bytes, key: str, now: float) -> str:
     if now >= int(expires):
         raise Refused("this episode is over: its time is up", status=410, code="episode_over")
     return session
+
+
+def refuse_other(session: str, path: str | None) -> None:
+    """Raises Refused, 403, when a path names another session than its key."""
+    if path is not None and path != session:
+        raise Refused("the API key belongs to another session", status=403, code="wrong_session")
 
 
 def _sign(secret: bytes, session: str, expires: int) -> str:

@@ -60,7 +60,7 @@ class Answering(Response):
     @contextlib.contextmanager
     def _watch(self, receive: Receive) -> Iterator[_Watch]:
         changed = asyncio.Event()
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         gone.add_done_callback(lambda _task: changed.set())
         for call in self._reply.calls:
             call.made.watch(changed.set)
@@ -183,6 +183,7 @@ async def _send(send: Send, body: bytes, *, more: bool = True) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -28,12 +28,13 @@ _KEEPER_PATIENCE_S = 12.0  # longer than the keeper's own limit for a sweep
 
 @dataclass(frozen=True)
 class Command:
-    """What to run. `env` is the whole environment."""
+    """What to run. `env` is the whole environment; `descriptors` are passed on under their numbers."""
 
     name: str
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     cwd: Path = field(default_factory=Path.cwd)
+    descriptors: tuple[int, ...] = ()
 
 
 class Family:
@@ -60,6 +61,7 @@ class Family:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # a Ctrl-C at the terminal is the supervisor's to handle
+                pass_fds=command.descriptors,  # the keeper's child inherits them in turn
             )
         except OSError as error:
             ours.close()

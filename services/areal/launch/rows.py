@@ -35,6 +35,7 @@ def child_of(
         probe=_probe(row),
         policy=policy,
         mirror=mirror,
+        listens={purpose: (row.bind, row.ports[purpose]) for purpose in row.held},
     )
 
 

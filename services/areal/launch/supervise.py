@@ -7,13 +7,15 @@ Promises that `run` returns only when nothing of the child is left, however it i
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from areal.errors import BugError
+from areal.errors import BugError, InfraError
 from areal.launch import logfile
 from areal.launch.budget import Exhausted, Granted
 from areal.launch.child import Command, Family
@@ -21,6 +23,9 @@ from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, P
 from areal.launch.exits import Exit
 from areal.launch.mirror import Mirror
 from areal.launch.probe import Probe, Prober
+from areal.net import listening
+
+log = logging.getLogger(__name__)
 
 _ASK_STARTING_S = 0.1  # readiness decides how fast a run starts
 _ASK_RUNNING_S = 2.0
@@ -36,6 +41,7 @@ class ChildSpec:
     probe: Probe = field(default_factory=Probe)
     policy: LifePolicy = field(default_factory=LifePolicy)
     mirror: int | None = None  # a descriptor that gets a copy of the log
+    listens: Mapping[str, tuple[str, int]] = field(default_factory=dict)  # held for it over its restarts, by purpose
 
     @property
     def name(self) -> str:
@@ -90,6 +96,7 @@ class Supervised:
         self._family: Family | None = None
         self._mirror: Mirror | None = None
         self._watchers: list[asyncio.Task[None]] = []
+        self._sockets: dict[str, socket.socket] = {}
         self._changed = asyncio.Event()
         self.on_change: Callable[[], None] = lambda: None
 
@@ -130,6 +137,8 @@ class Supervised:
             if self._family is not None:
                 await asyncio.shield(self._family.end())
                 self._family = None
+            while self._sockets:
+                self._sockets.popitem()[1].close()
         self._notify()
         return self.status
 
@@ -192,17 +201,31 @@ class Supervised:
         header += f", after: {core.last_exit.reason}" if core.last_exit else ""
         output = self._output(header)
         command = self.spec.command
+        self._listen()
         env = {**command.env, "AREAL_EPOCH": str(core.epoch), "AREAL_START": str(core.starts)}
+        env |= listening.variables(self._sockets)
+        descriptors = tuple(held.fileno() for held in self._sockets.values())
         if core.last_exit is not None:
             env["AREAL_LAST_EXIT"] = str(core.last_exit.code)
         try:
-            self._family = Family.start(Command(command.name, command.argv, env, command.cwd), output, self._living)
+            order = Command(command.name, command.argv, env, command.cwd, descriptors)
+            self._family = Family.start(order, output, self._living)
         finally:
             os.close(output)
         self._watchers = [
             asyncio.create_task(self._watch_exit(self._family)),
             asyncio.create_task(self._watch_health()),
         ]
+
+    def _listen(self) -> None:
+        """Hold what the child listens on; a port that can't be had is the child's own to report."""
+        for purpose, (host, port) in self.spec.listens.items():
+            if purpose in self._sockets:
+                continue
+            try:
+                self._sockets[purpose] = listening.listen(host, port)
+            except InfraError as error:
+                log.warning("%s: %s", self.spec.name, error)
 
     def _output(self, header: str) -> int:
         """The descriptor that the child writes to; ours to close once it has it."""

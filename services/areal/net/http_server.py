@@ -10,15 +10,20 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.applications import Starlette
 
-from areal.errors import InfraError
-from areal.net.address import join
+from areal.net.listening import listen
 
 
 class HttpServer:
-    """Serves `app` on `host` and `port`, where 0 is a free port; running calls get `grace_s` at its end."""
+    """Serves `app` on `host` and `port`, where 0 is a free port; running calls get `grace_s` at its end.
 
-    def __init__(self, app: Starlette, host: str, port: int, *, grace_s: int) -> None:
+    `listener` is a socket that listens there already.
+    """
+
+    def __init__(
+        self, app: Starlette, host: str, port: int, *, grace_s: int, listener: socket.socket | None = None
+    ) -> None:
         self._where = (host, port)
+        self._listener = listener
         self._server = _QuietServer(
             uvicorn.Config(
                 app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=grace_s
@@ -28,13 +33,7 @@ class HttpServer:
 
     def start(self) -> int:
         """Listen, in the running event loop; returns the port. Raises InfraError when it can't be had."""
-        host, port = self._where
-        try:
-            listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-        except OSError as error:
-            raise InfraError(
-                f"can't listen on {join(host, port)}: {error.strerror}", fix="name another port, or end what uses it"
-            ) from None
+        listener = self._listener or listen(*self._where)
         # asyncio sets it only where a socket was made with its protocol's number; without it every answer's body waits
         # for the acknowledgement of its head, 40 ms
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

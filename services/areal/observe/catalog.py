@@ -134,6 +134,11 @@ _ALL = [
     # worker
     Metric("areal_worker_episodes_total", Type.COUNTER, "Episodes by outcome", ("outcome",)),
     Metric("areal_worker_groups_held", Type.GAUGE, "Groups that this worker holds"),
+    # gateway
+    Metric("areal_gateway_calls_total", Type.COUNTER, "Calls of agents by what became of them", ("outcome",)),
+    Metric("areal_gateway_calls_running", Type.GAUGE, "Calls whose answer isn't whole yet"),
+    Metric("areal_gateway_resent_total", Type.COUNTER, "Calls handed on again after their worker's stream ended"),
+    Metric("areal_gateway_workers", Type.GAUGE, "Workers that are connected"),
     # recording
     Metric("areal_record_bytes_total", Type.COUNTER, "Bytes written to the recording"),
     Metric(

@@ -116,6 +116,7 @@ _NEEDED = ((Role.REDIS, "Redis does not answer"), (Role.CONTROLLER, "the control
 _ANY_OF = (
     (Role.GENERATION, "no server answers"),
     (Role.WORKER, "no worker answers"),
+    (Role.GATEWAY, "no gateway answers"),
     (Role.REWARD, "no verifier answers"),
     (Role.REWARD_CUSTOM, "no verifier answers"),
     (Role.REWARD_MODEL, "no verifier answers"),

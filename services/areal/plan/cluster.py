@@ -56,6 +56,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     verifier = _verifier(job, recipe_source)
     external = job.spec.replay.backend == "External"
     users = redis_logins().values() if job.spec.is_rl else ()
+    gateways = job.spec.rollout.gateway.replicas if job.spec.is_rl else 0
 
     def address(role: Role, purpose: str = "grpc") -> str:
         return f"{names.service_host(name, namespace, role)}:{spec_of(role).pod_ports[purpose]}"
@@ -81,6 +82,10 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
             reward=address(_REWARD_ROLES.get(verifier, Role.REWARD)) if verifier not in (None, "custom") else None,
             reward_custom=address(Role.REWARD_CUSTOM) if verifier == "custom" else None,
             trainer=f"{trainer}:{spec_of(Role.TRAINER).pod_ports['grpc']}" if job.spec.weights_by_group else None,
+            gateways=[
+                f"{names.pod_host(name, namespace, Role.GATEWAY, at)}:{names.GRPC_PORT}" for at in range(gateways)
+            ],
+            gateway_urls=[f"http://{names.front_host(name, namespace, Role.GATEWAY)}:{names.HTTP_PORT}"][:gateways],
             rendezvous=f"{trainer}:{names.RENDEZVOUS_PORT}",
         ),
         redis_users={} if external else {user: _access(names.password_key(user)) for user in users},

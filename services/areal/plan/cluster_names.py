@@ -16,6 +16,8 @@ LABEL_JOB = "areal.dev/rljob"
 """The job an object belongs to."""
 LABEL_ROLE = "areal.dev/role"
 """The role a pod has."""
+LABEL_AGENTS_OF = "areal.dev/agents-of"
+"""The user's own label of pods whose agents call a job's gateways: the job's name."""
 LABEL_POD_INDEX = "apps.kubernetes.io/pod-index"
 """The ordinal of a StatefulSet's pod, set by Kubernetes."""
 LABEL_NAME = "app.kubernetes.io/name"
@@ -40,6 +42,7 @@ class Role(StrEnum):
     REWARD_CUSTOM = "reward-custom"
     REWARD_MODEL = "reward-model"
     REDIS = "redis"
+    GATEWAY = "gateway"
     PREPARE = "prepare"
     FINISH = "finish"
     UPLOAD = "upload"
@@ -104,6 +107,11 @@ def service_account(job: str) -> str:
 # Addresses
 
 
+def front(job: str, role: Role) -> str:
+    """The Service with one address for all pods of a role whose pods are dialled one by one, too."""
+    return f"{workload(job, role)}-front"
+
+
 def service_host(job: str, namespace: str, role: Role) -> str:
     """The DNS name of a role's Service, without the cluster's domain: search paths add it."""
     return f"{workload(job, role)}.{namespace}.svc"
@@ -114,6 +122,11 @@ def pod_host(job: str, namespace: str, role: Role, index: int) -> str:
     return f"{pod(job, role, index)}.{service_host(job, namespace, role)}"
 
 
+def front_host(job: str, namespace: str, role: Role) -> str:
+    """The DNS name of a role's front."""
+    return f"{front(job, role)}.{namespace}.svc"
+
+
 GRPC_PORT = 9000
 METRICS_PORT = 9100
 LAUNCHER_PORT = 9001
@@ -121,6 +134,7 @@ ENGINE_PORT = 30000
 """On loopback: only the agent in the same pod speaks to the engine."""
 REDIS_PORT = 6379
 RENDEZVOUS_PORT = 29500
+HTTP_PORT = 8000
 
 PORT_NUMBERS: Mapping[str, int] = {
     "grpc": GRPC_PORT,
@@ -128,6 +142,7 @@ PORT_NUMBERS: Mapping[str, int] = {
     "engine": ENGINE_PORT,
     "main": REDIS_PORT,
     "rendezvous": RENDEZVOUS_PORT,
+    "http": HTTP_PORT,
 }
 """What a port of a role is for → its number in pods; the same words as in a resolved job.
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from areal.errors import ConfigError
 from areal.plan import hub
+from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.ports import free_ports
 from areal.plan.recipe_names import defines
@@ -62,6 +63,7 @@ def resolve(
     instances = role_instances(job, verifier)
     table = assign_ports(instances, ports)
     layout = RunLayout(run_dir)
+    gateways = [instance.name for instance in instances if instance.role is Role.GATEWAY]
 
     def address(row: str, purpose: str = "grpc") -> str | None:
         return f"{_HOST}:{table[row][purpose]}" if row in table else None
@@ -86,6 +88,8 @@ def resolve(
             reward=address("reward") or address("reward-model"),
             reward_custom=address("reward-custom"),
             trainer=address("trainer") if job.spec.weights_by_group else None,
+            gateways=[f"{_HOST}:{table[row]['grpc']}" for row in gateways],
+            gateway_urls=[f"http://{_HOST}:{table[row]['http']}" for row in gateways],
         ),
         redis_users={user: layout.redis_password(user) for user in redis_logins().values() if "redis" in table},
         ports=table,

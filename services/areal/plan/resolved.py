@@ -24,7 +24,7 @@ from areal.spec.sources import Dataset
 Verifier = Literal["exact", "math", "code", "model", "custom"]
 
 
-VERSION = "1.6"
+VERSION = "1.7"
 """Of `resolved.json`: the minor grows with each field that is added, the major when older readers would misread it."""
 
 _UNVERSIONED = "1.0"  # files without a version are of this one
@@ -43,6 +43,8 @@ class Endpoints(_Value):
     reward: str | None = None
     reward_custom: str | None = None
     trainer: str | None = None  # its first rank's gRPC; servers dial it where weights come by a process group
+    gateways: list[str] = []  # that workers dial, one by one
+    gateway_urls: list[str] = []  # where agents call them, `http://host:port`
     rendezvous: str | None = None  # where the ranks of a gang of several pods meet
 
 

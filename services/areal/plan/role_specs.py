@@ -47,6 +47,7 @@ class Outsider(StrEnum):
 
     OPERATOR = "operator"
     MONITORING = "monitoring"
+    AGENTS = "agents"  # pods of the user in the job's namespace, by a label
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,8 @@ class RoleSpec:
     reads: tuple[Source, ...] = ()
     needs: Needs | None = None  # None: the operator makes no pod of it
     headless: bool = False  # its pods are dialled one by one
+    front: tuple[str, ...] = ()  # ports of a headless role that are dialled as a whole, at an address of their own
+    held: tuple[str, ...] = ()  # ports on which its launcher listens, so that a restart refuses nobody
     recreate: bool = False  # an update ends the old pod before it starts the new one
     holds_model: bool = False  # only the operator replaces its pods; they get shared memory
     max_unavailable: int | str | None = None  # of its disruption budget; None: it has none
@@ -305,6 +308,33 @@ _ROWS = (  # in the order in which a job's roles are needed
         evict_unready=True,  # a server that isn't ready serves nobody: it may go whatever the others do
     ),
     RoleSpec(
+        role=Role.GATEWAY,
+        what="the HTTP address of agents' sessions: hands each call to the worker that has its session",
+        program=Program.AREAL_ROLE,
+        entry="areal.rollout.gateway.main:run",
+        workload="StatefulSet",
+        template_key="gateway",
+        rl_only=True,
+        count=lambda spec, verifier: spec.rollout.gateway.replicas,
+        indexed=True,
+        ports=("http", "grpc", "metrics"),
+        called_by=(
+            Caller(Role.WORKER, "grpc", "answers the calls of its sessions"),
+            Caller(Role.WORKER, "http", "agents that it runs"),
+            Caller(Outsider.AGENTS, "http", "agents in pods of the user"),
+        ),
+        needs=Needs(
+            requests={"cpu": "250m", "memory": "256Mi"},
+            limits={"memory": "1Gi"},
+            scratch={"sizeLimit": "64Mi"},
+            grace_s=45,
+        ),
+        headless=True,
+        front=("http",),
+        held=("http",),
+        max_unavailable=1,
+    ),
+    RoleSpec(
         role=Role.WORKER,
         what="runs the recipe's workflow: asks for tokens and scores, adds samples to the ledger",
         program=Program.AREAL_ROLE,
@@ -315,7 +345,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         count=lambda spec, verifier: spec.rollout.workers,
         indexed=True,
         drain_s=15,
-        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL),
+        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL, Role.GATEWAY),
         redis_login="worker",
         run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
         reads=(Source.MODEL,),  # the tokenizer

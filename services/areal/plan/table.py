@@ -76,6 +76,8 @@ class RoleRow:
     max_restarts: int
     first_start: Literal["at_once", "epoch"] = "at_once"  # a gang of several pods begins together
     probe_host: str = "127.0.0.1"  # where its readiness is asked
+    bind: str = "127.0.0.1"  # the address that its servers listen on
+    held: tuple[str, ...] = ()  # ports on which its launcher listens for it
 
 
 _MAX_RESTARTS = 10
@@ -148,6 +150,8 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow
         restart="epoch" if spec.gang else "in_place",
         max_restarts=_MAX_RESTARTS,
         probe_host="127.0.0.1" if resolved.bind in _ANYWHERE else resolved.bind,
+        bind=resolved.bind,
+        held=spec.held,
     )
 
 

@@ -21,7 +21,9 @@ DEFAULT_ACCESS_MODE = "ReadWriteMany"
 
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 RuntimeKind = Literal["ClusterRLRuntime", "RLRuntime"]
-JobRole = Literal["controller", "worker", "generation", "trainer", "reward", "reward-custom", "reward-model", "redis"]
+JobRole = Literal[
+    "controller", "worker", "generation", "trainer", "reward", "reward-custom", "reward-model", "redis", "gateway"
+]
 
 _YEAR_S = 366 * 86400
 
@@ -155,7 +157,7 @@ class FailureRule(Block):
         what="Restart the trainers from the last checkpoint, only the pod that failed, or fail the run."
     )
     count_towards_max: bool = hot(True, what="Whether the restart counts towards maxRestarts.")
-    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=8)
+    roles: list[JobRole] = hot(list, what="Roles it is for; all unless given.", max_length=9)
     on_exit_codes: OnExitCodes | None = hot(None, what="Exit codes that it is for.")
     on_pod_conditions: list[OnPodCondition] = hot(
         list, what="Pod conditions, one of which must be there.",
@@ -237,5 +239,6 @@ class PodTemplate(Block):
     reward_custom: PodPatch = resting(PodPatch, what="Pods of the recipe's `reward`.")
     controller: PodPatch = resting(PodPatch, what="The controller's pod.")
     worker: PodPatch = resting(PodPatch, what="Workers, which run the recipe's workflows.")
+    gateway: PodPatch = resting(PodPatch, what="Gateways in front of workers.")
     redis: PodPatch = resting(PodPatch, what="The run's Redis.")
     tools: PodPatch = resting(PodPatch, what="Pods that prepare, upload and finish.")

@@ -86,6 +86,19 @@ class Environment(Block):
         return config
 
 
+class Gateway(Block):
+    """Where agents call the policy: at the worker that runs them, or at processes of their own in front of all."""
+
+    replicas: int = knob(
+        0,
+        what="Gateways in front of the workers: agents elsewhere in the namespace reach their sessions by them. With 0 "
+        "each worker serves its own, on loopback.",
+        change=Change.RESUME,
+        ge=0,
+        le=64,
+    )
+
+
 class Rollout(Block):
     """Episodes: what runs them, how many at once, for how long."""
 
@@ -144,6 +157,7 @@ class Rollout(Block):
     sampling: Sampling = knob(Sampling, what="How tokens are drawn.")
     agent: Agent | None = knob(None, what="Workflow agent only: what runs each episode.")
     environment: Environment | None = knob(None, what="Workflow environment only: what is played.")
+    gateway: Gateway = knob(Gateway, what="Where agents call the policy.")
 
     @property
     def own_python(self) -> str | None:

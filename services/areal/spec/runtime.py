@@ -85,6 +85,7 @@ class RuntimeRoles(Block):
     reward: RoleRuntime = knob(RoleRuntime, what="Built-in verifiers.")
     reward_custom: RoleRuntime = knob(RoleRuntime, what="The recipe's `reward`.")
     reward_model: RoleRuntime = knob(RoleRuntime, what="The verifier model: an image with PyTorch.")
+    gateway: RoleRuntime = knob(RoleRuntime, what="Gateways in front of workers.")
     redis: RoleRuntime = knob(RoleRuntime, what="The run's Redis.")
     tools: RoleRuntime = knob(RoleRuntime, what="Pods that prepare, upload and finish.")
 

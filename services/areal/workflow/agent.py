@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 
 from areal.errors import ConfigError, DataError
+from areal.workflow.asking_again import AskingAgain
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode
@@ -35,7 +36,8 @@ class AgentWorkflow(RolloutWorkflow):
 
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
         """One sequence for each branch of the agent's conversation, all with the reward that it returned or posted."""
-        async with engine.session() as session, httpx.AsyncClient(verify=False, timeout=None) as client:  # loopback
+        transport = AskingAgain(httpx.AsyncHTTPTransport(verify=False))  # plain HTTP
+        async with engine.session() as session, httpx.AsyncClient(transport=transport, timeout=None) as client:
             run = self._run(row, base_url=session.base_url, api_key=session.api_key, http_client=client)
             return await session.episode(await _until(session.over(), run))
 

@@ -14,6 +14,7 @@ from areal.operator.children.objects import child
 from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
     APP_NAME,
+    LABEL_AGENTS_OF,
     LABEL_COMPONENT,
     LABEL_NAME,
     REDIS_PORT,
@@ -75,6 +76,8 @@ def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
             if w.metrics_from is None:
                 return []
             return [{"namespaceSelector": {"matchLabels": dict(w.metrics_from)} if w.metrics_from else {}}]
+        case Outsider.AGENTS:
+            return [{"podSelector": {"matchLabels": {LABEL_AGENTS_OF: w.name}}}]
         case _:
             return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from areal.operator.children.objects import child
 from areal.operator.children.wanted import Json, Wanted
-from areal.plan.cluster_names import Role, port_word, selector, workload
+from areal.plan.cluster_names import Role, front, port_word, selector, workload
 from areal.plan.role_specs import spec_of
 
 _NOT_SERVED = ("metrics", "engine")  # scraped pod by pod; on loopback
 
 
 def services(w: Wanted) -> list[Json]:
-    """One Service a role."""
-    return [_service(w, role) for role in w.roles]
+    """One Service a role, and one more where pods that are dialled one by one have an address together."""
+    fronts = [_front(w, role) for role in w.roles if spec_of(role).front]
+    return [*(_service(w, role) for role in w.roles), *fronts]
 
 
 def budgets(w: Wanted) -> list[Json]:
@@ -46,6 +47,16 @@ def _service(w: Wanted, role: Role) -> Json:
     if row.headless:
         spec |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     return child(w, "v1", "Service", workload(w.name, role), role=role, spec=spec)
+
+
+def _front(w: Wanted, role: Role) -> Json:
+    row = spec_of(role)
+    spec: Json = {
+        "selector": selector(w.name, role),
+        "ports": [_port(name, row.pod_ports[name]) for name in row.front],
+        "type": "ClusterIP",
+    }
+    return child(w, "v1", "Service", front(w.name, role), role=role, spec=spec)
 
 
 def _port(name: str, number: int) -> Json:

@@ -23,7 +23,7 @@ from areal.plan.store import login_of
 from areal.record.writer import RecordWriter
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
-from areal.rollout.worker.sessions import Sessions
+from areal.rollout.worker.sessions import Gateways, Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import Agent
@@ -51,10 +51,10 @@ async def run(ctx: RoleContext) -> int:
     recipe = load_recipe(job.recipe_path) if job.recipe_path is not None else None
     workflow = find_workflow(spec.rollout.workflow, recipe.workflows if recipe else None)
     make_workflow = _factory(workflow, job, recipe)
-    sessions = _sessions(job, tokenizer)
     metrics = RoleMetrics("worker", job.name)
     metrics.serve(ctx.metrics_port, ctx.bind)
     waits, progress = WaitRegistry(ctx.name), ctx.progress
+    sessions = _sessions(ctx, tokenizer, waits)
     server = GrpcServer(ctx.name, ctx.token, waits=waits, progress=progress)
     await server.start(ctx.port, ctx.bind)
     client = GenerationClient(
@@ -95,6 +95,7 @@ async def run(ctx: RoleContext) -> int:
         stall_s=min(spec.rollout.group_deadline_seconds, BLOCKED_LOOP_S),
     )
     try:
+        sessions.start()
         await server.set_ready(True)
         over = await worker.run(ctx.stop)
         log.info("the run is over" if over else "stopped; what was in work is given back")
@@ -156,12 +157,13 @@ def _digests(job: ResolvedJob, tokenizer: Tokenizer, recipe: Recipe | None) -> c
     )
 
 
-def _sessions(job: ResolvedJob, tokenizer: Tokenizer) -> Sessions:
-    """The gateway of this worker's agents."""
-    rollout = job.spec.rollout
+def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry) -> Sessions:
+    """The sessions of this worker's agents."""
+    rollout, ends = ctx.resolved.spec.rollout, ctx.resolved.endpoints
+    gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits) if ends.gateways else None
     calls = (rollout.agent or Agent()).max_calls
     limits = Limits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
-    return Sessions(tokenizer, limits, chat_template=rollout.chat_template)
+    return Sessions(tokenizer, limits, chat_template=rollout.chat_template, gateways=gateways)
 
 
 def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe | None) -> Callable[[], RolloutWorkflow]:

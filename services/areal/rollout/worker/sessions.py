@@ -1,22 +1,28 @@
 """Sessions of this worker's episodes: what an agent asks over HTTP is generated as the episode's own.
 
 Owns the way between a gateway's call and the episode: floors, seeds, deadlines and token truth are the episode's, so
-an agent's answers are compared with what was streamed as any workflow's are. Lives on the worker's loop.
+an agent's answers are compared with what was streamed as any workflow's are. Calls come over loopback, or by the job's
+gateways, which this dials. Lives on the worker's loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol
 
 from areal.errors import ArealError
 from areal.gateway.core import Access, Gateway
+from areal.gateway.dial import Tunnel
 from areal.gateway.http import GatewayServer
+from areal.gateway.keys import secret_of
 from areal.gateway.session import Limits
 from areal.gateway.templates.template import Template
+from areal.observe.waits import WaitRegistry
 from areal.workflow.branches import Finished
 from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.tokenizer import Tokenizer
@@ -76,18 +82,39 @@ class EpisodeOwner:
             raise
 
 
-class Sessions:
-    """The gateway of one worker, from its first session on. It listens on loopback only: agents run in this worker."""
+@dataclass(frozen=True)
+class Gateways:
+    """The job's gateways, as a worker knows them."""
 
-    def __init__(self, tokenizer: Tokenizer, limits: Limits, *, chat_template: bool | None) -> None:
+    addresses: Sequence[str]  # that it dials
+    urls: Sequence[str]  # where agents call them: any of these reaches any session
+    token: str
+    owner: str  # this incarnation of the worker
+    waits: WaitRegistry
+
+
+class Sessions:
+    """The sessions of one worker. Without `gateways` it listens itself, from its first session on, on loopback only."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, limits: Limits, *, chat_template: bool | None, gateways: Gateways | None = None
+    ) -> None:
         self._tokenizer = tokenizer
         self._limits = limits
         self._chat_template = chat_template
+        self._gateways = gateways
         self._server: GatewayServer | None = None
+        self._tunnels: list[Tunnel] = []
         self._numbers = count()
 
+    def start(self) -> None:
+        """Dial the job's gateways, if it has any: an earlier process' agents learn so that their episodes are over."""
+        if self._gateways is not None:
+            self._serving()
+
     async def stop(self) -> None:
-        """Stop listening."""
+        """Answer no more calls."""
+        await asyncio.gather(*(tunnel.close() for tunnel in self._tunnels))
         if self._server is not None:
             await self._server.stop()
 
@@ -96,18 +123,31 @@ class Sessions:
 
         `on_end` is told when its agent has ended it with a reward.
         """
-        name = f"{what.replace('/', '.')}.{next(self._numbers)}"  # one part of a path
+        number = next(self._numbers)
+        name = f"{what.replace('/', '.')}.{number}"  # one part of a path
         owner = EpisodeOwner(episode, sampling)
-        return name, self._listening().open(name, owner, self._limits, lives_s=LIVES_S, on_end=on_end)
+        urls = self._gateways.urls if self._gateways is not None else ()
+        address = urls[number % len(urls)] if urls else None
+        return name, self._serving().open(name, owner, self._limits, lives_s=LIVES_S, on_end=on_end, address=address)
 
     def close(self, name: str, reason: str) -> Finished:
         """End it: what was sampled, and the reward that was posted."""
-        return self._listening().close(name, reason)
+        return self._serving().close(name, reason)
 
-    def _listening(self) -> GatewayServer:
+    def _serving(self) -> GatewayServer:
         if self._server is None:
             template = Template(self._tokenizer, chat_template=self._chat_template)
-            gateway = Gateway(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
+            gateways = self._gateways
+            if gateways is None:
+                gateway = Gateway(template, secret=secrets.token_bytes(32), clock=asyncio.get_running_loop().time)
+                self._server = GatewayServer(gateway, self._tokenizer)
+                self._server.start()
+                return self._server
+            gateway = Gateway(template, secret=secret_of(gateways.token), clock=time.time, owner=gateways.owner)
             self._server = GatewayServer(gateway, self._tokenizer)
-            self._server.start()
+            app = self._server.app()
+            for address in gateways.addresses:
+                tunnel = Tunnel(address, gateways.token, app, owner=gateways.owner, waits=gateways.waits)
+                tunnel.start()
+                self._tunnels.append(tunnel)
         return self._server
