@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pandas
 
     from areal.record.index import RecordIndex
-    from areal.stage.records import HeldOut, Records, Step
+    from areal.record.run_rows import HeldOut, Records, Step
     from areal.why.causes import Answer
 
 
@@ -67,7 +67,7 @@ class RunFiles:
 
         Of a step that was trained again after a restart the newest row counts.
         """
-        from areal.stage.records import JsonLines, step_of
+        from areal.record.run_rows import JsonLines, step_of
 
         rows = {row["step"]: row for row in JsonLines(self.directory / "metrics.jsonl").new() if step_of(row)}
         return Table(_flat(rows[step]) for step in sorted(rows))
@@ -134,7 +134,7 @@ class RunFiles:
                 index.close()
 
     def _records(self) -> Records:
-        from areal.stage.records import Records
+        from areal.record.run_rows import Records
 
         return Records(self.directory / "metrics.jsonl", self.directory / "evaluations.jsonl").refresh()
 

@@ -12,9 +12,9 @@ from areal.errors import ConfigError, DataError, ExitCode
 from areal.local.staging import StagingRequest
 from areal.local.sweep import run_sweep, split, variants
 from areal.plan import resolve, write_run
+from areal.record.run_rows import HeldOut
 from areal.spec import load_job
 from areal.stage.comparison import ComparedRun, read_run
-from areal.stage.records import HeldOut
 from rich.console import Console
 from support.run_summary import run_summary
 from support.tiny_job import make_tiny_job

@@ -12,7 +12,7 @@ from areal.launch.core import Phase
 from areal.local import view
 from areal.local.display import Display, Lines
 from areal.local.status import Rate, RoleState, RunView, Waiting
-from areal.stage.records import HeldOut, Step
+from areal.record.run_rows import HeldOut, Step
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 from hypothesis import given

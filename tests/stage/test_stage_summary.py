@@ -1,22 +1,17 @@
-"""What is left of a run: summary, report, picture."""
+"""What is left of a run: summary and picture."""
 
 from __future__ import annotations
 
 import io
 import json
-import os
-import re
-import xml.etree.ElementTree as ElementTree
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from areal.errors import DataError
 from areal.ledger.audit_report import AuditReport
 from areal.local import summary_table
-from areal.stage import picture, report, summary
-from areal.stage.records import Records
-from areal.stage.report_samples import ShownSample
+from areal.record.run_rows import Records
+from areal.stage import curves, picture, summary
 from rich.console import Console
 
 AUDIT = AuditReport(trained=40, steps=10, tombstoned={"filtered": 3}, finished=True)
@@ -115,74 +110,11 @@ def test_a_damaged_summary_is_told_in_a_sentence(tmp_path, damage, told):
     assert len(refused.value.message) < 400
 
 
-class Resources(HTMLParser):
-    """Collects everything that a page would fetch."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fetched: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.fetched += [value or "" for name, value in attrs if name in ("src", "href")]
-        assert tag not in ("script", "link", "img", "iframe")
-
-
-def test_a_report_is_one_file_with_all_curves(run_dir):
-    about = [("start model", "models/<tiny>"), ("seed", "7")]
-    answers = [ShownSample(12, 3, 0.25, "1+1=", "<b>2</b>")]
-    result = summary.make(ENDING, records(run_dir), AUDIT)
-    page = report.page("digits <1>", result, records(run_dir), about, answers, {"algorithm.name": "<GRPO>"})
-    resources = Resources()
-    resources.feed(page)
-    assert resources.fetched == []
-    assert "http" not in page
-    charts = re.findall(r"<svg.*?</svg>", page, re.DOTALL)
-    assert len(charts) == 5
-    assert "<tr><td>start model</td><td>models/&lt;tiny&gt;</td></tr><tr><td>seed</td><td>7</td></tr>" in page
-    for chart in charts:
-        ElementTree.fromstring(chart)
-    for word in (
-        "held-out accuracy",
-        "reward, smoothed",
-        "digits &lt;1&gt;",
-        "publish",
-        "0.600 → 0.920",
-        "12.3 · reward 0.250",
-        "1+1=<mark>&lt;b&gt;2&lt;/b&gt;</mark>",
-        "<td>algorithm.name</td><td>&lt;GRPO&gt;</td>",
-    ):
-        assert word in page, word
-
-
-def test_the_page_is_drawn_as_it_was(run_dir):
-    """UPDATE_GOLDEN=1 writes it again; look at it in a browser before you commit it."""
-    page = report.page("digits", summary.make(ENDING, records(run_dir), AUDIT), records(run_dir), [("seed", "7")])
-    golden = Path(__file__).with_name("golden_report.html")
-    if os.environ.get("UPDATE_GOLDEN"):
-        golden.write_text(page)
-    assert page == golden.read_text()
-    assert [float(tick) for tick in re.findall(r'text-anchor="end">([0-9.]+)</text>', page)][:6] == [
-        0,
-        0.2,
-        0.4,
-        0.6,
-        0.8,
-        1,
-    ]
-
-
-@pytest.mark.parametrize("steps", [0, 1])
-def test_a_report_of_almost_nothing_is_still_a_page(tmp_path, steps):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 0, "reward_mean": 0.5}\n' * steps)
-    page = report.page("digits", summary.make(ENDING, records(tmp_path), AuditReport()), records(tmp_path))
-    assert page.count("nothing was measured") == (5 if steps == 0 else 3)
-
-
 @pytest.mark.component
 def test_a_picture_is_drawn_in_another_process(run_dir):
     image = pytest.importorskip("matplotlib.image")
     assert picture.draw(run_dir) == ""
     pixels = image.imread(run_dir / "report.png")[..., :3]
-    colours = [[int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] for colour in report.COLOURS[1:3]]
-    for colour in colours:  # of the smoothed curve and of held-out rows, as on the page
+    colours = [[int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] for colour in curves.COLOURS[1:3]]
+    for colour in colours:  # of the smoothed curve and of held-out rows
         assert (abs(pixels - colour).max(-1) < 0.01).any()

@@ -155,7 +155,7 @@ def test_a_finished_run_is_accounted_for(tmp_path, capsys):
     summary = json.loads(resolved.layout.summary.read_text())
     assert (summary["status"], summary["steps"], summary["wallSeconds"]) == ("Complete", 2, 2.0)
     assert summary["tokensPerSecond"]["generation"] == 50.0
-    assert "<h1>tiny</h1>" in resolved.layout.report.read_text()
+    assert "<h1>run <span" in resolved.layout.report.read_text()
 
 
 @pytest.mark.component

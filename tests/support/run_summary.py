@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from areal.ledger.audit_report import AuditReport
+from areal.record.run_rows import Records
 from areal.stage import summary
-from areal.stage.records import Records
 
 NOWHERE = Path("/nonexistent")
 

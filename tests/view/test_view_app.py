@@ -209,7 +209,7 @@ def test_the_fleet_s_time_sums_to_all_of_it(page: TestClient):
     # every recorded sample was generated from 100 s to 101.5 s and scored until 101.75 s
     assert told["ledger"]["roles"]["generation-0"]["generates"] == pytest.approx(1.5)
     assert {lane["role"]: lane["bars"][0]["what"] for lane in told["lanes"]} == {
-        "trainer": "wait", "generation-0": "generates", "reward": "scores",
+        "trainer": "wait", "generation-0": "generates", "reward": "scores", "worker-0": "scores",
     }  # fmt: skip
     text = page.get("/r/digits/fleet").text
     assert "waits: generation" in text

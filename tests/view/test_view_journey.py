@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from areal.view import site
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from support.recorded_run import RecordedRun
 
@@ -93,3 +94,18 @@ def _grow(page: Page, recorded: RecordedRun) -> None:
     with (recorded.root / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({**row, "step": 4}) + "\n")
     expect(page.get_by_role("link", name="4", exact=True)).to_be_visible()
+
+
+def test_a_report_is_drawn_from_a_file_alone(browser: Browser, recorded: RecordedRun):
+    target = site.write(recorded.root, {"status": "Complete"})
+    tab = browser.new_page()
+    asked, wrong = [], []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
+    tab.goto(target.as_uri())
+    figures = tab.locator("figure[data-chart]").count()
+    expect(tab.locator("figure canvas")).to_have_count(figures, timeout=WAIT_MS)
+    assert figures >= 5
+    assert (asked, wrong) == ([target.as_uri()], [])
+    tab.close()

@@ -163,9 +163,10 @@ def _audit_table(report: dict[str, Any]) -> Table:
 def report_command(run_dir: Path) -> None:
     """`areal report`."""
     from areal.ledger.audit import audit
-    from areal.plan import ResolvedJob, RunLayout
-    from areal.stage import picture, report, summary
-    from areal.stage.records import Records
+    from areal.plan import RunLayout
+    from areal.record.run_rows import Records
+    from areal.stage import picture, summary
+    from areal.view import site
 
     layout = RunLayout(existing(run_dir).absolute())
     records = Records(layout.metrics, layout.evaluations).refresh()
@@ -174,7 +175,7 @@ def report_command(run_dir: Path) -> None:
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
         ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
         result = summary.make(ending, records, audit(layout.root))
-    target = report.write(ResolvedJob.load(layout.resolved), layout.root, result, records)
+    target = site.write(layout.root, result)
     why = picture.draw(layout.root)
     console = Console()
     console.print(f"wrote {target}", highlight=False, soft_wrap=True)

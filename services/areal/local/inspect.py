@@ -20,8 +20,8 @@ from areal.local import endpoints, view
 from areal.local.status import RoleState, RunFacts, RunView, StatusSource, Waiting
 from areal.net.channel import connect
 from areal.plan import RunLayout
+from areal.record.run_rows import Records
 from areal.stage import summary, wording
-from areal.stage.records import Records
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 

@@ -36,9 +36,10 @@ from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleRow, role_table
-from areal.stage import picture, report, summary
-from areal.stage.records import Records
+from areal.record.run_rows import Records
+from areal.stage import picture, summary
 from areal.v1 import operations_pb2_grpc as operations_grpc
+from areal.view import site
 
 
 def run_job(request: StagingRequest, console: Console) -> int:
@@ -192,7 +193,7 @@ def _account(
     unwritten: OSError | None = None
     try:
         summary.write(layout.summary, result)
-        report.write(resolved, resolved.run_dir, result, records)
+        site.write(resolved.run_dir, result)
     except OSError as error:  # a full disk: what failed matters more than its account
         unwritten = error
         console.print(f"no account was written: {escape(str(error))}", style="bold yellow")

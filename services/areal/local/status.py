@@ -18,7 +18,7 @@ from areal.errors import Kind
 from areal.launch.core import Phase
 from areal.net.channel import connect
 from areal.net.status import kind_from_wire
-from areal.stage.records import HeldOut, Records, Step
+from areal.record.run_rows import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
-from areal.stage.records import best_of
+from areal.record.run_rows import best_of
 from areal.stage.wording import duration, rate
 from areal.v1 import rollout_pb2 as rollout
 

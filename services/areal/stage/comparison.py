@@ -14,9 +14,9 @@ from statistics import fmean
 from typing import Any
 
 from areal.plan.layout import RunLayout
+from areal.record.run_rows import HeldOut, Records, best_of
 from areal.stage import summary
-from areal.stage.records import HeldOut, Records, best_of
-from areal.stage.report import Series, line_picture
+from areal.stage.curves import Series, line_picture
 from areal.stage.wording import duration
 
 _RECENT = 10  # steps that the last reward is a mean of

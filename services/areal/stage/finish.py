@@ -9,8 +9,9 @@ from areal.errors import BugError
 from areal.ledger.audit import audit
 from areal.ledger.audit_report import AuditReport
 from areal.plan import ResolvedJob
-from areal.stage import picture, report, summary
-from areal.stage.records import Records
+from areal.record.run_rows import Records
+from areal.stage import picture, summary
+from areal.view import site
 
 log = logging.getLogger("areal.finish")
 
@@ -31,7 +32,7 @@ def run(resolved: ResolvedJob) -> str:
     audited = audit(resolved.run_dir)
     result = summary.make(_ending(records, audited), records, audited)
     summary.write(layout.summary, result)
-    report.write(resolved, resolved.run_dir, result, records)
+    site.write(resolved.run_dir, result)
     if why := picture.draw(resolved.run_dir):
         log.info("no report.png: %s", why)
     said = verdict(audited)

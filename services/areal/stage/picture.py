@@ -11,8 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from areal.stage.records import Records
-from areal.stage.report import COLOURS, curve, smooth
+from areal.record.run_rows import Records
+from areal.stage.curves import COLOURS, curve, smooth
 
 _LIMIT_S = 60.0  # the first import builds a font cache
 

@@ -18,7 +18,7 @@ from pydantic.alias_generators import to_camel
 from areal.errors import DataError
 from areal.files import write_atomically
 from areal.ledger.audit_report import AuditReport
-from areal.stage.records import Records, best_of
+from areal.record.run_rows import Records, best_of
 
 
 @dataclass(frozen=True)

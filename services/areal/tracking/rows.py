@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal.stage.records import JsonLines
+from areal.record.run_rows import JsonLines
 
 STEP, VERSION = "trainer/step", "evaluation/version"
 _NOT_TRAINER = ("step", "fence", "at")

@@ -8,11 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, is_dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import jinja2
 import orjson
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -28,10 +26,10 @@ from areal.record.forms import FORMS, written
 from areal.record.index import SampleRow
 from areal.view import detail, diff, overview
 from areal.view.access import Access
+from areal.view.rendering import STATIC, environment
 from areal.view.runs import Run, Runs
 from areal.view.slow import time_page
 
-_HERE = Path(__file__).parent
 _LOOK_S = 2.0  # between two looks at the files of a run that a page follows
 _OTHERS = 20  # runs that one can be compared with
 _LARGEST = 2**63 - 1
@@ -44,16 +42,7 @@ class Pages:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._templates = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_HERE / "templates"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters["number"] = overview.number
-        self._templates.globals["spark"] = spark
-        self._templates.globals["charts"] = [(name, title) for name, title, _ in overview.CURVES]
+        self._templates = environment()
 
     def routes(self) -> list[Route | Mount]:
         """All of them."""
@@ -83,7 +72,7 @@ class Pages:
             Route("/r/{run}/samples.{form:str}", self._export),
             Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(_tokens)),
             *(Route(f"/r/{{run}}{path}", self._page(template, page)) for path, template, page in pages),
-            Mount("/static", StaticFiles(directory=_HERE / "static")),
+            Mount("/static", StaticFiles(directory=STATIC)),
         ]
 
     def _overview(self, request: Request) -> Response:
@@ -162,18 +151,6 @@ async def changes(run: Run, gone: Callable[[], Any], every_s: float = _LOOK_S) -
                 yield f"event: {name}\ndata: {{}}\n\n".encode()
         before = found
         await asyncio.sleep(every_s)
-
-
-def spark(values: list[float], width: int = 120, height: int = 24) -> str:
-    """Points of a small curve, for an SVG polyline."""
-    if len(values) < 2:
-        return ""
-    low, high = min(values), max(values)
-    span = (high - low) or 1.0
-    step = width / (len(values) - 1)
-    return " ".join(
-        f"{n * step:.1f},{height - 2 - (value - low) / span * (height - 4):.1f}" for n, value in enumerate(values)
-    )
 
 
 def _step(run: Run, request: Request) -> Any:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from areal.record.index import RecordIndex
-from areal.stage.records import sampled_figures_of
+from areal.record.run_rows import sampled_figures_of
 from areal.view.runs import Run
 from areal.why.causes import Answer, why
 from areal.why.live import Live
@@ -21,8 +21,22 @@ CURVES = (
     ("speed", "trained tokens a second", (("tokens/s", "tokens_per_s"),)),
     ("entropy", "entropy, nats", (("entropy", "entropy"),)),
     ("gradient", "gradient norm", (("norm", "grad_norm"),)),
+    ("loss", "loss", (("loss", "loss"),)),
+    ("length", "tokens of a sequence, prompt included", (("mean", "tokens/sequences"),)),
+    (
+        "seconds",
+        "seconds of a step, by phase",
+        (
+            ("waiting for samples", "seconds.wait"),
+            ("taking the batch", "seconds.take"),
+            ("log-probabilities before the update", "seconds.prox"),
+            ("update", "seconds.train"),
+            ("publishing", "seconds.publish"),
+            ("checkpoint", "seconds.checkpoint"),
+        ),
+    ),
 )
-"""Name, title with unit, and (label, field of metrics.jsonl) of each chart."""
+"""Name, title with unit, and (label, field of metrics.jsonl) of each chart; `a.b` is within a field, `a/b` a ratio."""
 
 MOST_POINTS = 2_000
 
@@ -124,7 +138,7 @@ def page_of(run: Run) -> RunPage:
         live,
         run.index.outcomes(),
         list(reversed(rows[-12:])),
-        [(name, title) for name, title, _ in CURVES],
+        [(name, title) for name, title, fields in CURVES if not rows or _measured(rows, fields)],
     )
 
 
@@ -137,10 +151,10 @@ def curve(run: Run, name: str) -> dict[str, Any] | None:
     stride = max(1, math.ceil(len(rows) / MOST_POINTS))
     kept = [row for place, row in enumerate(rows) if place % stride == 0 or place == len(rows) - 1]
     lines: list[dict[str, Any]] = [
-        {"label": label, "values": [row.get(field) for row in kept]} for label, field in found
+        {"label": label, "values": [_value(row, field) for row in kept]} for label, field in found
     ]
     steps = [int(row["step"]) for row in kept]
-    if name == "reward":
+    if name == ("loss" if rows and "training" in rows[-1] else "reward"):
         by_version = {int(row["version"]): float(row["mean"]) for row in run.held_out()}
         at = sorted({*steps, *by_version})
         place = {step: number for number, step in enumerate(steps)}
@@ -181,6 +195,19 @@ def number(value: Any, digits: int = 3) -> str:
     if value is None:
         return "–"
     return f"{float(value):,.{digits}f}"
+
+
+def _value(row: Mapping[str, Any], field: str) -> Any:
+    if "/" in field:
+        above, below = (row.get(name) for name in field.split("/"))
+        return above / below if above is not None and below else None
+    outer, _, inner = field.partition(".")
+    value = row.get(outer)
+    return (value or {}).get(inner) if inner else value
+
+
+def _measured(rows: Sequence[Mapping[str, Any]], fields: Sequence[tuple[str, str]]) -> bool:
+    return any(_value(row, field) is not None for row in (*rows[:1], *rows[-100:]) for _, field in fields)
 
 
 def _trained(rows: Sequence[Mapping[str, Any]]) -> int:

@@ -19,7 +19,7 @@ import xxhash
 from areal.errors import ConfigError
 from areal.plan.layout import RunLayout
 from areal.record.index import RecordIndex
-from areal.stage.records import JsonLines, step_of
+from areal.record.run_rows import JsonLines, step_of
 from areal.why.live import Live, read_live
 
 

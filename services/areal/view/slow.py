@@ -108,6 +108,11 @@ def _lanes(
         evaluates = union(span for one in own if one.group is None for span in one.generated)
         generates = union(span for one in own if one.group is not None for span in one.generated)
         found.append(Lane(role, [*bars("evaluates", evaluates), *bars("generates", generates)]))
+    for worker in sorted({one.worker for one in episodes if one.worker}):
+        own = [one for one in episodes if one.worker == worker]
+        waits = union(span for one in own for span in one.generated)
+        scores = union(span for one in own for span in one.scored)
+        found.append(Lane(worker, [*bars("scores", scores), *bars("generates", waits)]))
     scored = union(span for one in episodes for span in one.scored)
     found.append(Lane("reward", [*bars("scores", scored)]))
     return found, ended - began, [(row.step, round((row.ended - began) * scale, 1)) for row in rows]
@@ -142,4 +147,4 @@ def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[
     server = spans[-1].server_id if spans else ""
     version = version_of(spans[0].policy_id) if spans else -1
     tokens = sum(span.end - span.start for span in spans)
-    yield Episode(group, server, by["generate"], by["score"], version, tokens)
+    yield Episode(group, server, by["generate"], by["score"], version, tokens, made.sample.worker_id)

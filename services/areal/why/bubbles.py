@@ -38,6 +38,7 @@ class Episode:
     scored: Sequence[Span] = ()
     version: int = -1  # of its first token
     tokens: int = 0  # sampled ones
+    worker: str = ""
 
 
 @dataclass(frozen=True)

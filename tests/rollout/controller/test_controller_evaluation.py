@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from areal.record.run_rows import Records
 from areal.rollout.contract.values import Evaluated, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.inputs import PublishWeights
-from areal.stage.records import Records
 from areal.weights.exports import scores_in
 from controller_bench import SETTINGS, Bench, started, weights
 

@@ -3,7 +3,7 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 const drawn = new Map();
 
 function options(figure, data) {
-  const colours = [css("--a"), css("--b"), css("--c")];
+  const colours = ["--a", "--b", "--c", "--p3", "--n3", "--dim"].map(css);
   const axis = { stroke: css("--dim"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false } };
   return {
     width: Math.max(280, figure.clientWidth - 20),
@@ -24,7 +24,8 @@ function options(figure, data) {
 }
 
 async function draw(figure) {
-  const answer = await fetch(figure.dataset.chart);
+  const inside = figure.querySelector("script"); // of a static export, which has no server to ask
+  const answer = inside ? new Response(inside.textContent) : await fetch(figure.dataset.chart);
   if (!answer.ok) return;
   const data = await answer.json();
   const columns = [data.steps, ...data.lines.map((line) => line.values)];

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import logging
-import sqlite3
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
-from areal.plan.layout import RunLayout
 from areal.record.index import RecordIndex
 from areal.record.shown import visible
 from areal.v1 import record_pb2 as record
 
-log = logging.getLogger(__name__)
-
 _MOST = 6
 _LETTERS = 2_000  # of a prompt or an answer: the page must stay small enough to be sent
-_PATIENCE_S = 10.0  # for the index of a long recording
 
 Item = TypeVar("Item")
 
@@ -37,25 +29,11 @@ class ShownSample:
     answer: str
 
 
-def last_samples(root: Path, step: int) -> list[ShownSample]:
+def last_answers(index: RecordIndex, step: int) -> list[ShownSample]:
     """Answers that step `step` trained, from the lowest reward to the highest; none where nothing is recorded."""
-    try:
-        return _read(RunLayout(root), step)
-    except (OSError, sqlite3.Error) as error:  # a report without answers is better than none
-        log.warning("the recording of %s can't be read: %s", root, error)
-        return []
-
-
-def _read(layout: RunLayout, step: int) -> list[ShownSample]:
-    with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
-        index = RecordIndex(Path(cache) / "index.sqlite", [layout.trajectories, layout.recording])
-        try:
-            index.refresh(_PATIENCE_S)
-            rows = [row for one in index.groups(step)[: 4 * _MOST] for row in index.samples(one.group)]
-            chosen = spread(sorted(rows, key=lambda row: row.reward), _MOST)
-            found = [(row, index.sample(row.place)) for row in chosen]
-        finally:
-            index.close()
+    rows = [row for one in index.groups(step)[: 4 * _MOST] for row in index.samples(one.group)]
+    chosen = spread(sorted(rows, key=lambda row: row.reward), _MOST)
+    found = [(row, index.sample(row.place)) for row in chosen]
     return [ShownSample(row.group, row.index, row.reward, *_texts(made)) for row, made in found if made is not None]
 
 

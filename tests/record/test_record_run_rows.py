@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from areal.stage.records import Records
+from areal.record.run_rows import Records
 
 
 def row(step: int, **more: object) -> str:

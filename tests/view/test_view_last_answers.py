@@ -6,7 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from areal.stage.report_samples import last_samples, spread
+from areal.record.index import RecordIndex
+from areal.view.last_answers import last_answers, spread
 from support.recorded_run import ANSWER, RecordedRun, made_sample
 
 
@@ -18,17 +19,14 @@ def test_answers_of_the_last_step_are_shown_by_reward(tmp_path: Path) -> None:
     run.samples[3, 0] = hostile
     for step in range(2):
         run.train(step)
-    shown = last_samples(tmp_path, 1)
+    index = RecordIndex(tmp_path / "index.sqlite", run.directories).refresh()
+    shown = last_answers(index, 1)
     assert {one.group for one in shown} <= {3, 4, 5}
     assert [one.reward for one in shown] == sorted(one.reward for one in shown)
     for one in shown:
         text = run.samples[one.group, one.index].texts[0].text.decode()
         assert (one.prompt, one.answer) == (text[:ANSWER], text[ANSWER:].replace("\x1b", "␛"))
-    assert last_samples(tmp_path, 9) == []
-
-
-def test_a_run_without_a_recording_has_no_answers(tmp_path: Path) -> None:
-    assert last_samples(tmp_path / "none", 0) == []
+    assert last_answers(index, 9) == []
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(0, []), (3, [0, 1, 2]), (11, [0, 5, 10])])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from areal.stage.report import nice_ticks
+from areal.stage.curves import nice_ticks
 
 
 @pytest.mark.parametrize(
