@@ -81,8 +81,8 @@ def _calls(function: ast.AST) -> Iterator[tuple[str, Resource]]:
             continue
         about = node.args[0]
         found = list(_constants(about)) or (variables.get(about.id, []) if isinstance(about, ast.Name) else [])
-        if not found and ast.unparse(about) == "one.resource":
-            continue  # what is watched, listed once more
+        if not found and ast.unparse(about) in ("one.resource", "resource"):
+            continue  # what is watched, listed once more; what is applied, created on trial before
         assert found, f"which resource is {ast.unparse(node)} about?"
         yield from ((node.func.attr, resource) for resource in found)
 

@@ -95,7 +95,6 @@ def test_figures_are_written_every_ten_seconds_at_most() -> None:
         ({"algorithm": {"batchSize": "many"}}, "InvalidSpec", "spec.algorithm.batchSize"),
         ({"algorithm": {"groupSize": 1}}, "InvalidSpec", "groupSize"),
         ({"model": {"path": "models/tiny"}}, "LocalPath", "areal submit"),
-        ({"model": {"path": None, "uri": "hf://owner/name"}}, "NotAvailable", "model.uri"),
         ({"recipe": {"configMap": {"name": "recipe", "key": "recipe.py"}}}, "RecipeNotFound", "recipe"),
         ({"runtimeRef": {"kind": "ClusterRLRuntime", "name": "gpu"}}, "RuntimeNotFound", "ClusterRLRuntime gpu"),
     ],

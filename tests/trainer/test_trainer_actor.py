@@ -11,7 +11,7 @@ from areal.errors import DataError
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch, columns
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.model import PolicyModel
+from areal_trainer.engine.model import PolicyModel, Rows
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW
 from support.trainer_parts import VOCABULARY, batch, sample
 
@@ -78,7 +78,7 @@ def test_dropout_of_a_configuration_is_switched_off():
     config = Qwen3Config(vocab_size=16, head_dim=8, intermediate_size=16, attention_dropout=0.5, **shape)
     model = PolicyModel(AutoModelForCausalLM.from_config(config)).train()
     ids = torch.arange(6)[None]
-    arguments = (ids, ids, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(), torch.arange(5), torch.arange(1, 6), 1.0)
-    first, second = model(*arguments)[0], model(*arguments)[0]
+    rows = Rows(ids, ids, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(), torch.arange(5))
+    first, second = (model(rows, torch.arange(1, 6), 1.0)[0] for _ in range(2))
     assert torch.equal(first, second)
     assert np.isfinite(first.detach().numpy()).all()

@@ -46,6 +46,7 @@ def row_of(
         trained=np.zeros(sequences, bool),
         counted=np.ones(sequences, bool) if counted is None else np.array(counted),
         zero_variance_groups=1,
+        columns=SimpleNamespace(proximal=None, teacher_logprobs=None),
     )
     loss = SimpleNamespace(
         loss=math.nan, clip_ratio=math.inf, rejected_ratio=0.0, approx_kl=0.0, reference_kl=0.0,

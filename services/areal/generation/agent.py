@@ -29,6 +29,7 @@ from areal.generation.engine_process import EngineProcess
 from areal.generation.group import GroupMember, Seat
 from areal.generation.journal import Journal
 from areal.generation.limits import ModelLimits
+from areal.generation.owed_token import OwedToken
 from areal.generation.requests import Requests
 from areal.generation.service import ControlService, GenerationService
 from areal.generation.swap import Swapper
@@ -92,6 +93,7 @@ class Agent:
         self._api_key = secrets.token_hex(24)
         embedded = isinstance(settings.engine, EmbeddedEngine)
         self.engine = EngineClient(settings.engine_port, self._api_key, embedded=embedded)
+        self._owed = OwedToken()
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aborts = Aborts(self.engine)
@@ -319,7 +321,7 @@ class Agent:
     def _stalled_s(self) -> float:
         """For how long the engine has owed a token."""
         owes = self.dispatcher.at_engine and self.core.ready and not self._lock.locked()
-        return self.progress.since_s() if owes else 0.0
+        return self._owed.seconds(owes=bool(owes), quiet_s=self.progress.since_s(), now=time.monotonic())
 
     # ---- tasks
 

@@ -60,7 +60,7 @@ class TimePage:
 def time_page(run: Run, steps: int = STEPS) -> TimePage | None:
     """None before two steps were trained, and for a training that generates nothing."""
     spec = run.resolved().get("job", {}).get("spec", {})
-    algorithm, rollout = spec.get("algorithm", {}), spec.get("rollout") or {}
+    algorithm, rollout = spec.get("algorithm") or {}, spec.get("rollout") or {}
     rows = [_row(row) for row in run.rows()[-steps:]]
     if len(rows) < 2 or "batchSize" not in algorithm or "maxStaleness" not in algorithm:
         return None
