@@ -55,7 +55,7 @@ def test_from_a_run_to_a_token(browser: Browser, address: str, recorded: Recorde
     assert origin is not None
     page.on("request", lambda asked: None if asked.url.startswith(origin[0]) else wrong.append(asked.url))
     page.goto(address)
-    expect(page.locator("figure canvas")).to_have_count(6)
+    expect(page.locator("figure canvas")).to_have_count(8)
     assert "key=" not in page.url
     _grow(page, recorded)
     page.get_by_role("link", name="3", exact=True).first.click()
@@ -78,10 +78,10 @@ def test_from_a_run_to_a_token(browser: Browser, address: str, recorded: Recorde
     expect(figures).to_contain_text(f"token {worst - 1}")
     assert page.locator(".strip").inner_text() == made.texts[0].text.decode()
     page.get_by_role("link", name="fleet", exact=True).click()
-    expect(page.locator(".lanes svg")).to_have_count(3)
+    expect(page.locator(".lanes svg")).to_have_count(4)
     expect(page.get_by_role("cell", name="waits: generation")).to_be_visible()
     page.goto(f"{origin[0]}diff?a=digits&b=digits")
-    expect(page.locator("figure canvas")).to_have_count(6)
+    expect(page.locator("figure canvas")).to_have_count(9)
     expect(page.get_by_text("The jobs are equal.")).to_be_visible()
     assert wrong == []
     context.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from areal.spec.gpu_defaults import PROCESSES_CEL
 from areal.spec.job import RLJob
 from areal.spec.numbers import BUDGET_SHARE, bytes_a_step, bytes_in_flight, forced_checkpoint_every
 from areal.spec.quantity import show_bytes
@@ -95,7 +96,10 @@ def publish_interval(job: RLJob, facts: Facts) -> str | None:
     "spec.weightSync.mode",
     "A process group carries whole weights of one trainer process: no adapters, trainer.replicas · procPerNode is 1.",
     fix="Set weightSync.mode: SharedVolume, or Auto, which uses a group where that can be.",
-    cel=None,
+    cel=(
+        "self.spec.weightSync.mode != 'Group' || "
+        f"(!has(self.spec.trainer.lora) && self.spec.trainer.replicas * {PROCESSES_CEL} == 1)"
+    ),
 )
 def group_mode(job: RLJob, facts: Facts) -> str | None:
     trainer = job.spec.trainer
