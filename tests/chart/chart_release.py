@@ -42,8 +42,8 @@ def crds(admin: Client) -> dict[str, Object]:
     return {each["metadata"]["name"]: each for each in found}
 
 
-def without_crds(admin: Client) -> bool:
-    """Whether no CRD of a release is being deleted any more.
+def crds_went(admin: Client) -> bool:
+    """Whether no CRD is being deleted any more; pushes those that are.
 
     One that is deleted while the server makes its storage is tried once, and again only when it changes: so it does.
     """
@@ -88,7 +88,7 @@ def everything(admin: Client) -> set[str]:
 
 def _comes_or_goes(admin: Client, before: set[str]) -> bool:
     """Whether something of a release is still on its way out: its pods, or what waits for its finalizers."""
-    if not without_crds(admin):
+    if not crds_went(admin):
         return True
     new = {name: item for name, item in _objects(admin).items() if name not in before}
     ours = [name for name in new if "areal.dev" in name]

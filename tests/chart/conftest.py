@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from chart.chart_release import CRDS, HOME, REGISTRY, Helm, crds, definition, everything, namespace_object, without_crds
+from chart.chart_release import CRDS, HOME, REGISTRY, Helm, crds, crds_went, definition, everything, namespace_object
 from kube.harness import tools
 from kube.harness.control_plane import ControlPlane
 from kube.harness.processes import eventually
@@ -54,7 +54,7 @@ def clean(plane: ControlPlane) -> Iterator[set[str]]:
     for name in CRDS:
         plane.admin.delete(definition(name))
     # The API server tries for a minute to delete a kind's objects, and begins again when one came meanwhile.
-    eventually(lambda: without_crds(plane.admin), "the CRDs to be gone", every_s=1.0, timeout_s=150)
+    eventually(lambda: crds_went(plane.admin), "the CRDs to be gone", every_s=1.0, timeout_s=150)
     assert not CRDS & crds(plane.admin).keys()
     for pod in plane.admin.list("v1", "Pod", HOME):  # of tests that failed, which helm leaves for people to look at
         plane.admin.delete(pod, grace_s=0)

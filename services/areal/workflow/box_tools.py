@@ -95,7 +95,8 @@ class BoxToolsWorkflow(RolloutWorkflow):
     async def _converse(self, session: AgentSession, row: dict[str, Any], box: Box) -> None:
         messages = self.messages(row)
         key = {"Authorization": f"Bearer {session.api_key}"}
-        async with httpx.AsyncClient(verify=False, timeout=None, headers=key) as http:  # loopback
+        # On loopback. An answer may wait for weights: the group's deadline ends the episode, no time of a request.
+        async with httpx.AsyncClient(verify=False, timeout=None, headers=key) as http:
             for turn in range(self.max_turns or _TURNS):
                 body = {"model": "policy", "messages": messages, "tools": TOOLS}
                 answered = await http.post(f"{session.base_url}/chat/completions", json=body)
