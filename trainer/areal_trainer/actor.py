@@ -19,6 +19,7 @@ from areal.dataflow.own import StageInputs, own_stages, reward_column, run_stage
 from areal.dataflow.running import StepColumns
 from areal.dataflow.stages import Graph
 from areal.errors import DataError
+from areal.spec.teacher import Placement
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -56,6 +57,8 @@ class ActorOptions:
     pack_length: int | None = None
     seed: int = 0
     keep_tokens: bool = False  # what was computed of each token, for the recording
+    reference_placement: Placement = "same"
+    teacher_placement: Placement = "same"
 
 
 @dataclass(frozen=True)
@@ -343,4 +346,6 @@ def _needs(options: ActorOptions, *, critic: bool) -> Needs:
         of_behaviour=options.objective.proximal == "behaviour",
         critic=critic,
         teacher=options.advantages.teacher is not None,
+        reference_placement=options.reference_placement,
+        teacher_placement=options.teacher_placement,
     )

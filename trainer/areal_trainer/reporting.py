@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ from areal_trainer.algorithms.teacher import teacher_kl
 from areal_trainer.checkpoint.saving import Saved
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
-
-PHASES = ("wait", "take", "prox", "train", "publish", "checkpoint")
+from areal_trainer.timer import PHASES
 
 
 class Reporter:
@@ -58,8 +58,12 @@ class Reporter:
         advantages: Advantages,
         update: UpdateFigures,
         seconds: dict[str, float],
+        others: Sequence[Sequence[float]] = (),
     ) -> None:
-        """A batch is consumed. `seconds` of publish and checkpoint are those since the row before."""
+        """A batch is consumed. `seconds` of publish and checkpoint are those since the row before.
+
+        `others` is [ranks − 1][PHASES], the seconds of rank 1 and on.
+        """
         now = time.monotonic()
         wall = now - self._last
         self._last = now
@@ -70,6 +74,9 @@ class Reporter:
         row["tokens_per_s"] = self.tokens_per_s
         row["wall_s"] = wall
         row["seconds"] = {phase: seconds.get(phase, 0.0) for phase in PHASES}
+        if others:
+            columns = zip(PHASES, zip(*others, strict=True), strict=True)
+            row["rank_seconds"] = {phase: [round(one, 4) for one in spent] for phase, spent in columns if any(spent)}
         row["at"] = time.time()
         row = {name: _finite(value) if isinstance(value, float) else value for name, value in row.items()}
         self._write(row)

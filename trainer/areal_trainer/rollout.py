@@ -31,7 +31,7 @@ from areal_trainer.publish.publisher import Order, Publisher
 from areal_trainer.recording import StepRecorder
 from areal_trainer.reporting import Reporter
 from areal_trainer.spans import StepSpans
-from areal_trainer.timer import PhaseTimer
+from areal_trainer.timer import PhaseTimer, seconds_by_rank
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class Rollout:
     def prepare_batch(self) -> TrainBatch | None:
         """The next batch in order, as soon as it may be trained; None when the run is over or must stop."""
         while True:
-            message = self._ranks.tell(self._poll() if self._first else None)
+            message = self._ranks.tell(self._poll()) if self._first else self._told()
             match message.header["kind"]:
                 case "batch":
                     return _batch(message)
@@ -119,14 +119,15 @@ class Rollout:
     def trained(self, batch: TrainBatch, advantages: Advantages, update: UpdateFigures) -> Due:
         """The batch is consumed: leaves evidence and metrics, moves on, and says what is due."""
         header: dict[str, Any] = {}
+        seconds = self._timer.take()
+        others = seconds_by_rank(seconds, self._ranks)[1:]
         if self._first is not None:
             assert self._batch is not None
             feed = self._first.feed
             feed.trained(self._batch, applied=update.learned)
             if self._first.batches is not None:
                 self._first.batches.step(batch.step, batch.tokens)
-            seconds = self._timer.take()
-            self._first.reporter.step(batch.step, batch.tokens, advantages, update, seconds)
+            self._first.reporter.step(batch.step, batch.tokens, advantages, update, seconds, others)
             if self._first.recorder is not None and update.tokens is not None:
                 stored = {
                     (group.group, index): raw
@@ -142,6 +143,11 @@ class Rollout:
             feed.link.telling.tokens_per_s = self._first.reporter.tokens_per_s
             header = self._due()
         return self._agree(header)
+
+    def _told(self) -> Message:
+        """On other ranks than 0: what rank 0 says next; their wait for samples is the wait for its word."""
+        with self._timer.phase("wait"):
+            return self._ranks.tell(None)
 
     def due(self, *, checkpoint_now: bool = False) -> Due:
         """What is to be done now, without a step before it: at the start and at the end."""
@@ -174,7 +180,9 @@ class Rollout:
         while True:
             told = self._ranks.tell(self._next_order(deadline) if self._first is not None else None).header
             if told["policy"]:
-                return Order(PolicyId.parse(told["policy"]), Path(told["staging"]), told["final"], told["full"])
+                return Order(
+                    PolicyId.parse(told["policy"]), Path(told["staging"]), told["final"], told["full"], told["byGroup"]
+                )
 
     def _next_order(self, deadline: float) -> Message:
         """Rank 0: the next publication; without a policy while the one before still runs."""
@@ -191,7 +199,7 @@ class Rollout:
         consumer = self._first.feed.consumer
         order = self._publisher.order(PolicyId(consumer.version, self._fence), final=consumer.finished)
         told = {"policy": str(order.policy), "staging": str(order.staging), "final": order.final, "full": order.full}
-        return Message(told, {})
+        return Message({**told, "byGroup": order.by_group}, {})
 
     def commit(self, saving: Saving) -> None:
         """What a checkpoint holds may be freed, once it is on disk: seen to beside training."""

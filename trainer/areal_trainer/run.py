@@ -36,7 +36,6 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.stacks import StallWatch
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
-from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import weights_pb2_grpc as weights_grpc
 from areal.values.policy import PolicyId
@@ -46,7 +45,7 @@ from areal.weights.publish import WeightsRef
 from areal.workflow.tokenizer import Tokenizer
 
 from areal_trainer import loop
-from areal_trainer.actor import Actor, Reference
+from areal_trainer.actor import Actor
 from areal_trainer.batch_journal import BatchJournal
 from areal_trainer.blame import exit_code
 from areal_trainer.checkpoint.catalog import Began, Found
@@ -60,6 +59,7 @@ from areal_trainer.engine.meeting import Meeting
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.feed import Feed
+from areal_trainer.frozen import reference_of, teacher_of
 from areal_trainer.hooks import Given, try_hooks
 from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
@@ -112,8 +112,8 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         engine.vocabulary,
         Given(critic=critic is not None, reference=objective_options(settings.spec).policy.kl is not None, own=own),
     )
-    reference = _reference(settings, engine, ranks) if settings.needs_reference else None
-    teacher = _teacher(settings, engine, ranks) if settings.spec.teacher is not None else None
+    reference = reference_of(settings, engine, ranks) if settings.needs_reference else None
+    teacher = teacher_of(settings, engine, ranks) if settings.spec.teacher is not None else None
     loaded.all_here(waits)
     timer = PhaseTimer()
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values, waits=waits)
@@ -184,24 +184,6 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         if desk is not None:
             desk.close()
         ranks.close()
-
-
-def _reference(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Reference:
-    """The start model's log-probabilities; an adapter's base is the start model."""
-    if settings.adapter is not None:
-        return engine.base_logprobs
-    return Engine(settings.paths.start_model, settings.engine, ranks).logprobs
-
-
-def _teacher(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Reference:
-    """The log-probabilities of the model that the policy learns from. Raises DataError for one of other tokens."""
-    paths = settings.paths
-    if paths.teacher is None:
-        raise BugError("a policy was to be taught without its teacher's directory")
-    refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
-    teacher = Engine(paths.teacher, settings.teacher_engine, ranks)
-    refuse_smaller_vocabulary(engine.vocabulary, teacher.vocabulary, paths.teacher)
-    return teacher.logprobs
 
 
 def _published_files(settings: TrainerSettings) -> dict[str, bytes | Path]:

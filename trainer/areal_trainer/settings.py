@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from areal.dataflow.builtin import needs_of
 from areal.errors import ConfigError, DataError
 from areal.ledger.consumer import ConsumerPolicy
 from areal.spec.job import JobSpec
@@ -100,6 +101,7 @@ class TrainerSettings:
             precision=self.spec.trainer.precision,
             attention=self.spec.trainer.attention_backend,
             recompute=self.spec.trainer.recompute,
+            fp32_head=self.spec.trainer.fp32_head,
             temperature=self.spec.rollout.sampling.temperature,
             adapter=self.adapter,
             seed=self.spec.seed,
@@ -144,7 +146,7 @@ class TrainerSettings:
 
     @property
     def actor(self) -> ActorOptions:
-        algorithm, trainer = self.spec.algorithm, self.spec.trainer
+        algorithm, trainer, needs = self.spec.algorithm, self.spec.trainer, needs_of(self.spec)
         return ActorOptions(
             objective=objective_options(self.spec),
             advantages=advantage_options(self.spec),
@@ -156,6 +158,8 @@ class TrainerSettings:
             pack_length=trainer.pack_length,
             seed=self.spec.seed,
             keep_tokens=self.spec.recording.share > 0,
+            reference_placement=needs.reference_placement,
+            teacher_placement=needs.teacher_placement,
         )
 
 

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+
+import torch
+
+from areal_trainer.engine.group import Ranks
+
+PHASES = ("wait", "take", "prox", "train", "publish", "checkpoint")
 
 
 class PhaseTimer:
@@ -32,3 +38,13 @@ class PhaseTimer:
         """Seconds by phase since the last call."""
         taken, self._seconds = self._seconds, {}
         return taken
+
+
+def seconds_by_rank(seconds: Mapping[str, float], ranks: Ranks) -> list[list[float]]:
+    """[ranks][phases] What every rank spent, in the order of PHASES; `seconds` is this rank's. All ranks call it."""
+    if ranks.world_size == 1:
+        return [[seconds.get(phase, 0.0) for phase in PHASES]]
+    found = torch.zeros(ranks.world_size, len(PHASES), dtype=torch.float64)
+    found[ranks.rank] = torch.tensor([seconds.get(phase, 0.0) for phase in PHASES], dtype=torch.float64)
+    ranks.add_all(found)
+    return [[float(value) for value in row] for row in found.tolist()]

@@ -1,8 +1,8 @@
-"""Attention over packed rows by segments (varlen): no mask of length × length is made.
+"""Attention over packed rows by segments (varlen) or blocks (flex): no mask of length × length is made.
 
 Registered with transformers as an attention implementation, so models stay Hugging Face's. On CUDA the segments go to
-PyTorch's variable-length flash attention, elsewhere one by one to scaled dot product attention. Without a layout it is
-`sdpa`, the exact reference, which takes any mask.
+PyTorch's variable-length flash attention, elsewhere one by one to scaled dot product attention; blocks to
+FlexAttention. Without a layout it is `sdpa`, the exact reference, which takes any mask.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask
 from torch.nn.functional import scaled_dot_product_attention
 
+from areal_trainer.engine import flex
 from areal_trainer.engine.context import Context
 from areal_trainer.engine.layout import Layout
 
-VARLEN = "areal_varlen"
+PACKED = "areal_packed"
 
 
 def register() -> None:
-    """Make the implementation known to transformers, by the name VARLEN."""
+    """Make the implementation known to transformers, by the name PACKED."""
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
-    AttentionInterface.register(VARLEN, _forward)
-    AttentionMaskInterface.register(VARLEN, _no_mask)
+    AttentionInterface.register(PACKED, _forward)
+    AttentionMaskInterface.register(PACKED, _no_mask)
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
-    """Segments say what a mask would; without any, attention is causal."""
+    """Segments and blocks say what a mask would; without any, attention is causal."""
 
 
 def _forward(
@@ -40,7 +42,7 @@ def _forward(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    layout: Layout | None = None,
+    layout: Layout | BlockMask | None = None,
     context: Context | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -65,7 +67,7 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None,
-    layout: Layout | None,
+    layout: Layout | BlockMask | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     if layout is None:
@@ -75,6 +77,8 @@ def _attend(
             module, query, key, value, attention_mask, scaling=scaling, **kwargs
         )
         return result
+    if isinstance(layout, BlockMask):
+        return flex.attend(query, key, value, layout, scaling), None
     rows, heads, length, width = query.shape
     q, k, v = (tensor.transpose(1, 2).reshape(rows * length, -1, width) for tensor in (query, key, value))
     if layout.key_index is not None:

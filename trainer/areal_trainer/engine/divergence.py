@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from areal_trainer.engine.logprob import chunk_tokens
+from areal_trainer.engine.logprob import chunk_tokens, float32_logits
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class Taught:
 
     hidden: Tensor  # [predicted, its width]
     weight: Tensor  # [its vocabulary, its width]
+    exact: bool = False  # logits of both models aren't rounded to the states' precision
 
 
 class _ChunkedDivergence(torch.autograd.Function):
@@ -74,13 +75,13 @@ class _ChunkedDivergence(torch.autograd.Function):
             part = slice(start, start + chunk)
             values[part] = measure.value(*_distributions(hidden[part], weight, taught, part, measure.temperature))
         ctx.save_for_backward(hidden, weight, taught.hidden, taught.weight)
-        ctx.measure, ctx.chunk = measure, chunk
+        ctx.measure, ctx.exact, ctx.chunk = measure, taught.exact, chunk
         return values
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         hidden, weight, *of_teacher = ctx.saved_tensors
-        taught, measure = Taught(*of_teacher), ctx.measure
+        taught, measure = Taught(of_teacher[0], of_teacher[1], ctx.exact), ctx.measure
         known = min(weight.shape[0], taught.weight.shape[0])
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -100,7 +101,8 @@ def _distributions(
     known = min(weight.shape[0], taught.weight.shape[0])
     made = ((hidden, weight), (taught.hidden[part], taught.weight))
     student, teacher = (
-        torch.log_softmax((states @ matrix[:known].T).float().div_(temperature), -1) for states, matrix in made
+        torch.log_softmax(float32_logits(states, matrix[:known], taught.exact).div_(temperature), -1)
+        for states, matrix in made
     )
     return student, teacher
 

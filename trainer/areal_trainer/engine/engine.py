@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor
+from torch.nn.attention.flex_attention import BlockMask
 
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine import lora
 from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, Taught
+from areal_trainer.engine.flex import block_mask_of
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.layout import layout_of
+from areal_trainer.engine.layout import Layout, layout_of
 from areal_trainer.engine.load import load_weights
 from areal_trainer.engine.model import PolicyModel, Rows, ValueModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
@@ -49,6 +51,7 @@ class EngineOptions:
     precision: Literal["float32", "bfloat16"] = "float32"
     attention: Attention = "dense"
     recompute: Recompute = "none"
+    fp32_head: bool = False  # logits aren't rounded to the precision
     temperature: float = 1.0
     adapter: AdapterConfig | None = None  # trained instead of all weights
     seed: int = 0  # of the adapter's first weights
@@ -63,6 +66,11 @@ def served_dtype(options: EngineOptions) -> torch.dtype:
 def attention_of(options: EngineOptions, ranks: Ranks) -> Attention:
     """The implementation of attention: a context group's tokens are exchanged by ours, which takes masks, too."""
     return options.attention if ranks.context is None else "varlen"
+
+
+def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> Layout | BlockMask:
+    """What stands for the mask."""
+    return block_mask_of(micro, device) if attention == "flex" else layout_of(micro, device)
 
 
 class ShardedModel(Generic[Model]):
@@ -140,8 +148,8 @@ class ShardedModel(Generic[Model]):
         context = self.ranks.context
         micro = micro.padded(context.size if context else 1)
         on_device = micro.to(self.ranks.device)
-        dense = masked or self.options.attention == "dense"
-        seen = on_device.attention_mask() if dense else layout_of(micro, self.ranks.device)
+        attention = "dense" if masked else self.options.attention
+        seen = on_device.attention_mask() if attention == "dense" else _places(micro, attention, self.ranks.device)
         ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
         if context is None:
             return Rows(ids, positions, seen, select), on_device.targets, lambda told: told
@@ -154,6 +162,10 @@ class ShardedModel(Generic[Model]):
         """Passes are of the model without its adapter: the start model, with no second one in memory."""
         with lora.without_adapters(self._model):
             yield
+
+    def parameters(self) -> Iterator[Tensor]:
+        """This rank's shards of all parameters, frozen ones too."""
+        yield from self._parameters.values()
 
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine.
@@ -189,7 +201,7 @@ class Engine(ShardedModel[PolicyModel]):
     """The policy: log-probabilities of tokens, and its weights as they are served."""
 
     def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
-        model = empty_model(model_path, attention_of(options, ranks))
+        model = empty_model(model_path, attention_of(options, ranks), fp32_head=options.fp32_head)
         if options.adapter is not None:
             half = options.precision == "bfloat16"
             lora.adapt(model.lm, options.adapter, torch.bfloat16 if half else torch.float32)

@@ -18,14 +18,15 @@ from areal.errors import DataError
 from areal.spec.model_families import refuse_unscorable, refuse_untrainable
 from areal.spec.training import Attention
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 
-from areal_trainer.engine.attention import VARLEN, register
+from areal_trainer.engine.attention import PACKED, register
 from areal_trainer.engine.context import Context
 from areal_trainer.engine.divergence import Divergence, Taught, chunked_divergence
 from areal_trainer.engine.layout import Layout
-from areal_trainer.engine.logprob import chunked_logprobs
+from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 
-_IMPLEMENTATIONS = {"dense": "sdpa", "varlen": VARLEN}
+_IMPLEMENTATIONS = {"dense": "sdpa", "varlen": PACKED, "flex": PACKED}
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Rows:
 
     input_ids: Tensor  # [rows, length]
     position_ids: Tensor  # [rows, length]
-    seen: Tensor | Layout  # which tokens a token attends to, of whole rows: a mask, or the layout that stands for it
+    seen: Tensor | Layout | BlockMask  # what a token attends to, of whole rows: a mask, or what stands for it
     select: Tensor  # [selected]: flat positions whose output is wanted
     context: Context | None = None
 
@@ -42,12 +43,13 @@ class Rows:
 class PolicyModel(nn.Module):
     """Wraps a causal language model. The output layer runs inside `forward`, where its shards are gathered."""
 
-    def __init__(self, lm: Any) -> None:
+    def __init__(self, lm: Any, fp32_head: bool = False) -> None:
         super().__init__()
         _refuse_unknown_heads(lm)
         _refuse_unknown_blocks(lm)
         _zero_dropout(lm)
         self.lm = lm
+        self._exact = fp32_head
 
     @property
     def config(self) -> Any:
@@ -66,12 +68,12 @@ class PolicyModel(nn.Module):
     def forward(self, rows: Rows, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of the `targets` at the selected positions, each [selected]."""
         flat = _hidden(self.lm, rows)
-        return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature)
+        return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature, exact=self._exact)
 
     def taught(self, rows: Rows) -> Taught:
         """What a student learns from at the selected positions. It shares memory with this model."""
         flat = _hidden(self.lm, rows)
-        return Taught(flat.detach(), self.lm.get_output_embeddings().weight.detach())
+        return Taught(flat.detach(), self.lm.get_output_embeddings().weight.detach(), self._exact)
 
     def divergence(self, rows: Rows, taught: Taught, measure: Divergence) -> Tensor:
         """How far the distributions at the selected positions are from a teacher's, [selected]."""
@@ -87,7 +89,7 @@ class PolicyModel(nn.Module):
     def next_token(self, input_ids: Tensor, cache: Any) -> Tensor:
         """The most likely token after `input_ids` [1, new], which follow what `cache` holds; [1, 1]."""
         hidden = self.lm.get_decoder()(input_ids=input_ids, past_key_values=cache, use_cache=True).last_hidden_state
-        logits: Tensor = hidden[:, -1] @ self.lm.get_output_embeddings().weight.T
+        logits = float32_logits(hidden[:, -1], self.lm.get_output_embeddings().weight, self._exact)
         return logits.argmax(-1, keepdim=True)
 
 
@@ -124,7 +126,7 @@ class ValueModel(nn.Module):
 
 def _hidden(lm: Any, rows: Rows) -> Tensor:
     """What the decoder gives the output layer at the selected positions, [selected, width]."""
-    attended: dict[str, Any] = {"layout" if isinstance(rows.seen, Layout) else "attention_mask": rows.seen}
+    attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
     if rows.context is not None:
         attended["context"] = rows.context
     states: Tensor = lm.get_decoder()(
@@ -133,7 +135,7 @@ def _hidden(lm: Any, rows: Rows) -> Tensor:
     return states.reshape(-1, states.shape[-1]).index_select(0, rows.select)
 
 
-def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
+def empty_model(path: Path, attention: Attention = "dense", *, fp32_head: bool = False) -> PolicyModel:
     """The model in `path` in float32 on the meta device, without memory for its weights.
 
     Raises DataError when it is no causal language model that this trainer takes.
@@ -153,7 +155,7 @@ def empty_model(path: Path, attention: Attention = "dense") -> PolicyModel:
             lm = made.from_config(config, dtype=torch.float32, attn_implementation=_IMPLEMENTATIONS[attention])
     except (OSError, ValueError, RuntimeError) as error:
         raise DataError(f"the model in {path} can't be loaded: {error}", fix="check its files") from error
-    return PolicyModel(lm)
+    return PolicyModel(lm, fp32_head)
 
 
 def score_architecture(config: Mapping[str, Any]) -> str:

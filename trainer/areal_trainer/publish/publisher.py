@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from areal.errors import ArealError, InfraError
 from areal.observe.waits import WaitRegistry
@@ -32,6 +33,7 @@ from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.group import GroupSender
+from areal_trainer.publish.handover import OwnersTensors, dismiss, hand_over
 from areal_trainer.publish.snapshot import Snapshots
 
 Announce = Callable[[WeightsRef, bool], str]
@@ -60,6 +62,7 @@ class Order:
     staging: Path
     final: bool
     full: bool = True  # else the changes from the version before
+    by_group: bool = False  # rank 0 may ask the others for their tensors, to send them to servers
 
 
 class Publisher:
@@ -108,7 +111,7 @@ class Publisher:
         try:
             kept = final or (self._exporter is not None and self._exporter.due(policy))  # as a model of its own
             full = kept or self._base is None or self._until_full <= 0
-            return Order(policy, open_staging(self._root, policy), final, full)
+            return Order(policy, open_staging(self._root, policy), final, full, self._group is not None)
         except OSError as error:
             raise InfraError(
                 f"publishing under {self._root} failed: {error}", fix="check that the run's volume is writable"
@@ -160,8 +163,15 @@ class Publisher:
         self._at("written")
         heard = self._meeting.gather(said)
         self._at("met")
+        others = self._meeting.group if order.by_group else None  # None with one rank, too
         if self._rank == 0:
-            self._finish(order, heard, canary)
+            try:
+                self._finish(order, heard, canary, others)
+            finally:
+                if others is not None:
+                    dismiss(others, [rank for rank, one in enumerate(heard) if rank and not failures([one])])
+        elif others is not None:
+            hand_over(others, self._snapshots.current)
         return Published(order.policy, time.monotonic() - began, written)
 
     def _write(self, order: Order) -> tuple[Part | DeltaPart, int]:
@@ -176,7 +186,7 @@ class Publisher:
         entries = (change.delta for change in changes.changes.values())
         return changes, sum(entry.length for entry in entries if entry is not None)
 
-    def _finish(self, order: Order, heard: list[bytes], canary: Canary) -> None:
+    def _finish(self, order: Order, heard: list[bytes], canary: Canary, others: Any) -> None:
         try:
             if wrong := failures(heard):
                 raise InfraError(f"policy {order.policy} could not be written: {wrong}", fix="check the run's volume")
@@ -186,17 +196,30 @@ class Publisher:
         self._at("sealed")
         self._base = open_version(reference.path, reference.manifest_digest)
         self._count(self._base)
+        served = self._announced(order, reference, self._tensors(order, heard, self._base, others))
+        if self._exporter is not None:
+            self._exporter.run(order.policy)
+        collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
+
+    def _tensors(self, order: Order, heard: list[bytes], manifest: Manifest, others: Any) -> Mapping[str, Tensor]:
+        """All of a version's tensors, of which other ranks have a part."""
+        if others is None:
+            return self._snapshots.current
+        owners = {name: rank for rank, raw in enumerate(heard) for name in _names(raw, full=order.full)}
+        return OwnersTensors(others, manifest, owners, self._snapshots.current)
+
+    def _announced(self, order: Order, reference: WeightsRef, tensors: Mapping[str, Tensor]) -> str:
+        """Announce what is sealed, and send it to servers; answers the policy that is served."""
+        assert self._base is not None
         offered = self._group is not None and self._group.offer(self._base, reference.manifest_digest)
         served = self._announce(reference, order.final)
         self._at("announced")
         if self._group is not None and offered:
             if served == str(order.policy):
-                self._group.send(self._base, self._snapshots.current)
+                self._group.send(self._base, tensors)
             else:
                 self._group.withdraw()
-        if self._exporter is not None:
-            self._exporter.run(order.policy)
-        collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
+        return served
 
     def _seal(self, order: Order, heard: list[bytes], canary: Canary) -> WeightsRef:
         place = (self._root, order.staging, order.policy)
@@ -226,6 +249,13 @@ class Publisher:
         """After sealing there is nothing left of the staging directory."""
         if self._rank == 0:
             shutil.rmtree(order.staging, ignore_errors=True)
+
+
+def _names(said: bytes, *, full: bool) -> list[str]:
+    """Which tensors a rank has written."""
+    if not full:
+        return list(DeltaPart.model_validate_json(said).changes)
+    return [name for file in Part.model_validate_json(said).files for name in file]
 
 
 def _volume(error: OSError | ArealError) -> ArealError:

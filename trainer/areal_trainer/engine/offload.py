@@ -1,0 +1,64 @@
+"""CPU offload of a frozen model: its parameters are on the device while it is asked, in host memory between.
+
+Owns the copies in host memory, pinned where there is an accelerator; without one they are mapped from an unlinked file,
+which the operating system may write back. Never changes a number: what is copied back are the same bytes.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, UntypedStorage
+
+from areal_trainer.engine.optimizer import local
+
+
+class OffloadedParameters:
+    """Storages of parameters that are empty but inside `on_device`."""
+
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
+        """Copies every parameter to host memory, and frees it on its device. None of them may be changed later."""
+        storages = (local(parameter.detach()).untyped_storage() for parameter in parameters)
+        shared = {storage.data_ptr(): storage for storage in storages if storage.size()}  # a rank may own none of one
+        self._held: list[tuple[UntypedStorage, Tensor]] = []
+        for storage in shared.values():
+            held = _host_memory(storage)
+            held.copy_(_bytes_of(storage))
+            self._held.append((storage, held))
+        self._free()
+
+    @property
+    def size(self) -> int:
+        """Bytes in host memory."""
+        return sum(held.numel() for _, held in self._held)
+
+    @contextmanager
+    def on_device(self) -> Iterator[None]:
+        """The parameters are there; at the end their memory is free again."""
+        for storage, held in self._held:
+            storage.resize_(held.numel())
+            _bytes_of(storage).copy_(held, non_blocking=True)  # of the stream that the model is asked on
+        try:
+            yield
+        finally:
+            self._free()
+
+    def _free(self) -> None:
+        for storage, _ in self._held:
+            storage.resize_(0)
+
+
+def _bytes_of(storage: UntypedStorage) -> Tensor:
+    """The bytes of a storage as a tensor that shares them."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _host_memory(storage: UntypedStorage) -> Tensor:
+    size = storage.size()
+    if storage.device.type == "cuda":
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    with tempfile.NamedTemporaryFile(prefix="areal-offload-") as file:
+        return torch.from_file(file.name, shared=True, size=size, dtype=torch.uint8)
