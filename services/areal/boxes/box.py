@@ -93,3 +93,5 @@ class Line:
                 raise Falsified(f"no answer for {timeout_s:.0f} s: what serves the box was stopped") from error
             except (FrameError, ValueError, RecursionError) as error:
                 raise Falsified(f"an answer that is none: {error}") from error
+            except OSError as error:
+                raise Falsified("its channel is closed: the box is being ended") from error

@@ -105,6 +105,12 @@ class RecordIndex:
                 self._thread.start()
         return self
 
+    def wait(self, seconds: float) -> None:
+        """Give what goes on beside so much time to end."""
+        thread = self._thread
+        if thread is not None:
+            thread.join(seconds)
+
     @property
     def behind(self) -> int:
         """Bytes of the segments that are still to be taken in; 0 once it is up to date."""

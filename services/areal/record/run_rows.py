@@ -7,6 +7,8 @@ is left for the next reading; of a step trained again after a restart the newest
 from __future__ import annotations
 
 import json
+import math
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -109,12 +111,18 @@ class JsonLines:
 
 
 class Records:
-    """All steps and evaluations of a run, kept up to date by `refresh`."""
+    """All steps and evaluations of a run, kept up to date by `refresh`.
 
-    def __init__(self, metrics: Path, evaluations: Path) -> None:
+    With `newest`, for who follows a run to its end, only that many steps are kept whole (up to twice as many between
+    two cuts); of a step before them its reward or loss stays, 8 bytes.
+    """
+
+    def __init__(self, metrics: Path, evaluations: Path, newest: int | None = None) -> None:
         self._metrics = JsonLines(metrics)
         self._evaluations = JsonLines(evaluations)
+        self._newest = newest
         self._steps: dict[int, Step] = {}
+        self._curve = array("d")  # by step: the reward or loss of those that are not kept whole, not a number elsewhere
         self._held_out: dict[int, HeldOut] = {}
 
     def refresh(self) -> Records:
@@ -124,6 +132,7 @@ class Records:
                 step = step_of(entry)
                 if step is not None:
                     self._steps[step.step] = step
+                    self._cut()
         for entry in self._evaluations.new():
             with suppress(TypeError, ValueError):
                 if "version" in entry and entry.get("mean") is not None:
@@ -139,10 +148,24 @@ class Records:
                     )
         return self
 
+    def _cut(self) -> None:
+        if self._newest is None or len(self._steps) <= 2 * self._newest:
+            return
+        for number in sorted(self._steps)[: -self._newest]:
+            step = self._steps.pop(number)
+            self._curve.extend([math.nan] * (number + 1 - len(self._curve)))
+            value = step.reward if step.fixed_loss is None else step.fixed_loss
+            self._curve[number] = math.nan if value is None else value
+
     @property
     def steps(self) -> list[Step]:
-        """Steps in order."""
+        """Steps in order, of those that are kept whole."""
         return [self._steps[step] for step in sorted(self._steps)]
+
+    @property
+    def earlier(self) -> list[float]:
+        """Rewards, or losses of a supervised training, of the steps before `steps`."""
+        return [value for value in self._curve[: min(self._steps, default=0)] if not math.isnan(value)]
 
     @property
     def held_out(self) -> list[HeldOut]:

@@ -92,3 +92,8 @@ class RolloutWorkflow(ABC):
     @abstractmethod
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
         """Make sample i of group g; called once for each. None rejects it. Never block: use `asyncio.to_thread`."""
+
+    async def aclose(self) -> None:
+        """Close what all episodes shared, such as clients; called on their event loop after the last one, within half a
+        second."""
+        return

@@ -82,6 +82,11 @@ class BoxToolsWorkflow(RolloutWorkflow):
             self._client = client_from_environment()
         return self._client
 
+    async def aclose(self) -> None:
+        """Lets go of the boxes' service."""
+        if self._client is not None:
+            await self._client.close()
+
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
         """One conversation; it ends with an answer that calls no tool, or after `max_turns` answers."""
         making = self.boxes().box(work_s=self.work_s, files=self.files(row), limits=self.limits)

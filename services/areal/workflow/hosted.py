@@ -7,7 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from areal.errors import InfraError
+from areal.workflow.agent import AgentWorkflow
+from areal.workflow.base import Engine
 from areal.workflow.environment import EnvironmentWorkflow
+from areal.workflow.episode import Episode
 from areal.workflow.interpreter.client import ChildInterpreter, ChildProcess
 
 
@@ -25,13 +28,19 @@ class HostedAgent:
 
 
 class HostedWorkflow(EnvironmentWorkflow):
-    """Built-in workflow `environment`: plays what `rollout.environment` names."""
+    """Built-in workflow `environment`: plays what `rollout.environment` names, or lets it play."""
 
     name = "environment"
 
     def __init__(self, child: ChildInterpreter, max_turns: int | None = None) -> None:
         super().__init__(max_turns=max_turns)
         self._child = child
+
+    async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
+        """One episode: turn by turn, or as an agent's where the environment calls the policy itself."""
+        if (await self._child.process()).calls_policy:
+            return await AgentWorkflow(HostedAgent(self._child).run).arun_episode(engine, row)
+        return await super().arun_episode(engine, row)
 
     async def make(self, row: dict[str, Any]) -> HostedEnvironment:
         """A fresh environment in the child."""

@@ -23,8 +23,10 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
+from areal.record.episode_ends import read_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
+from areal.rollout.controller.ends_keeper import EndsKeeper
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.journal_writer import JournalWriter
@@ -89,6 +91,8 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
         if holds != said:
             log.warning("%s is %s, as set during the run; the job file says %s", name, holds, said)
     core = Controller(settings, rebuilt, time.monotonic())
+    core.book.tally.ends.update(read_ends(parts.paths.kept))
+    ends = EndsKeeper(parts.paths.kept, fence, core.book.tally)
     outlets = Outlets(
         journal=JournalWriter(journal, fence, newest),
         link=LedgerLink(parts.ledger, fence, settings.group_size, parts.waits, view.run_id),
@@ -109,11 +113,12 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     gauges = Gauges(parts.metrics, parts.waits, parts.progress, parts.traces)
     try:
         carrier = loop.carrier
-        await _until(stop, loop.run(gauges), outlets.link.run(carrier), outlets.journal.run(carrier))
+        await _until(stop, loop.run(gauges), outlets.link.run(carrier), outlets.journal.run(carrier), ends.run())
     finally:
         outlets.streams.end()
         await server.stop(_GRACE_S)
         journal.close()
+        ends.close()
 
 
 async def _until(stop: asyncio.Event, *loops: Awaitable[None]) -> None:

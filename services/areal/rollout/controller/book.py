@@ -40,6 +40,9 @@ _CLAIMED = 1024
 creates every group up to the one it names, and no pass may take long."""
 
 
+_TRIES_THERE = 3  # in a row at the worker that keeps what the tries drew; then at any
+
+
 class Book:
     """All groups of a job. Inputs that make time-dependent choices take `now`, a monotonic clock in seconds."""
 
@@ -137,6 +140,7 @@ class Book:
         if report.index in group.done:
             return
         group.done[report.index] = report
+        group.infra_tries = 0
         self.tally.sampled(report, self.floor(group))
         self._judge_if_full(group)
 
@@ -162,6 +166,7 @@ class Book:
         group = self.groups.get(report.group)
         if group is None or group.phase is not Phase.OPEN or group.worker not in ("", worker):
             return
+        self.tally.failed(report.kind)
         if report.kind is not FailureKind.INFRA:
             chosen = report.kind is FailureKind.REJECTED
             self.end(group, GroupVerdict(Reason.REJECTED, f"{report.kind}: {report.detail}", chosen))
@@ -172,6 +177,7 @@ class Book:
         if not group.infra_tries:
             group.infra_since = now
         group.infra_tries += 1
+        group.tried_by = worker if group.infra_tries <= _TRIES_THERE else ""
         group.not_before = now + retry_pause_s(group.infra_tries - 1)
         log.warning("group %d sample %d: try %d failed: %s", group.index, report.index, report.attempt, report.detail)
         patience_over = now - group.infra_since >= self.settings.infra_patience_s
@@ -286,6 +292,7 @@ class Book:
         kept = set(keep)
         lost = [g for g in self.open if self.groups[g].worker == worker and g not in kept]
         for index in lost:
+            self.tally.lost(len(self.groups[index].working))
             if revoke:
                 self._drop_lease(self.groups[index])
             self.groups[index].release()

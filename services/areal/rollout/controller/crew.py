@@ -77,11 +77,13 @@ class Seats:
         """Places left in all."""
         return sum(max(0, places) for places in self._free.values())
 
-    def take(self) -> str | None:
-        """A place at the worker with the most room, None when all are full."""
+    def take(self, preferred: str = "") -> str | None:
+        """A place at the preferred worker, else at the one with the most room; None when all are full."""
         if not self._free:
             return None
         worker = max(sorted(self._free), key=self._free.__getitem__)
+        if self._free.get(preferred, 0) > 0:
+            worker = preferred
         if self._free[worker] <= 0:
             return None
         self._free[worker] -= 1

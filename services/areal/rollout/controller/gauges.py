@@ -9,6 +9,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
+from areal.record.episode_ends import EpisodeEnd
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.idle import idle_reason
@@ -37,6 +38,8 @@ class Gauges:
             metrics.counter("areal_tombstones_total", reason=reason)
         for outcome in ("complete", "tombstoned"):
             metrics.counter("areal_groups_total", outcome=outcome)
+        for end in EpisodeEnd:
+            metrics.counter("areal_episode_ends_total", end=end.value)
         metrics.counter("areal_staleness_violations_total")
 
     def show(self, core: Controller, now: float) -> None:
@@ -85,6 +88,9 @@ class Gauges:
         for reason, count in tally.tombstones.items():
             new = self._new("areal_tombstones_total", reason, count)
             self._metrics.counter("areal_tombstones_total", reason=reason).inc(new)
+        for end, count in tally.ends.items():
+            new = self._new("areal_episode_ends_total", end, count)
+            self._metrics.counter("areal_episode_ends_total", end=end).inc(new)
         new = self._new("areal_staleness_violations_total", "", tally.violations)
         self._metrics.counter("areal_staleness_violations_total").inc(new)
 

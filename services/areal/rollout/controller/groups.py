@@ -51,6 +51,7 @@ class Group:
     spent_s: float = 0.0  # of its deadline
     infra_tries: int = 0
     infra_since: float = 0.0
+    tried_by: str = ""  # the worker that keeps what a failed try drew
     leased_at: float = 0.0
     closed_at: float = 0.0
     short: bool = False  # closes with the samples it has

@@ -61,7 +61,7 @@ def lease(
             if in_work >= settings.max_concurrent:
                 waiting += 1
                 continue
-            worker = seats.take() or _make_place(group, parked, seats, emit)
+            worker = seats.take(group.tried_by) or _make_place(group, parked, seats, emit)
             if worker is None:
                 waiting += 1
                 continue

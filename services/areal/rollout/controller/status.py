@@ -43,6 +43,7 @@ def rollout_status(
         staleness_violations_total=tally.violations,
         staleness_mean=tally.age_mean,
         staleness_max=tally.age_max,
+        episode_ends=dict(tally.ends),
     )
     _workers(answer, core)
     _evaluations(answer, core, evaluations)

@@ -7,7 +7,8 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from areal.rollout.contract.values import Done
+from areal.record.episode_ends import EpisodeEnd
+from areal.rollout.contract.values import Done, FailureKind
 from areal.rollout.controller.groups import Group
 
 log = logging.getLogger(__name__)
@@ -29,11 +30,12 @@ class Life:
 
 
 class Tally:
-    """What has happened since this controller started."""
+    """What has happened since this controller started, and how episodes ended since the run did."""
 
     def __init__(self) -> None:
         self.closed: Counter[str] = Counter()  # "complete", "tombstoned"
         self.tombstones: Counter[str] = Counter()
+        self.ends: Counter[str] = Counter()  # episodes by `EpisodeEnd`, those of earlier controllers included
         self.violations = 0
         self.age_max = 0
         self.age_sum = 0
@@ -45,6 +47,7 @@ class Tally:
 
     def sampled(self, report: Done, floor: int) -> None:
         """A sample arrived; one below its group's floor breaks a promise."""
+        self.ends[EpisodeEnd.MASKED if report.masked else EpisodeEnd.COMPLETE] += 1
         self._sampled.append(report.reward)
         if report.oldest_version < floor:
             self.violations += 1
@@ -55,6 +58,15 @@ class Tally:
                 report.oldest_version,
                 floor,
             )
+
+    def failed(self, kind: FailureKind) -> None:
+        """An episode ended without a sample. A failure of no kind ends its group as one of the user's code does."""
+        self.ends[EpisodeEnd(kind.value) if kind is not FailureKind.NONE else EpisodeEnd.EXCEPTION] += 1
+
+    def lost(self, episodes: int) -> None:
+        """So many episodes went with their worker."""
+        if episodes:
+            self.ends[EpisodeEnd.INFRA] += episodes
 
     def completed(self, group: Group, batch_groups: int) -> None:
         """A group will be trained."""

@@ -15,6 +15,7 @@ from areal.clients.generation import Ask, Generation, GenerationClient
 from areal.clients.reward import RewardClient, Score
 from areal.errors import ArealError, ConfigError, DataError, InfraError
 from areal.rollout.worker.episode_engine import Reply, ScoreCall
+from areal.rollout.worker.kept_answers import DrawnAnswer, EarlierTry
 from areal.rollout.worker.sessions import Pending, Sessions
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
@@ -59,6 +60,7 @@ class EpisodeRun:
         greedy: bool,
         evaluates: bool = False,
         sessions: Sessions,
+        earlier: EarlierTry | None = None,
     ) -> None:
         self.floor = floor
         self.began = time.time()
@@ -68,13 +70,16 @@ class EpisodeRun:
         self._settings = settings
         self._group = group
         self._index = index
-        self._key = common.SampleKey(group=group, index=index, attempt=attempt)
+        self._earlier = earlier or EarlierTry(attempt, ())
+        # What is sampled beside answers of an earlier try belongs to that try: a sample's tokens are of one attempt.
+        self._key = common.SampleKey(group=group, index=index, attempt=self._earlier.attempt)
         self._affinity = affinity
         self._greedy = greedy
         self._evaluates = evaluates
         self._generations: dict[Reply | Pending, Generation] = {}
         self._scores: dict[Reply, asyncio.Future[Score]] = {}
         self.answers: list[Streamed] = []
+        self._drawn: list[DrawnAnswer] = []
         self.moments: list[record.Moment] = []  # what its time went to, as it ended
         self._newest: Generation | None = None
         self._sessions = sessions
@@ -94,6 +99,11 @@ class EpisodeRun:
         return any(answer.result.spans for answer in self.answers) or any(
             generation.accumulator.tokens for generation in self._generations.values()
         )
+
+    @property
+    def drawn(self) -> EarlierTry:
+        """Every whole answer of this try and of those before it, for the try after this one."""
+        return self._earlier.with_answers(self._drawn)
 
     def partial(self) -> Episode | None:
         """The newest generation as it is, none of it trained; None before the first token."""
@@ -119,6 +129,11 @@ class EpisodeRun:
             if self._greedy
             else sample_seed(self._settings.seed, self._group, self._index, turn if draw is None else draw)
         )
+        if seed is not None and not self._evaluates:
+            kept = self._earlier.take(seed, ids, sampling, self.floor)
+            if kept is not None:
+                self._take_up(turn, kept, reply, on_tokens)
+                return
         ask = Ask(
             prompt_ids=ids,
             sampling=sampling,
@@ -135,8 +150,10 @@ class EpisodeRun:
             self._ended("generate", began, turn)
             outcome = generation.outcome
             if isinstance(outcome, GenerationResult):
-                other = "" if self._evaluates else other_sampling(sampling, self._settings.sampling)
-                self.answers.append(Streamed(turn, ids, outcome.copied(), other))
+                kept = outcome.copied()
+                self._answered(turn, ids, sampling, kept)
+                if seed is not None:
+                    self._drawn.append(DrawnAnswer(seed, ids, sampling, kept))
             reply(outcome)
 
         try:
@@ -147,6 +164,19 @@ class EpisodeRun:
         self._newest = generation
         if generation.outcome is None:
             self._generations[reply] = generation
+
+    def _answered(self, turn: int, ids: Ids, sampling: Sampling, result: GenerationResult) -> None:
+        other = "" if self._evaluates else other_sampling(sampling, self._settings.sampling)
+        self.answers.append(Streamed(turn, ids, result, other))
+
+    def _take_up(self, turn: int, kept: DrawnAnswer, reply: Reply | Pending, on_tokens: OnTokens | None) -> None:
+        """Give an answer that an earlier try was given."""
+        self._drawn.append(kept)
+        result = kept.result.copied()
+        self._answered(turn, kept.input_ids, kept.sampling, result)
+        if on_tokens is not None:
+            on_tokens(result.output_ids, result.logprobs)
+        reply(result.copied())
 
     def score(self, call: ScoreCall, reply: Reply) -> None:
         """Begin to score."""

@@ -21,6 +21,7 @@ from areal.errors import ArealError, BugError, DataError, InfraError
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
+from areal.rollout.worker.kept_answers import KeptAnswers
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import Mailbox, UserLoop, stack_of
 from areal.v1 import common_pb2 as common
@@ -104,6 +105,7 @@ class Runner:
         self._user = UserLoop()
         self._slots: dict[Key, _Slot] = {}
         self._rows: dict[tuple[str, int], tuple[GroupRow, set[Key]]] = {}
+        self._kept = KeptAnswers()
 
     @property
     def running(self) -> int:
@@ -119,6 +121,7 @@ class Runner:
         if key.evaluation:
             settings = replace(settings, sampling=settings.evaluation_sampling or settings.sampling)
         row = self._row(key, row_json)
+        earlier = None if key.evaluation else self._kept.take(key)
         run = EpisodeRun(
             self._client,
             self._reward,
@@ -131,6 +134,7 @@ class Runner:
             greedy=greedy,
             evaluates=bool(key.evaluation),
             sessions=self._sessions,
+            earlier=earlier,
         )
 
         def again() -> None:
@@ -192,6 +196,7 @@ class Runner:
             where = slot.user.stack() if blocked else stack_of(task) if task else ""
             ending = _hang("the workflow did not end in its time", where)
         self._remove(key)
+        self._keep_if_tried_again(slot, ending)
         self._cancel(slot)
         self._on_end(key, replace(ending, moments=slot.run.moments, began=slot.run.began))
 
@@ -205,7 +210,7 @@ class Runner:
         """End everything."""
         for key in list(self._slots):
             self.stop(key)
-        self._user.stop()
+        self._user.stop(self._workflow.aclose)
 
     # ---- on the user's loop
 
@@ -236,6 +241,7 @@ class Runner:
         if self._slots.get(slot.key) is not slot:
             return
         self._remove(slot.key)
+        self._keep_if_tried_again(slot, ending)
         slot.run.close()
         if ending.episode is not None:
             try:
@@ -245,6 +251,10 @@ class Runner:
                 ending = _failure(error)
         verdict = slot.run.verdict if ending.episode is not None else None
         self._on_end(slot.key, replace(ending, verdict=verdict, moments=slot.run.moments, began=slot.run.began))
+
+    def _keep_if_tried_again(self, slot: _Slot, ending: EpisodeEnd) -> None:
+        if ending.kind is FailureKind.INFRA and not slot.key.evaluation:
+            self._kept.keep(slot.key, slot.run.drawn)
 
     def _cancel(self, slot: _Slot) -> None:
         slot.run.close()
@@ -293,6 +303,8 @@ class Runner:
             elif guilty is not None and (slot.key.group, slot.key.evaluation) == (guilty.group, guilty.evaluation):
                 self._on_end(slot.key, _hang("another sample of this row blocked the event loop", where))
             else:
+                if not slot.key.evaluation:
+                    self._kept.keep(slot.key, slot.run.drawn)
                 slot.again()  # nobody's fault: it counts as no try
 
 

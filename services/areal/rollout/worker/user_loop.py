@@ -77,6 +77,7 @@ class UserLoop:
         self.loop.set_task_factory(self._make_task)
         self.mailbox = Mailbox(self.loop)
         self.last_turn = time.monotonic()
+        self._closing: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -88,7 +89,15 @@ class UserLoop:
                 task.cancel()
             if tasks:
                 self.loop.run_until_complete(asyncio.wait(tasks, timeout=_LAST_WORDS_S))
+            if self._closing is not None:
+                self._close(self._closing)
             self.loop.close()
+
+    def _close(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            self.loop.run_until_complete(asyncio.wait_for(closing(), _LAST_WORDS_S))
+        except Exception:
+            log.exception("the workflow could not close what it holds")
 
     def ping(self) -> None:
         """Ask for a sign of life; `last_turn` moves when the loop turns."""
@@ -124,8 +133,11 @@ class UserLoop:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(Abandoned))
         self.mailbox.post(self.loop.stop)
 
-    def stop(self, timeout_s: float = 1.0) -> None:
-        """End the loop; a thread that doesn't end in time dies with the process."""
+    def stop(
+        self, closing: Callable[[], Coroutine[Any, Any, None]] | None = None, timeout_s: float = 3 * _LAST_WORDS_S
+    ) -> None:
+        """End the loop, `closing` last; a thread that doesn't end in time dies with the process."""
+        self._closing = closing
         self.mailbox.post(self.loop.stop)
         self._thread.join(timeout_s)
 

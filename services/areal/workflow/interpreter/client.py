@@ -76,6 +76,7 @@ class ChildProcess:
         if "error" in said:
             self.end()
             raise _raised(said["error"])
+        self.calls_policy = bool(said["value"]["calls_policy"])  # an environment that plays its episodes itself
         threading.Thread(target=self._read, daemon=True).start()
 
     async def call(self, do: str, **asked: Any) -> Any:

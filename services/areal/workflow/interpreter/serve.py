@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-GROUP = "areal.environments"  # entry points: `make(row, **config)`, or a class
+GROUP = "areal.environments"  # entry points: `make(row, **config)`, or a class, or what an agent's `run` is
 THREADS = 256  # environments that may block at once: clients of a server do
 INFRA, DATA, CONFIG = "infra", "data", "config"
 TRACEBACK_CHARS = 8_000
@@ -48,7 +48,7 @@ def find(kind: str, name: str, recipe: str | None, adapters: str) -> Any:
     file = Path(adapters) / f"{name.replace('-', '_')}.py"
     if file.is_file() and not name.startswith("_"):
         adapter = load(file, f"areal_environment_{file.stem}", f"the environment {name!r}")
-        return adapter.make
+        return getattr(adapter, "run", None) or adapter.make
     points = {point.name: point for point in importlib.metadata.entry_points(group=GROUP)}
     if name in points:
         return points[name].load()
@@ -76,6 +76,11 @@ def load(file: Path, name: str, what: str) -> ModuleType:
             f"install {error.name} there, or name a Python that has it",
         ) from error
     return module
+
+
+def calls_policy(target: Any) -> bool:
+    """Whether an environment plays its episodes itself, as an agent does: `async run(row, *, base_url, api_key, …)`."""
+    return inspect.iscoroutinefunction(target) and "base_url" in inspect.signature(target).parameters
 
 
 class Server:
@@ -125,8 +130,9 @@ class Server:
             if importlib.util.find_spec("httpx"):
                 import httpx
 
-                client = await stack.enter_async_context(httpx.AsyncClient(timeout=None))
-            return await run(asked["row"], base_url=asked["base_url"], api_key=asked["api_key"], http_client=client)
+                client = await stack.enter_async_context(httpx.AsyncClient(timeout=None, verify=False))  # plain HTTP
+            access = {"base_url": asked["base_url"], "api_key": asked["api_key"], "http_client": client}
+            return await run(asked["row"], **access, **self._config)
 
     async def _make(self, asked: dict[str, Any]) -> int:
         """A fresh environment: its number."""
@@ -197,7 +203,7 @@ def main() -> None:
     except Exception as error:
         print(json.dumps({"number": -1, "error": fault(error)}), file=out, flush=True)
         return
-    print(json.dumps({"number": -1, "value": "ready"}), file=out, flush=True)
+    print(json.dumps({"number": -1, "value": {"calls_policy": calls_policy(target)}}), file=out, flush=True)
     asyncio.run(serve(target, asked["config"], out))
 
 

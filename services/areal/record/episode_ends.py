@@ -1,0 +1,56 @@
+"""Counts of a run's finished episodes by how each ended, and the share of infrastructure faults among them.
+
+The controller counts each episode once, when its worker tells of it or is lost with it; a try that failed and the one
+that came after it are two. The counts are kept in a file for each start of the controller, which begins with those of
+the newest earlier one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+
+from areal.files import write_atomically
+
+_NAME = re.compile(r"episode-ends\.f(\d+)\.json")
+
+
+class EpisodeEnd(StrEnum):
+    """How an episode ended."""
+
+    COMPLETE = "complete"  # a sample that is trained
+    MASKED = "masked"  # a sample that its group's deadline cut off: kept, not trained
+    REJECTED = "rejected"  # the workflow returned None
+    EXCEPTION = "exception"  # the user's code raised
+    HANG = "hang"  # the user's code passed its deadline
+    INFRA = "infra"  # the platform failed: it is tried again, and never a reward
+
+
+def infra_share(ends: Mapping[str, int]) -> float | None:
+    """Which part of the finished episodes ended by an infrastructure fault; None before the first."""
+    total = sum(ends.values())
+    return ends.get(EpisodeEnd.INFRA, 0) / total if total else None
+
+
+def read_ends(directory: Path) -> dict[str, int]:
+    """The newest counts in a directory; empty where there are none, or none that can be read."""
+    try:
+        named = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
+    except OSError:
+        return {}
+    for _, path in sorted(named, reverse=True):
+        try:
+            found = json.loads(path.read_bytes())
+            return {str(end): int(count) for end, count in found.items()}
+        except (OSError, ValueError, TypeError, AttributeError):
+            continue  # damaged by a power cut: it is not written durably
+    return {}
+
+
+def write_ends(directory: Path, fence: int, ends: Mapping[str, int]) -> None:
+    """Keep the counts of the controller of this fence. Raises OSError."""
+    path = directory / f"episode-ends.f{fence}.json"
+    write_atomically(path, f"{json.dumps(dict(ends))}\n".encode(), durable=False)
