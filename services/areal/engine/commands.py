@@ -21,7 +21,6 @@ class Answer:
 
     success: bool = True
     message: str = ""
-    loaded: bool = False  # of a load: the new weights are in use, even where something else failed
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class EngineOptions:
     model_path: Path
     weight_version: str = "default"
     dtype: str = "float32"
+    fp32_head: bool = False  # logits aren't rounded to `dtype`
     max_running_requests: int = 128
     cache_bytes: int = CACHE_BYTES
     max_prefill_tokens: int = 8192
@@ -108,7 +109,7 @@ class EmbeddedEngine:
         self._base: Weights | None = weights  # what adapters are for: the model that the engine started with
         self.max_total_tokens = _token_budget(self.config, dtype, self.context, options.cache_bytes)
         self._scheduler = DecodeScheduler(
-            Model(self.config, dtype, self.context),
+            Model(self.config, dtype, self.context, fp32_head=options.fp32_head),
             weights,
             version=options.weight_version,
             model_path=str(options.model_path),

@@ -46,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--port", type=int, required=True)
     made.add_argument("--weight-version", default="default", help="name of the weights at --model-path")
     made.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    made.add_argument("--enable-fp32-lm-head", action="store_true", help="logits aren't rounded to --dtype")
     made.add_argument("--max-running-requests", type=int, default=128)
     made.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="memory for keys and values")
     made.add_argument("--max-prefill-tokens", type=int, default=8192, help="prompt tokens computed between two steps")
@@ -66,6 +67,7 @@ def options(arguments: argparse.Namespace) -> EngineOptions:
         model_path=arguments.model_path,
         weight_version=arguments.weight_version,
         dtype=arguments.dtype,
+        fp32_head=arguments.enable_fp32_lm_head,
         max_running_requests=arguments.max_running_requests,
         cache_bytes=arguments.cache_bytes,
         max_prefill_tokens=arguments.max_prefill_tokens,

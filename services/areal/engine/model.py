@@ -17,13 +17,16 @@ from areal.engine.cache import KVCache
 from areal.engine.model_config import ModelConfig
 from areal.engine.weights import Layer, Weights
 
+_TILE_ELEMENTS = 1 << 20  # 4 MiB of the output layer cast at a time: stays in a cache
+
 
 class Model:
     """Sizes and rotary table; all tensors of a policy come with each call."""
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, context: int) -> None:
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, context: int, *, fp32_head: bool = False) -> None:
         self.config = config
         self.dtype = dtype
+        self._fp32_head = fp32_head and dtype != torch.float32
         self._rotation = _rotary_table(config, context)
         self._positions = torch.arange(context)
 
@@ -90,7 +93,7 @@ class Model:
     def logits(self, weights: Weights, hidden: Tensor) -> Tensor:
         """Next-token logits of hidden states [n, hidden], float32 [n, vocab]."""
         normed = F.rms_norm(hidden, (self.config.hidden,), weights.final_norm, self.config.rms_eps)
-        return F.linear(normed, weights.head).float()
+        return _float32_logits(normed, weights.head) if self._fp32_head else F.linear(normed, weights.head).float()
 
     def _project(self, layer: Layer, x: Tensor, rotation: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries, rotated keys and values of [n, hidden], each [n, its heads, head_dim]."""
@@ -116,6 +119,17 @@ def _after_attention(layer: Layer, x: Tensor, attended: Tensor, eps: float) -> T
     gate, up = add(layer.adapter.gate_up, F.linear(normed, layer.gate_up), normed).chunk(2, -1)
     inner = F.silu(gate).mul_(up)
     return add(layer.adapter.down, torch.addmm(x, inner, layer.down.t()), inner)
+
+
+def _float32_logits(normed: Tensor, head: Tensor) -> Tensor:
+    """Logits that were never rounded to the weights' precision. A part of the output layer is cast at a time, so that
+    the weights in use stay those that were published, once.
+    """
+    states, rows = normed.float(), max(1, _TILE_ELEMENTS // head.shape[1])
+    logits = states.new_empty(len(states), len(head))
+    for start in range(0, len(head), rows):
+        torch.mm(states, head[start : start + rows].float().T, out=logits[:, start : start + rows])
+    return logits
 
 
 def _rotary_table(config: ModelConfig, context: int) -> Tensor:

@@ -260,10 +260,10 @@ class DecodeScheduler:
             self._set_version(load.version)
         flushed = self._flush() if load.flush_cache else Answer()
         if flushed.success:
-            self._answer(load.done, Answer(True, "Succeeded to update model weights.", loaded=True))
+            self._answer(load.done, Answer(True, "Succeeded to update model weights."))
         else:
             unflushed = "Weights were updated, but the cache was not flushed: requests hold it"
-            self._answer(load.done, Answer(False, unflushed, loaded=True))
+            self._answer(load.done, Answer(False, unflushed))
         self._waiting.extend(self._behind)
         self._behind.clear()
 

@@ -70,6 +70,7 @@ class AgentSettings:
     engine: EmbeddedEngine | SglangEngine
     engine_port: int
     stream_interval: int = 16
+    fp32_head: bool = False  # logits aren't rounded to the precision of the weights
     adapters: AdapterRoom | None = None  # versions are LoRA adapters of the start model
     port: int = 0
     host: str = "127.0.0.1"  # to listen on
@@ -291,6 +292,7 @@ class Agent:
                 weight_version=START_VERSION if self._holds is None else str(self._holds.policy),
                 port=settings.engine_port,
                 stream_interval=settings.stream_interval,
+                fp32_head=settings.fp32_head,
                 api_key=self._api_key,
                 adapters=settings.adapters,
             ),

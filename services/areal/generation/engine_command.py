@@ -36,6 +36,7 @@ class EngineStart:
     port: int
     stream_interval: int
     api_key: str
+    fp32_head: bool = False  # logits aren't rounded to the precision of the weights
     adapters: AdapterRoom | None = None  # of the versions to come; the embedded engine needs no room for them
 
 
@@ -58,6 +59,7 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
         "--stream-interval", str(start.stream_interval),
         "--max-running-requests", str(engine.max_running_requests),
         "--dtype", engine.dtype,
+        *(["--enable-fp32-lm-head"] if start.fp32_head else []),
     ]  # fmt: skip
     if isinstance(engine, EmbeddedEngine):
         return Launch(

@@ -31,6 +31,7 @@ def settings_of(ctx: RoleContext) -> AgentSettings:
         engine=generation.engine,
         engine_port=ctx.resolved.ports_of(ctx.role, ctx.index)["engine"],
         stream_interval=generation.stream_interval,
+        fp32_head=ctx.resolved.spec.trainer.fp32_head,
         adapters=_adapters(ctx.resolved.spec),
         port=ctx.port,
         host=ctx.bind,
