@@ -1,4 +1,4 @@
-"""Question formats of public test sets: GSM8K, MATH, AIME and LiveCodeBench rows as prompts with what grades them.
+"""Question formats of public test sets: rows of mathematics and of programs as prompts with what grades them.
 
 Pure: rows in, questions out. A row that has another form is refused with its place, never skipped.
 """
@@ -20,6 +20,7 @@ _PROGRAM = (
     "Write a Python program that solves this. It reads from standard input and writes to standard output. Put the "
     "whole program between ```python and ```."
 )
+_FROM_TESTS = "Write the Python code, and put the whole of it between ```python and ```."
 _FUNCTION = "Complete this Python code, and put the whole of it between ```python and ```."
 
 
@@ -108,6 +109,18 @@ def _livecodebench(row: Row, instruction: str | None) -> Question:
     return Question(_id(row, "question_id"), _with(question, instruction, usual), tests=suite_of(row, "livecodebench"))
 
 
+def _humaneval(row: Row, instruction: str | None) -> Question:
+    prompt = _text(row, "prompt").strip("\n")
+    asked = f"```python\n{prompt}\n```"
+    return Question(_id(row, "task_id"), _with(asked, instruction, _FUNCTION), tests=suite_of(row, "humaneval"))
+
+
+def _mbpp(row: Row, instruction: str | None) -> Question:
+    tests = "\n".join(map(str, row.get("test_list") or ()))  # they alone say what the function is called
+    question = f"{_text(row, 'text', 'prompt')} It must pass these tests:\n\n```python\n{tests}\n```"
+    return Question(_id(row, "task_id"), _with(question, instruction, _FROM_TESTS), tests=suite_of(row, "mbpp"))
+
+
 SUITES: Mapping[str, BenchmarkSuite] = {
     suite.name: suite
     for suite in (
@@ -121,6 +134,14 @@ SUITES: Mapping[str, BenchmarkSuite] = {
         BenchmarkSuite(
             "livecodebench", "code", "livecodebench/code_generation_lite", "test*.jsonl", _livecodebench,
             "question_content, starter_code, public_test_cases, private_test_cases, metadata",
+        ),
+        BenchmarkSuite(
+            "humaneval", "code", "openai/openai_humaneval", "openai_humaneval/test-*.parquet", _humaneval,
+            "task_id, prompt, test, entry_point",
+        ),
+        BenchmarkSuite(
+            "mbpp", "code", "google-research-datasets/mbpp", "full/test-*.parquet", _mbpp,
+            "task_id, text or prompt, test_list, test_setup_code or test_imports",
         ),
     )
 }  # fmt: skip

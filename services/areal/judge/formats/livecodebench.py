@@ -1,7 +1,8 @@
 """LiveCodeBench: `public_test_cases` and `private_test_cases`, each a list of {input, output, testtype}.
 
-Private cases may be packed: base64 of zlib of JSON. Some releases put a pickle inside instead, and a pickle can run
-anything where it is read: those are refused. Standard output is compared as LiveCodeBench does (`lcb_decimal`).
+Private cases may be packed: base64 of zlib of JSON. The published files put a pickle of that JSON text inside: it is
+decoded as a text, never unpickled, and every other pickle is refused, because it could run anything. Standard output
+is compared as LiveCodeBench does (`lcb_decimal`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from areal.judge.formats.cases import Pairs, suite_of_pairs
 from areal.judge.formats.fields import MAX_TEXT_CHARS, Row, has, limits, mapping, refuse, sequence
+from areal.judge.formats.pickled_text import pickled_text
 from areal.judge.values import Checker, Suite
 
 CASE_S = 6.0  # LiveCodeBench's own limit
@@ -71,7 +73,10 @@ def _function(row: Row) -> str:
 
 
 def unpacked(value: Any, at: str) -> list[Any]:
-    """A list of cases from a list, JSON text, or base64 of zlib of JSON. Raises DataError for a pickle."""
+    """A list of cases from a list, JSON text, or base64 of zlib of JSON or of the pickle of a JSON text.
+
+    Raises DataError for any other pickle.
+    """
     if value is None or value == "":
         return []
     if not isinstance(value, str) or value.lstrip()[:1] in ("[", "{", '"'):
@@ -84,10 +89,11 @@ def unpacked(value: Any, at: str) -> list[Any]:
         refuse(at, f"neither JSON nor base64 of zlib: {error}", "write the cases as JSON")
     if reader.unconsumed_tail or not reader.eof:
         refuse(at, f"unpacks to more than {MAX_TEXT_CHARS >> 20} MiB, or is cut off", "drop the largest cases")
-    if _is_pickle(content):
-        refuse(at, "holds a pickle, which could run anything here", _CONVERT)
+    text: bytes | str | None = content
+    if _is_pickle(content) and (text := pickled_text(content)) is None:
+        refuse(at, "holds a pickle of more than a text, which could run anything here", _CONVERT)
     try:
-        found = json.loads(content)
+        found = json.loads(text or "")
         return sequence(json.loads(found) if isinstance(found, str) else found, at)
     except (ValueError, RecursionError) as error:
         refuse(at, f"unpacks to no JSON: {str(error) or 'nested too deeply'}", "write the cases as JSON")
