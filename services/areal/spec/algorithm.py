@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from areal.spec.block import Block, Change, knob
-from areal.spec.teacher import PolicyTeacher
+from areal.spec.teacher import Placement, PolicyTeacher
 
 Level = Literal["group", "batch", "none"]
 Name = Literal[
@@ -73,6 +73,9 @@ class Kl(Block):
     where: Literal["loss", "reward"] = knob("loss", what="A term of the loss, or of each token's reward.", alias="as")
     estimator: Literal["k1", "k2", "k3", "k3u"] | None = knob(
         None, what="x, x²/2, e^−x − 1 + x, or that times π_θ/π_behav; k2 in the loss and k1 in the reward unless given."
+    )
+    placement: Placement = knob(
+        "same", what="The reference's weights stay beside the policy's, or are in host memory between uses (offloaded)."
     )
 
     @property

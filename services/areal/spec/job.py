@@ -137,8 +137,9 @@ class JobSpec(Block):
     @property
     def weights_by_group(self) -> bool:
         """Whether the trainer may send versions to servers by a process group."""
-        mode, alone = self.weight_sync.mode, self.trainer.world_size == 1 and self.trainer.lora is None
-        return self.is_rl and (mode == "Group" or (mode == "Auto" and alone))
+        if not self.is_rl or self.trainer.lora is not None:
+            return False
+        return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.world_size == 1)
 
     @property
     def is_rl(self) -> bool:

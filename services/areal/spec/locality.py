@@ -52,6 +52,13 @@ def named_files(spec: JobSpec) -> dict[str, str]:
     return {field: source for field, source in fields.items() if source is not None}
 
 
+def hub_models(spec: JobSpec) -> dict[str, str]:
+    """The models of the Hugging Face hub that a job names, by dotted field: start model, teacher, reward model."""
+    fields = ("spec.model.uri", spec.teacher_field, "spec.reward.model.path")
+    named = {field: source for field, source in named_files(spec).items() if field in fields}
+    return {field: source for field, source in named.items() if locality_of(source) is Locality.HUB}
+
+
 def hugging_face_paths(spec: JobSpec) -> dict[str, str]:
     """Of each Hugging Face dataset, the path: a name on the hub, or a folder or file."""
     sources = {"train": spec.dataset.train, "evaluation": spec.dataset.evaluation}

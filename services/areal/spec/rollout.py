@@ -62,8 +62,8 @@ class Environment(Block):
     """What the workflow environment plays: something with reset() and step(), by name, in a process of its own."""
 
     name: str = knob(
-        what="A class or function of the recipe, or built in: openenv, reasoning-gym, textarena; or an entry point of "
-        "the group areal.environments.",
+        what="A class or function of the recipe, or built in: mcp, openenv, reasoning-gym, textarena, verifiers; or an "
+        "entry point of the group areal.environments.",
         min_length=1,
         max_length=LONGEST_WORD,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from areal.spec.gpu_defaults import PROCESSES_CEL
 from areal.spec.job import RLJob
 from areal.spec.numbers import BUDGET_SHARE, bytes_a_step, bytes_in_flight, forced_checkpoint_every
 from areal.spec.quantity import show_bytes
@@ -94,22 +93,14 @@ def publish_interval(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "group-mode",
     "spec.weightSync.mode",
-    "A process group carries whole weights of one trainer process: no adapters, trainer.replicas · procPerNode is 1.",
+    "A process group carries whole weights, no adapters.",
     fix="Set weightSync.mode: SharedVolume, or Auto, which uses a group where that can be.",
-    cel=(
-        "self.spec.weightSync.mode != 'Group' || "
-        f"(!has(self.spec.trainer.lora) && self.spec.trainer.replicas * {PROCESSES_CEL} == 1)"
-    ),
+    cel="self.spec.weightSync.mode != 'Group' || !has(self.spec.trainer.lora)",
 )
 def group_mode(job: RLJob, facts: Facts) -> str | None:
-    trainer = job.spec.trainer
-    if job.spec.weight_sync.mode != "Group":
+    if job.spec.weight_sync.mode != "Group" or job.spec.trainer.lora is None:
         return None
-    if trainer.lora is not None:
-        return "adapters are small and are loaded beside each other: they are read from the volume"
-    if trainer.world_size > 1:
-        return f"{trainer.world_size} trainer processes hold the weights, and one of them sends"
-    return None
+    return "adapters are small and are loaded beside each other: they are read from the volume"
 
 
 @rule(

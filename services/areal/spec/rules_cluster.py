@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from areal.spec.cluster import PodPatch, PodTemplate
 from areal.spec.job import RLJob
-from areal.spec.locality import hugging_face_paths, named_files
+from areal.spec.locality import Locality, hugging_face_paths, locality_of, named_files
 from areal.spec.rules import Facts, Rule, rule
 from areal.spec.sources import on_volume
 
@@ -90,27 +90,33 @@ def recipe_source(job: RLJob, facts: Facts) -> str | None:
     return "neither file nor configMap is given" if recipe.file is None else "both file and configMap are given"
 
 
-def _volume_rule(id: str, field: str) -> Rule:
-    """That one field, when it names a volume, names a place on it."""
+def _volume_rule(id: str, field: str, *, model: bool = False) -> Rule:
+    """That one field, when it names a volume, names a place on it; of a model also an address of the hub."""
     short = field.removeprefix("spec.")
     parents = field.split(".")
     given = [f"has(self.{'.'.join(parents[:depth])})" for depth in range(2, len(parents) + 1)]
     absent = " || ".join(f"!{have}" for have in given)
     cel = f"{absent} || !self.{field}.startsWith('pvc://') || self.{field}.matches('{_VOLUME}')"
+    if model:
+        of_hub = f"!self.{field}.startsWith('hf://') || self.{field}.matches('{_HUB}')"
+        cel = f"{absent} || ((!self.{field}.startsWith('pvc://') || self.{field}.matches('{_VOLUME}')) && ({of_hub}))"
+    or_hub = ", a model of the hub hf://owner/name@revision" if model else ""
 
     @rule(
         id,
         field,
-        f"A volume in {short} is written pvc://claim/path.",
-        fix=f"Write {short} as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl.",
+        f"A volume in {short} is written pvc://claim/path{or_hub}.",
+        fix=f"Write {short} as pvc://, the claim's name, and a path without dots in front: pvc://data/train.jsonl{or_hub}.",
         cel=cel,
         every_training=True,
     )
     def broken(job: RLJob, facts: Facts) -> str | None:
         source = {**named_files(job.spec), **hugging_face_paths(job.spec)}.get(field)
-        if source is None or not on_volume(source) or re.match(_VOLUME, source):
-            return None
-        return f"{source!r} names no place on a volume"
+        if source is not None and on_volume(source) and not re.match(_VOLUME, source):
+            return f"{source!r} names no place on a volume"
+        if model and source is not None and locality_of(source) is Locality.HUB and not re.match(_HUB, source):
+            return f"{source!r} names no model of the Hugging Face hub"
+        return None
 
     return broken
 
@@ -267,8 +273,9 @@ RULES = (
     _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path"),
     _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
     _volume_rule("volume-hooks", "spec.trainer.hooks"),
-    _volume_rule("volume-teacher", "spec.distillation.teacher.path"),
-    _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path"),
+    _volume_rule("volume-teacher", "spec.distillation.teacher.path", model=True),
+    _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path", model=True),
+    _volume_rule("volume-reward-model", "spec.reward.model.path", model=True),
     external_redis,
     storage_claim,
     failure_rule_names,

@@ -94,6 +94,21 @@ def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "flex-on-cpu",
+    "spec.trainer.attention",
+    "FlexAttention has no gradient on CPUs.",
+    fix="Leave trainer.attention out, or give the trainer gpus.",
+    cel="self.spec.trainer.gpus > 0 || self.spec.trainer.attention != 'flex'",
+    every_training=True,
+)
+def blocks_on_cpu(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.gpus or trainer.attention != "flex":
+        return None
+    return "flex without GPUs: PyTorch's FlexAttention has no gradient on CPUs"
+
+
+@rule(
     "tensor-divides-heads",
     "spec.generation.engine.tensorParallel",
     "A model splits between its attention heads: tensorParallel divides their number.",
@@ -185,6 +200,7 @@ RULES = (
     float32_on_gpu,
     float32_trainer_on_gpu,
     segments_in_float32,
+    blocks_on_cpu,
     tensor_divides_heads,
     engine_context,
     embedded_too_large,

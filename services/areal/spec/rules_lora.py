@@ -43,6 +43,20 @@ def lora_attention(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "lora-reference",
+    "spec.algorithm.kl.placement",
+    "An adapter's base is the KL reference: there is no second model to offload.",
+    fix="Remove algorithm.kl.placement, or trainer.lora.",
+    cel=f"{_NONE} || !has(self.spec.algorithm.kl) || self.spec.algorithm.kl.placement == 'same'",
+)
+def lora_reference(job: RLJob, facts: Facts) -> str | None:
+    kl = job.spec.algorithm.kl
+    if job.spec.trainer.lora is None or kl is None or kl.placement == "same":
+        return None
+    return f"the reference is the policy without its adapter, and kl.placement is {kl.placement}"
+
+
+@rule(
     "lora-room",
     "spec.generation.engine.extraArgs",
     "SGLang has room for the adapters: a rank of at least trainer.lora.rank, and maxStaleness + 2 of them.",
@@ -83,4 +97,4 @@ def lora_targets(job: RLJob, facts: Facts) -> str | None:
     return f"the model has no {', '.join(missing)}, only {', '.join(sorted(there))}"
 
 
-RULES = (lora_training, lora_attention, lora_room, lora_targets)
+RULES = (lora_training, lora_attention, lora_reference, lora_room, lora_targets)

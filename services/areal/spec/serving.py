@@ -134,8 +134,8 @@ class ModelReward(Block):
     """The reward model that scores: for the verifier model only."""
 
     path: str = knob(
-        what="A Hugging Face directory: a sequence-classification model with one label. On a cluster "
-        "pvc://claim/path, or a path in the image; `areal submit` takes a directory of yours along.",
+        what="A Hugging Face directory: a sequence-classification model with one label, or hf://owner/name@revision. "
+        "On a cluster pvc://claim/path, or a path in the image; `areal submit` takes a directory of yours along.",
         min_length=1, max_length=LONGEST_PATH,
     )  # fmt: skip
     max_tokens: int | None = knob(

@@ -40,7 +40,7 @@ class Model(Block):
         min_length=1, max_length=LONGEST_PATH,
     )  # fmt: skip
     token_secret: HubToken | None = knob(
-        None, what="Cluster only: the Secret with the token for a private or gated model of hf://. Here it is HF_TOKEN."
+        None, what="Cluster only: the Secret with the token for private or gated models of hf://. Here it is HF_TOKEN."
     )
     tokenizer: str | None = knob(
         None, what="A tokenizer directory, or pvc://claim/path; the model's own unless given.", min_length=1,

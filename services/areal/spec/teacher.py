@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from areal.spec.block import Block, knob
 from areal.spec.text import LONGEST_PATH
+
+Placement = Literal["same", "offloaded"]
+"""Where a frozen model's weights are: on the policy's ranks, or there while it is asked and else on the host."""
 
 
 class Teacher(Block):
     """The model that a student learns from. It has the student's tokenizer."""
 
     path: str = knob(
-        what="A Hugging Face model directory, or pvc://claim/path on a cluster.", min_length=1, max_length=LONGEST_PATH
-    )
+        what="A Hugging Face model directory, hf://owner/name@revision, or pvc://claim/path on a cluster.",
+        min_length=1, max_length=LONGEST_PATH,
+    )  # fmt: skip
 
 
 class PolicyTeacher(Teacher):
@@ -19,4 +25,7 @@ class PolicyTeacher(Teacher):
 
     coefficient: float = knob(
         1.0, what="Weight of −(log π_prox − log teacher), which is added to each token's advantage.", gt=0
+    )
+    placement: Placement = knob(
+        "same", what="Its weights stay beside the policy's, or are in host memory between uses (offloaded)."
     )

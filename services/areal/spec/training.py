@@ -10,7 +10,7 @@ from areal.spec.block import Block, Change, knob
 from areal.spec.quantity import Bytes
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name
 
-Attention = Literal["dense", "varlen"]
+Attention = Literal["dense", "varlen", "flex"]
 Adapted = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 _ALL_ADAPTED: tuple[Adapted, ...] = get_args(Adapted)
 Recompute = Literal["none", "selective", "full", "offload"]
@@ -79,14 +79,20 @@ class Trainer(Block):
     precision: Literal["float32", "bfloat16"] = knob(
         "float32", what="Of the forward and backward pass; bfloat16 on GPUs unless given.", server_default=False
     )
-    attention: Literal["auto", "dense", "varlen"] = knob(
+    attention: Literal["auto", "dense", "varlen", "flex"] = knob(
         "auto",
-        what="How a packed row is attended to: by a mask, or by segments (varlen): auto on GPUs in bfloat16.",
+        what="How a packed row is attended to: by a mask (dense), by segments (varlen; auto on GPUs in bfloat16) or by "
+        "blocks (flex, on GPUs; doesn't copy the keys of a shared prompt).",
         change=Change.RESUME,
     )
     recompute: Recompute = knob(
         "none",
         what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory.",
+        change=Change.RESUME,
+    )
+    fp32_head: bool = knob(
+        False,
+        what="Logits in float32, of trainer and servers: in bfloat16 they are rounded before the softmax otherwise.",
         change=Change.RESUME,
     )
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
@@ -160,7 +166,7 @@ class WeightSync(Block):
         "SharedVolume",
         what="How servers get versions, which are directories on the run's volume in any case: SharedVolume reads them "
         "there; Group sends them from the trainer to the servers by a process group, and any fault falls back to the "
-        "volume; Auto is Group where that can be.",
+        "volume; Auto is Group with one trainer process and no adapters.",
     )
     interval_steps: int = knob(1, what="Publish every this many versions.", unit="steps", ge=1, le=1001)
     full_every: int = knob(
