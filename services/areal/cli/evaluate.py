@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 TierName = Literal["T0", "T2", "T3", "T4"]
-SuiteName = Literal["gsm8k", "math", "aime", "livecodebench"]
+SuiteName = Literal["gsm8k", "math", "aime", "livecodebench", "humaneval", "mbpp"]
 
 eval_app = typer.Typer(help="Measure a model on a public test set, or programs for HumanEval.", rich_markup_mode=None)
 
@@ -33,7 +33,10 @@ def suite(
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Rows as .jsonl or .parquet; else the Hugging Face cache is asked."),
+        typer.Option(
+            metavar="FILE|FOLDER",
+            help="Rows as .jsonl, .csv, .parquet or a folder of .json; else the Hugging Face cache.",
+        ),
     ] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Allow to download the rows, and a model of hf://, from the hub.")

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from areal.errors import ConfigError
+from areal.plan.cluster_names import HTTP_PORT, Role, front_host
 from areal.spec.status import ConditionType, JobStatus
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def job_status_command(
     grid.add_column()
     for row in lines(job.get("status", {})):
         grid.add_row(*row)
+    if base_url := base_url_of(job):
+        grid.add_row("agents call", base_url)
     Console().print(grid)
 
 
@@ -45,6 +48,15 @@ def find_job(
     if job is None:
         raise ConfigError(f"there is no RLJob {name!r} in {where}", fix="name its namespace: `kubectl get rljobs -A`")
     return cluster, job
+
+
+def base_url_of(job: dict[str, Any]) -> str | None:
+    """Where agents in the cluster call the job's gateways; None without gateways. Pure."""
+    rollout = job.get("spec", {}).get("rollout") or {}
+    if not (rollout.get("gateway") or {}).get("replicas"):
+        return None
+    named = job["metadata"]
+    return f"http://{front_host(named['name'], named['namespace'], Role.GATEWAY)}:{HTTP_PORT}/v1"
 
 
 def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:

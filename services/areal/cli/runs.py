@@ -164,6 +164,7 @@ def report_command(run_dir: Path) -> None:
     """`areal report`."""
     from areal.ledger.audit import audit
     from areal.plan import RunLayout
+    from areal.record.episode_ends import read_ends
     from areal.record.run_rows import Records
     from areal.stage import picture, summary
     from areal.view import site
@@ -174,7 +175,7 @@ def report_command(run_dir: Path) -> None:
     if result is None:  # it goes on, or was killed: what is known so far
         wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
         ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
-        result = summary.make(ending, records, audit(layout.root))
+        result = summary.make(ending, records, audit(layout.root), ends=read_ends(layout.episode_ends))
     target = site.write(layout.root, result)
     why = picture.draw(layout.root)
     console = Console()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from areal.dataflow.stages import Column, Graph, Stage
 from areal.spec.job import JobSpec
 from areal.spec.resolved_algorithm import resolve
+from areal.spec.teacher import Placement
 
 PROMPTS = Column("prompts", "row", "json")
 TOKEN_IDS = Column("token_ids", "token", "int64")
@@ -47,6 +48,8 @@ class Needs:
     of_behaviour: bool = False  # penalty and teacher are compared with the policy that made the tokens
     critic: bool = False
     teacher: bool = False  # of each sampled token: on-policy distillation
+    reference_placement: Placement = "same"
+    teacher_placement: Placement = "same"
 
     @property
     def policy_first(self) -> bool:
@@ -56,13 +59,15 @@ class Needs:
 
 def needs_of(spec: JobSpec) -> Needs:
     """The needs of a job of RL."""
-    meant = resolve(spec)
+    meant, teacher = resolve(spec), spec.algorithm.teacher
     return Needs(
         proximal=meant.proximal == "recompute",
         kl=meant.kl.where if meant.kl is not None else None,
         of_behaviour=meant.proximal == "behaviour",
         critic=meant.critic is not None,
-        teacher=spec.algorithm.teacher is not None,
+        teacher=teacher is not None,
+        reference_placement=meant.kl.placement if meant.kl is not None else "same",
+        teacher_placement=teacher.placement if teacher is not None else "same",
     )
 
 
@@ -78,7 +83,9 @@ def graph_of(spec: JobSpec) -> Graph:
 def policy_gradient(needs: Needs) -> Graph:
     """RL from rewards. A pass that advantages need comes before them, another only for sequences that are trained."""
     proximal = Stage("proximal", "infer", (TOKEN_IDS, LOSS_MASK), (PROXIMAL,), "policy")
-    reference = Stage("reference", "infer", (TOKEN_IDS, LOSS_MASK), (REFERENCE,), "reference")
+    reference = Stage(
+        "reference", "infer", (TOKEN_IDS, LOSS_MASK), (REFERENCE,), "reference", placement=needs.reference_placement
+    )
     before, after = [], []
     from_passes: tuple[Column, ...] = ()
     if needs.policy_first:
@@ -88,7 +95,12 @@ def policy_gradient(needs: Needs) -> Graph:
         before.append(reference)
         from_passes += (REFERENCE,)
     if needs.teacher:
-        before.append(Stage("teacher log-probs", "infer", (TOKEN_IDS, LOSS_MASK), (TEACHER_LOGPROBS,), "teacher"))
+        before.append(
+            Stage(
+                "teacher log-probs", "infer", (TOKEN_IDS, LOSS_MASK), (TEACHER_LOGPROBS,), "teacher",
+                placement=needs.teacher_placement,
+            )
+        )  # fmt: skip
         from_passes += (TEACHER_LOGPROBS,)
     if needs.critic:
         before.append(
@@ -169,4 +181,4 @@ def distillation() -> Graph:
 
 
 def _of_trained(stage: Stage) -> Stage:
-    return Stage(stage.name, stage.kind, (*stage.reads, TRAINED), stage.writes, stage.model)
+    return replace(stage, reads=(*stage.reads, TRAINED))

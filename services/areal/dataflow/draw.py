@@ -24,7 +24,7 @@ def text(graph: Graph) -> str:
             continue
         lines.append(f"{lane}:")
         for stage in stages:
-            model = f" · {stage.model}" if stage.model else ""
+            model = f" · {stage.where}" if stage.where else ""
             lines.append(f"  {stage.name} ({stage.kind}{model})")
             for producer, consumer, columns in graph.edges():
                 if consumer == stage:
@@ -80,7 +80,7 @@ def _wrapped(stage: Stage) -> list[str]:
 
 def _box(stage: Stage, where: tuple[int, int, int]) -> str:
     x, y, height = where
-    model = f" · {stage.model}" if stage.model else ""
+    model = f" · {stage.where}" if stage.where else ""
     lines = "".join(
         f'<text x="{x + 12}" y="{y + 36 + _LINE * at}" class="c">{html.escape(line)}</text>'
         for at, line in enumerate(_wrapped(stage))

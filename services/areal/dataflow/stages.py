@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from areal.spec.teacher import Placement
+
 Axis = Literal["row", "sequence", "token", "model"]
 Clock = Literal["sample", "step"]
 Kind = Literal["data", "generate", "score", "infer", "compute", "update", "publish"]
@@ -27,7 +29,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Stage:
-    """One thing that is run. `model` is whose weights it needs, empty for none."""
+    """One thing that is run. `model` is whose weights it needs, empty for none; `placement` is where they are.
+
+    Offloaded weights are on the device while the stage runs, in host memory between.
+    """
 
     name: str
     kind: Kind
@@ -37,6 +42,12 @@ class Stage:
     clock: Clock = "step"
     lagged: tuple[Column, ...] = ()  # read as some step before left them
     run: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)  # of a recipe's own stage
+    placement: Placement = "same"
+
+    @property
+    def where(self) -> str:
+        """Its model and where that is, for people; empty without a model."""
+        return ", ".join(part for part in (self.model, "" if self.placement == "same" else self.placement) if part)
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,12 @@ def problems(graph: Graph) -> list[str]:
     found += _twice([column.name for stage in graph.stages for column in stage.writes], "column")
     written: dict[str, tuple[Stage, Column]] = {}
     updated: set[str] = set()
+    trained = {stage.model for stage in graph.stages if stage.kind == "update"}
     for stage in graph.stages:
+        if stage.placement == "offloaded" and (stage.kind != "infer" or stage.model in trained):
+            found.append(
+                f"{stage.name} can't be offloaded: only a model that is asked and never trained leaves its ranks"
+            )
         for wanted in stage.reads:
             found += _unmatched(stage, wanted, written)
         if stage.kind == "infer" and stage.model in updated:

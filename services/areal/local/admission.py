@@ -14,10 +14,12 @@ from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
 from areal.judge.dispatch.pod_limits import pod_memory_bytes
 from areal.local.memory import adapter_parameters, caches_of, memory_of
+from areal.plan import hub
 from areal.plan.memory import shape_of
 from areal.plan.memory.budget import CHECKPOINT_BYTES, VERSIONS_KEPT, disk_bytes
 from areal.plan.resolve import reward_model_of, teacher_of
 from areal.spec import Finding, RLJob, Severity, check, refuse
+from areal.spec.locality import hub_models
 from areal.spec.model_families import refuse_unscorable, refuse_untrainable
 from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
@@ -55,9 +57,11 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None =
     looked = look(job, sources, base_dir)
     if sources.model is not None and not any(field == "spec.model.path" for field, _ in looked.faults):
         _model(job, sources.model, looked)
-    with looked.at("spec.reward.model.path"):
-        reward_model_of(job, base_dir)
-    teacher = _teacher(job, sources, base_dir, looked)
+    away = _away(job, looked)
+    if "spec.reward.model.path" not in away:
+        with looked.at("spec.reward.model.path"):
+            reward_model_of(job, base_dir)
+    teacher = None if job.spec.teacher_field in away else _teacher(job, sources, base_dir, looked)
     _agent_program(job, looked)
     _own_python(job, looked)
     findings = [_fault(job, field, error) for field, error in looked.faults]
@@ -85,6 +89,15 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None =
         tuple(memory),
         job.spec.reward.verifier is None and not (job.spec.recipe and looked.facts.recipe_defines_reward is not False),
     )
+
+
+def _away(job: RLJob, looked: Looked) -> dict[str, str]:
+    """The models beside the job's own that are on the hub and not yet on this machine, by field."""
+    beside = {field: uri for field, uri in hub_models(job.spec).items() if field != "spec.model.uri"}
+    away = {field: uri for field, uri in beside.items() if hub.cached(uri) is None}
+    for field, uri in away.items():
+        looked.unseen.append(f"{field.removeprefix('spec.')}: {uri} isn't on this machine; `areal run` downloads it")
+    return away
 
 
 def _teacher(job: RLJob, sources: Sources, base_dir: Path, looked: Looked) -> Path | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from areal.plan import RoleRow
 
 @dataclass(frozen=True)
 class LiveRun:
-    """A run that goes on. `roles` are all rows, `addresses` those that serve gRPC, `supervisor` is the Launcher's."""
+    """A run that goes on. `roles` are all rows, `addresses` those that serve gRPC, `supervisor` is the Launcher's,
+    `base_urls` where agents call its gateways."""
 
     name: str
     pid: int
@@ -24,6 +25,7 @@ class LiveRun:
     addresses: Mapping[str, str]
     max_steps: int
     max_staleness: int
+    base_urls: Sequence[str] = ()
 
 
 def addresses_of(rows: list[RoleRow], host: str = "127.0.0.1") -> dict[str, str]:

@@ -39,7 +39,9 @@ async def _look(layout: RunLayout) -> RunView:
     run = endpoints.read(layout.endpoints)
     token = read_token(layout.token)
     records = Records(layout.metrics, layout.evaluations)
-    facts = RunFacts(run.name, token, run.addresses, run.controller, records, run.max_steps, run.max_staleness)
+    facts = RunFacts(
+        run.name, token, run.addresses, run.controller, records, run.max_steps, run.max_staleness, run.base_urls
+    )
     facts.started = time.monotonic() - max(0.0, time.time() - layout.endpoints.stat().st_mtime)
     async with connect(run.supervisor, token) as channel:
         stub = operations_grpc.LauncherStub(channel)
@@ -97,6 +99,8 @@ def table(picture: RunView) -> RenderableType:
     parts: list[RenderableType] = [Text(f"{picture.name}: {view.line(picture).strip()}", style="bold"), Text(), waits]
     if picture.rollout and picture.rollout.idle_reason:
         parts.append(Text(f"\nadmission: {picture.rollout.idle_reason}"))
+    if picture.base_urls:
+        parts.append(Text(f"\nagents call: {' '.join(picture.base_urls)}"))
     return Group(*parts)
 
 
@@ -111,6 +115,7 @@ def as_json(picture: RunView) -> bytes:
             "policy": picture.policy,
             "stalled": picture.stalled,
             "idle": status.idle_reason if status else "",
+            "baseUrls": list(picture.base_urls),
             "roles": [
                 {
                     "name": role.name,

@@ -6,13 +6,14 @@ model of a family without closed forms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
+from areal.dataflow.builtin import needs_of
 from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of, tokens_in
 from areal.plan.memory.activations import Recompute
-from areal.plan.memory.budget import Beside, disk_bytes, fewest_ranks, longest_that_fits
+from areal.plan.memory.budget import Beside, disk_bytes, fewest_ranks, host_bytes, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
@@ -21,6 +22,7 @@ from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngine, SglangEngine
 from areal.spec.supervised import BLOCKS
 
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
+_FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
 
 
 def memory_of(
@@ -76,10 +78,20 @@ def _beside(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> Beside
         "critic": has_critic(job.spec),
         "reference": has_reference(job.spec),
         "teacher": teacher,
+        "offloaded": _offloaded(job),
         "trained": adapter_parameters(job, shape),
         "tensor": job.spec.trainer.mesh.tensor,
         "context": job.spec.trainer.mesh.context,
     }
+
+
+def _offloaded(job: RLJob) -> frozenset[Literal["reference", "teacher"]]:
+    """The frozen models that are in host memory between uses."""
+    if not job.spec.is_rl:
+        return frozenset()
+    needs = needs_of(job.spec)
+    placed = {"reference": needs.reference_placement, "teacher": needs.teacher_placement}
+    return frozenset(name for name in _FROZEN if placed[name] == "offloaded")
 
 
 def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple[list[Finding], list[tuple[str, str]]]:
@@ -101,6 +113,8 @@ def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple
     if trainer.recompute == "none":
         full = made(recompute="full").total
         lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
+    if away := host_bytes(shape, trainer.shards, beside):
+        lines.append(("offloaded", f"{show_bytes(away)} of pinned host memory a rank, for frozen models between uses"))
     if job.spec.dpo is not None:
         lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
     memory = trainer.gpu_memory
@@ -124,6 +138,7 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside
     if fits and trainer.recompute in ("none", "selective"):
         return f"Set trainer.recompute to {fits[0]}."
     knobs = [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
+    knobs += _offloads(job, sized, memory, beside)
     alone: Beside = {**beside, "reference": False}
     if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
         knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
@@ -135,6 +150,18 @@ def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside
         knobs.append(f"train {smaller}, or on GPUs with more memory")
     advice = ", or ".join(knobs)
     return f"{advice[0].upper()}{advice[1:]}."
+
+
+def _offloads(job: RLJob, sized: Callable[..., TrainerPlan], memory: int, beside: Beside) -> list[str]:
+    """Frozen models that would make it fit from host memory."""
+    fields = {"reference": "algorithm.kl.placement", "teacher": "algorithm.teacher.placement"}
+    held = [name for name in _FROZEN if job.spec.is_rl and beside[name] and name not in beside["offloaded"]]
+    found = []
+    for name in held:
+        away: Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
+        if sized(recompute=job.spec.trainer.recompute, **away).total <= memory:
+            found.append(f"set {fields[name]}: offloaded")
+    return found
 
 
 def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list[str]:

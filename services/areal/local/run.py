@@ -36,10 +36,13 @@ from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleRow, role_table
+from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
 from areal.stage import picture, summary
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.view import site
+
+_SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 
 
 def run_job(request: StagingRequest, console: Console) -> int:
@@ -105,9 +108,10 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[RunOutcom
         addresses=endpoints.addresses_of(rows),
         max_steps=max_steps,
         max_staleness=max_staleness,
+        base_urls=[f"{url}/v1" for url in resolved.endpoints.gateway_urls],
     )
     endpoints.write(resolved.layout.endpoints, live)
-    records = Records(resolved.layout.metrics, resolved.layout.evaluations)
+    records = Records(resolved.layout.metrics, resolved.layout.evaluations, _SHOWN_STEPS)
     facts = RunFacts(live.name, token, live.addresses, live.controller, records, live.max_steps, live.max_staleness)
 
     async def states() -> list[RoleState]:
@@ -189,7 +193,7 @@ def _account(
     layout = resolved.layout
     records = Records(layout.metrics, layout.evaluations).refresh()
     audited = audit(resolved.run_dir, finished=True if outcome.ended is Ended.COMPLETE else None)
-    result = summary.make(ending, records, audited, earlier)
+    result = summary.make(ending, records, audited, earlier, read_ends(layout.episode_ends))
     unwritten: OSError | None = None
     try:
         summary.write(layout.summary, result)

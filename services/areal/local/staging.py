@@ -17,6 +17,7 @@ from areal.plan import ResolvedJob, RunLayout, hub, resolve, write_run
 from areal.plan.resolve import recipe_file
 from areal.spec import RLJob, check, for_clusters_only, refuse
 from areal.spec.load import job_from
+from areal.spec.locality import hub_models
 from areal.stage.datasets import Say, prepare_datasets
 from areal.stage.facts import with_snapshots
 from areal.yaml_file.document import Document, read_document
@@ -45,17 +46,18 @@ class StagingRequest:
 def load(request: StagingRequest, say: Say = lambda words: None) -> RLJob:
     """The job with its overrides; raises ConfigError for whatever `areal check` refuses.
 
-    A model of the Hugging Face hub is downloaded once nothing else speaks against the job.
+    Models of the Hugging Face hub are downloaded once nothing else speaks against the job.
     """
     if request.resume and request.fresh:
         raise ConfigError("--resume and --fresh exclude each other", fix="use --resume to go on, --fresh to start anew")
     document = request.document or read_document(request.job_file)
     job = job_from(document, request.overrides)
     refuse(for_clusters_only(job), request.job_file)
-    run_dir, uri = request.directory(job), job.spec.model.uri
+    run_dir = request.directory(job)
     admit(job, request.base_dir, run_dir).refuse(request.job_file)
-    if hub.is_hub(uri) and hub.cached(uri) is None:
-        hub.fetch(uri, say)
+    if missing := [uri for uri in dict.fromkeys(hub_models(job.spec).values()) if hub.cached(uri) is None]:
+        for uri in missing:
+            hub.fetch(uri, say)
         admit(job, request.base_dir, run_dir).refuse(request.job_file)  # what only the model's files tell
     return job
 

@@ -62,12 +62,14 @@ class RunView:
     max_steps: int
     max_staleness: int
     elapsed_s: float
-    steps: Sequence[Step] = ()
+    steps: Sequence[Step] = ()  # the newest ones
+    earlier: Sequence[float] = ()  # rewards, or losses of a supervised training, of the steps before them
     held_out: Sequence[HeldOut] = ()
     roles: Sequence[RoleState] = ()
     rollout: rollout.GetRolloutStatusResponse | None = None  # None: the controller does not answer
     generation_tps: float = 0.0
     training_tps: float = 0.0
+    base_urls: Sequence[str] = ()  # of its gateways, for agents
 
     @property
     def step(self) -> int:
@@ -81,12 +83,14 @@ class RunView:
 
     @property
     def rewards(self) -> list[float]:
-        return [step.reward for step in self.steps if step.reward is not None]
+        rewards = [step.reward for step in self.steps if step.reward is not None]
+        return [*self.earlier, *rewards] if rewards else []
 
     @property
     def losses(self) -> list[float]:
         """Of a supervised training."""
-        return [step.fixed_loss for step in self.steps if step.fixed_loss is not None]
+        losses = [step.fixed_loss for step in self.steps if step.fixed_loss is not None]
+        return [*self.earlier, *losses] if losses else []
 
     @property
     def stalled(self) -> str:
@@ -153,6 +157,7 @@ class RunFacts:
     records: Records
     max_steps: int
     max_staleness: int
+    base_urls: Sequence[str] = ()
     started: float = field(default_factory=time.monotonic)
 
 
@@ -180,19 +185,22 @@ class StatusSource:
         facts.records.refresh()
         status, roles = await asyncio.gather(self._rollout(), self._roles())
         now = self._clock()
-        recent = [step for step in facts.records.steps[-10:] if step.seconds > 0]
+        steps = facts.records.steps
+        recent = [step for step in steps[-10:] if step.seconds > 0]
         spent = sum(step.seconds for step in recent)
         return RunView(
             name=facts.name,
             max_steps=status.max_steps if status and status.max_steps else facts.max_steps,
             max_staleness=facts.max_staleness,
             elapsed_s=now - facts.started,
-            steps=facts.records.steps,
+            steps=steps,
+            earlier=facts.records.earlier,
             held_out=facts.records.held_out,
             roles=roles,
             rollout=status,
             generation_tps=self._tokens.at(now, status.tokens_total) if status else 0.0,
             training_tps=sum(step.trained_tokens for step in recent) / spent if spent else 0.0,
+            base_urls=facts.base_urls,
         )
 
     async def close(self) -> None:

@@ -32,6 +32,11 @@ def table(summary: Mapping[str, Any], run_dir: Path) -> RenderableType:
         return _supervised(grid, summary, loss, died, run_dir)
     grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
     grid.add_row("tombstones", tombstones)
+    if (episodes := summary.get("episodes")) is not None:
+        ended = sum(episodes["ends"].values())
+        grid.add_row(
+            "infrastructure", f"{episodes['infraShare']:.2%} of {ended:,} episodes failed and were tried again"
+        )
     if (share := summary.get("sameRewardShare")) is not None:
         grid.add_row("signal", f"{share:.0%} of groups earned the same, {summary['updates']} updates")
     grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")

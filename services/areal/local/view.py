@@ -13,6 +13,7 @@ from rich.text import Text
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
+from areal.record.episode_ends import infra_share
 from areal.record.run_rows import best_of
 from areal.stage.wording import duration, rate
 from areal.v1 import rollout_pb2 as rollout
@@ -88,7 +89,8 @@ def warning(view: RunView) -> str:
     if count < _STEPS_WITHOUT:
         return ""
     groups = view.steps[-1].groups
-    return f"no gradient in {count} steps: {NO_GRADIENT} ({groups} groups); {NO_GRADIENT_FIX}"
+    more = "more than " if view.earlier and count == len(view.steps) else ""
+    return f"no gradient in {more}{count} steps: {NO_GRADIENT} ({groups} groups); {NO_GRADIENT_FIX}"
 
 
 def restart_warnings(view: RunView) -> list[str]:
@@ -123,6 +125,8 @@ def line(view: RunView) -> str:
         parts.append(f"training {rate(view.training_tps)}")
     if view.rollout and view.rollout.tombstones:
         parts.append(f"tombstones {_tombstones(view.rollout)}")
+    if view.rollout and infra_share(view.rollout.episode_ends):
+        parts.append(f"infra faults {_infra(view.rollout)}")
     if view.restarts:
         parts.append(f"restarts {view.restarts}")
     parts += [f"WARNING: {said}" for said in (*restart_warnings(view), warning(view)) if said]
@@ -183,7 +187,7 @@ def _figures(view: RunView) -> RenderableType:
         ("policy", view.policy or "—", "groups", flow),
         ("staleness", age, "ledger", ledger),
         ("tombstones", ends or "none", "restarts", str(view.restarts)),
-        ("signal", same, "", ""),
+        ("signal", same, "infra", _infra(status) if status else "—"),
     ]
     for row in rows:
         grid.add_row(*row)
@@ -203,6 +207,11 @@ def _roles(view: RunView) -> RenderableType:
 
 def _tombstones(status: rollout.GetRolloutStatusResponse) -> str:
     return ", ".join(f"{count} {reason}" for reason, count in sorted(status.tombstones.items()))
+
+
+def _infra(status: rollout.GetRolloutStatusResponse) -> str:
+    share = infra_share(status.episode_ends)
+    return "—" if share is None else f"{share:.2%} of episodes"
 
 
 def _recent(values: Sequence[float], newest: int = 5) -> float:

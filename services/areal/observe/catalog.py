@@ -68,6 +68,7 @@ _ALL = [
     Metric("areal_rollout_capacity", Type.GAUGE, "Groups that may be generated at once"),
     Metric("areal_groups_total", Type.COUNTER, "Groups closed, by outcome", ("outcome",)),
     Metric("areal_tombstones_total", Type.COUNTER, "Groups that ended untrained, by reason", ("reason",)),
+    Metric("areal_episode_ends_total", Type.COUNTER, "Episodes by how they ended, failed tries included", ("end",)),
     Metric("areal_gate_room_groups", Type.GAUGE, "Groups that the gate would admit now"),
     Metric("areal_staleness_violations_total", Type.COUNTER, "Groups refused at take for their age: must stay 0"),
     Metric("areal_rollout_duration_seconds", Type.HISTOGRAM, "From first lease to closing", (), _SECONDS),

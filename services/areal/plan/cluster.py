@@ -51,7 +51,7 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
     job = _as_run(job, namespace)
     _refuse_unsafe(job)
     layout = RunLayout(Path(names.RUN_DIR))
-    model, teacher = _model(job, layout), job.spec.teacher
+    model = _model(job, layout)
     source = _recipe(job)
     verifier = _verifier(job, recipe_source)
     external = job.spec.replay.backend == "External"
@@ -72,8 +72,8 @@ def resolve_for_pods(job: RLJob, *, namespace: str, uid: str, recipe_source: str
         recipe_source=source,
         recipe_path=layout.recipe / source.name if source else None,
         hooks_path=_file(job.spec.trainer.hooks, "trainer.hooks"),
-        reward_model_path=_reward_model(job),
-        teacher_path=_file(teacher.path, job.spec.teacher_field.removeprefix("spec.")) if teacher is not None else None,
+        reward_model_path=_reward_model(job, layout),
+        teacher_path=_teacher(job, layout),
         dataset=_dataset(job.spec.dataset),
         verifier=verifier,
         endpoints=Endpoints(
@@ -165,10 +165,22 @@ def _refuse_unsafe(job: RLJob) -> None:
         )
 
 
-def _reward_model(job: RLJob) -> Path | None:
+def _teacher(job: RLJob, layout: RunLayout) -> Path | None:
+    if (teacher := job.spec.teacher) is None:
+        return None
+    return (
+        layout.teacher
+        if hub.is_hub(teacher.path)
+        else _file(teacher.path, job.spec.teacher_field.removeprefix("spec."))
+    )
+
+
+def _reward_model(job: RLJob, layout: RunLayout) -> Path | None:
     reward = job.spec.reward
     if not job.spec.is_rl or reward.verifier != "model" or reward.model is None:
         return None
+    if hub.is_hub(reward.model.path):
+        return layout.reward_model
     return _file(reward.model.path, "reward.model.path")
 
 

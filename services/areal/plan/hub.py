@@ -103,7 +103,7 @@ def _refusals(uri: str, token: str) -> Iterator[None]:
     except errors.RepositoryNotFoundError:
         raise ConfigError(
             f"the Hugging Face hub has no model {name}, or not for you",
-            fix=f"Correct model.uri; for a private model set {token} to a token that may read it.",
+            fix=f"Correct its name; for a private model set {token} to a token that may read it.",
         ) from None
     except errors.RevisionNotFoundError:
         raise ConfigError(
@@ -113,7 +113,7 @@ def _refusals(uri: str, token: str) -> Iterator[None]:
     except (errors.HfHubHTTPError, OSError) as error:  # a missing connection is an OSError
         raise InfraError(
             f"{uri} can't be downloaded: {error}",
-            fix="Look at the connection, HF_ENDPOINT and HF_HUB_OFFLINE, or name a directory in model.path.",
+            fix="Look at the connection, HF_ENDPOINT and HF_HUB_OFFLINE, or name a directory instead.",
         ) from error
 
 

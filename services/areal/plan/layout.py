@@ -33,6 +33,16 @@ class RunLayout:
         return self.root / "start-model"
 
     @property
+    def teacher(self) -> Path:
+        """On a cluster: the teacher of hf://, as it was downloaded."""
+        return self.root / "teacher"
+
+    @property
+    def reward_model(self) -> Path:
+        """On a cluster: the reward model of hf://, as it was downloaded."""
+        return self.root / "reward-model"
+
+    @property
     def recipe(self) -> Path:
         """Holds a copy of the recipe, so that editing the original changes no running job."""
         return self.root / "recipe"
@@ -65,6 +75,11 @@ class RunLayout:
     def journal(self) -> Path:
         """The controller's tombstones and cursor."""
         return self.root / "journal" / "controller.jsonl"
+
+    @property
+    def episode_ends(self) -> Path:
+        """The directory in which the controller keeps how many episodes ended in which way."""
+        return self.journal.parent
 
     @property
     def evidence(self) -> Path:

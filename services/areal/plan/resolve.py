@@ -20,7 +20,7 @@ from areal.plan.resume import check_same_run, refuse_occupied
 from areal.plan.role_specs import redis_logins
 from areal.plan.roles import PortAllocator, assign_ports, role_instances
 from areal.spec.job import RLJob
-from areal.spec.locality import where_models_come_from
+from areal.spec.locality import hub_models, where_models_come_from
 from areal.spec.locate import locate, must_locate
 from areal.spec.model_families import refuse_unclassifying
 from areal.spec.sources import Dataset, DatasetSource, on_volume
@@ -57,7 +57,10 @@ def resolve(
         check_same_run(earlier.job, job)
     else:
         refuse_occupied(run_dir)
-    model = earlier.model_path if earlier and hub.is_hub(job.spec.model.uri) else _model(job, base_dir)
+    of_hub = hub_models(job.spec) if earlier else {}
+    model = earlier.model_path if earlier and "spec.model.uri" in of_hub else _model(job, base_dir)
+    teacher = earlier.teacher_path if earlier and job.spec.teacher_field in of_hub else teacher_of(job, base_dir)
+    scores = earlier.reward_model_path if earlier and "spec.reward.model.path" in of_hub else None
     recipe = recipe_file(job, base_dir)
     verifier = verifier_of(job, recipe)
     instances = role_instances(job, verifier)
@@ -78,8 +81,8 @@ def resolve(
         recipe_source=recipe,
         recipe_path=layout.recipe / recipe.name if recipe else None,
         hooks_path=_hooks(job, base_dir),
-        reward_model_path=reward_model_of(job, base_dir),
-        teacher_path=teacher_of(job, base_dir),
+        reward_model_path=scores or reward_model_of(job, base_dir),
+        teacher_path=teacher,
         dataset=_dataset(job, base_dir),
         verifier=verifier,
         endpoints=Endpoints(
@@ -177,9 +180,7 @@ def reward_model_of(job: RLJob, base_dir: Path) -> Path | None:
         return None
     where = job.where("spec.reward.model.path")
     fix = "Train one (training: RewardModel) and name its run's model directory."
-    return check_reward_model(
-        must_locate(reward.model.path, base_dir, what="the reward model", where=where, fix=fix), where
-    )
+    return check_reward_model(_model_at(reward.model.path, base_dir, "the reward model", where, fix), where)
 
 
 def check_reward_model(found: Path, where: str) -> Path:
@@ -190,14 +191,28 @@ def check_reward_model(found: Path, where: str) -> Path:
 
 
 def teacher_of(job: RLJob, base_dir: Path) -> Path | None:
-    """The model that the job learns from; None without one. Raises ConfigError when it is no model."""
+    """The model that the job learns from; None without one, and of one on a cluster's volume.
+
+    Raises ConfigError when it is no model.
+    """
     teacher, field = job.spec.teacher, job.spec.teacher_field
-    if teacher is None:
+    if teacher is None or on_volume(teacher.path):
         return None
     where = job.where(field)
     fix = f"Correct {field.removeprefix('spec.')}."
-    found = must_locate(teacher.path, base_dir, what="the teacher", where=where, fix=fix)
+    found = _model_at(teacher.path, base_dir, "the teacher", where, fix)
     return check_tokenizer(check_model(found, where), where)
+
+
+def _model_at(source: str, base_dir: Path, what: str, where: str, fix: str) -> Path:
+    """The directory that a field names, or this machine's copy of a model of the hub."""
+    if not hub.is_hub(source):
+        return must_locate(source, base_dir, what=what, where=where, fix=fix)
+    if (copy := hub.cached(source)) is None:
+        raise ConfigError(
+            f"{where}: {what} {source} isn't on this machine", fix="Start it with `areal run`, which downloads it."
+        )
+    return copy
 
 
 def _hooks(job: RLJob, base_dir: Path) -> Path | None:

@@ -175,6 +175,7 @@ _LAYOUT = RunLayout(Path(RUN_DIR))
 _WHOLE_RUN = (RunPart(_LAYOUT.root, writable=True),)
 _RECIPE = RunPart(_LAYOUT.recipe, with_recipe=True)
 _HUB_MODEL = RunPart(_LAYOUT.start_model, with_hub_model=True)
+_HUB_REWARD_MODEL = RunPart(_LAYOUT.reward_model, with_hub_model=True)
 
 _SANDBOX = Needs(
     requests={"cpu": "100m", "memory": "256Mi"},
@@ -262,6 +263,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         start_s=600,  # a reward model is read from a slow disk
         called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model"),),
         sealed=True,
+        run_parts=(_HUB_REWARD_MODEL,),
         reads=(Source.REWARD_MODEL,),
         needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
     ),

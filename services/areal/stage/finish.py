@@ -9,6 +9,7 @@ from areal.errors import BugError
 from areal.ledger.audit import audit
 from areal.ledger.audit_report import AuditReport
 from areal.plan import ResolvedJob
+from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
 from areal.stage import picture, summary
 from areal.view import site
@@ -30,7 +31,7 @@ def run(resolved: ResolvedJob) -> str:
     layout = resolved.layout
     records = Records(layout.metrics, layout.evaluations).refresh()
     audited = audit(resolved.run_dir)
-    result = summary.make(_ending(records, audited), records, audited)
+    result = summary.make(_ending(records, audited), records, audited, ends=read_ends(layout.episode_ends))
     summary.write(layout.summary, result)
     site.write(resolved.run_dir, result)
     if why := picture.draw(resolved.run_dir):

@@ -17,6 +17,7 @@ from areal.plan import ResolvedJob, hub
 from areal.plan.resolve import check_model, check_reward_model, check_tokenizer
 from areal.plan.write import make_directories
 from areal.spec import check, refuse
+from areal.spec.locality import hub_models
 from areal.stage.datasets import Say, prepare_datasets
 from areal.stage.facts import sources_in_pods, with_snapshots
 from areal.stage.look import look as look_at_files
@@ -42,8 +43,10 @@ def run(resolved: ResolvedJob, look: Look | None = None) -> str:
         _check_same(ResolvedJob.load(marker), resolved)
         return f"{resolved.run_dir} is prepared already"
     said: list[str] = []
-    if hub.is_hub(uri := resolved.spec.model.uri):
-        said.append(hub.download(uri, resolved.model_path))
+    places = {resolved.spec.teacher_field: resolved.teacher_path, "spec.reward.model.path": resolved.reward_model_path}
+    for field, uri in hub_models(resolved.spec).items():
+        if (place := places.get(field, resolved.model_path)) is not None:
+            said.append(hub.download(uri, place))
     _check_sources(resolved)
     looked = look_at_files(resolved.job, sources_in_pods(resolved), Path("/"))
     for _, error in looked.faults:

@@ -18,6 +18,7 @@ from pydantic.alias_generators import to_camel
 from areal.errors import DataError
 from areal.files import write_atomically
 from areal.ledger.audit_report import AuditReport
+from areal.record.episode_ends import infra_share
 from areal.record.run_rows import Records, best_of
 
 
@@ -33,9 +34,13 @@ class RunEnd:
 
 
 def make(
-    ending: RunEnd, records: Records, audit: AuditReport, earlier: Mapping[str, Any] | None = None
+    ending: RunEnd,
+    records: Records,
+    audit: AuditReport,
+    earlier: Mapping[str, Any] | None = None,
+    ends: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The summary. `earlier` is the one of the run that this one resumed."""
+    """The summary. `earlier` is the one of the run that this one resumed, `ends` counts episodes by how they ended."""
     earlier = earlier or {}
     steps, held_out = records.steps, records.held_out
     wall = ending.wall_s + float(earlier.get("wallSeconds", 0.0))
@@ -81,6 +86,8 @@ def make(
             "training": round(trained_tokens / training_s, 1) if training_s > 0 else 0,
         },
     }
+    if ends and (share := infra_share(ends)) is not None:
+        summary["episodes"] = {"ends": dict(ends), "infraShare": round(share, 5)}
     if losses := [step.fixed_loss for step in steps if step.fixed_loss is not None]:
         summary["loss"] = {"first": round(losses[0], 6), "last": round(losses[-1], 6)}
     if audit.used is not None:

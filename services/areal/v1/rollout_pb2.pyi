@@ -799,6 +799,26 @@ class GetRolloutStatusResponse(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class EpisodeEndsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     JOB_FIELD_NUMBER: _builtins.int
     MAX_STEPS_FIELD_NUMBER: _builtins.int
     MAX_STALENESS_FIELD_NUMBER: _builtins.int
@@ -825,6 +845,7 @@ class GetRolloutStatusResponse(_message.Message):
     STALENESS_MAX_FIELD_NUMBER: _builtins.int
     MAX_CONCURRENT_ROLLOUTS_FIELD_NUMBER: _builtins.int
     STALLED_BY_FIELD_NUMBER: _builtins.int
+    EPISODE_ENDS_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -861,6 +882,10 @@ class GetRolloutStatusResponse(_message.Message):
     def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerState]: ...
     @_builtins.property
     def evaluations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Evaluation]: ...
+    @_builtins.property
+    def episode_ends(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """finished episodes of the whole run by how they ended"""
+
     def __init__(
         self,
         *,
@@ -890,10 +915,11 @@ class GetRolloutStatusResponse(_message.Message):
         staleness_max: _builtins.int = ...,
         max_concurrent_rollouts: _builtins.int = ...,
         stalled_by: _common_pb2.FaultKind.ValueType = ...,
+        episode_ends: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

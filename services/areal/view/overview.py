@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from areal.record.episode_ends import infra_share, read_ends
 from areal.record.index import RecordIndex
 from areal.record.run_rows import sampled_figures_of
 from areal.view.runs import Run
@@ -126,6 +127,7 @@ def page_of(run: Run) -> RunPage:
         ("tokens a second", number(last.get("tokens_per_s"), 0)),
         ("share of waiting", _share_of_waiting(rows[-10:])),
         ("teach nothing", _same(last)),
+        ("infrastructure faults", _infra(run)),
     ]
     return RunPage(
         run.name,
@@ -229,6 +231,12 @@ def _share_of_waiting(rows: Sequence[Mapping[str, Any]]) -> str:
     wall = sum(float(row.get("wall_s") or 0.0) for row in rows)
     waited = sum(float((row.get("seconds") or {}).get("wait") or 0.0) for row in rows)
     return f"{waited / wall:.0%} of the last {len(rows)} steps" if wall else "–"
+
+
+def _infra(run: Run) -> str:
+    ends = read_ends(run.layout.episode_ends)
+    share = infra_share(ends)
+    return "–" if share is None else f"{share:.2%} of {sum(ends.values()):,} episodes"
 
 
 def _same(row: Mapping[str, Any]) -> str:

@@ -49,7 +49,7 @@ def page(root: Path, summary: Mapping[str, Any]) -> str:
     with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
         run = Run(root.name, root, Path(cache))
         try:
-            _read("the recording", lambda: run.index.refresh(_PATIENCE_S), None)
+            _read("the recording", lambda: run.index.wait(_PATIENCE_S), None)
             return _rendered(run, summary)
         finally:
             run.close()

@@ -6,19 +6,20 @@ Owns which steps and samples are looked at: the newest steps, and of their group
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from areal.record.index import RecordIndex, SampleRow
 from areal.values.policy import version_of
 from areal.view.runs import Run
-from areal.why.bubbles import Episode, Gate, Ledger, Row, Span, account, trainer_spans, union
+from areal.why.bubbles import PHASES, Episode, Gate, Ledger, Row, Span, account, trainer_spans, union
 from areal.why.pace import Constants, Forecast, constants_of, forecast
 
 STEPS = 100  # the newest
 _SAMPLES = 2400  # that are read: more change little
 _ROWS = 200  # of one evaluation
 _SHOWN = 20  # steps of the lanes
+_RANKS = 32  # lanes of the trainer's ranks: those whose time differs the most from rank 0's
 _WIDE = 1000.0
 _LATE_S = 60.0  # an evaluation that ends so long after the last step may have begun before it
 
@@ -61,7 +62,8 @@ def time_page(run: Run, steps: int = STEPS) -> TimePage | None:
     """None before two steps were trained, and for a training that generates nothing."""
     spec = run.resolved().get("job", {}).get("spec", {})
     algorithm, rollout = spec.get("algorithm") or {}, spec.get("rollout") or {}
-    rows = [_row(row) for row in run.rows()[-steps:]]
+    told = run.rows()[-steps:]
+    rows = [_row(row) for row in told]
     if len(rows) < 2 or "batchSize" not in algorithm or "maxStaleness" not in algorithm:
         return None
     batch, staleness = int(algorithm["batchSize"]), int(algorithm["maxStaleness"])
@@ -84,12 +86,13 @@ def time_page(run: Run, steps: int = STEPS) -> TimePage | None:
     newest = batch * (rows[-1].step + 1) - 1  # later ones may not be made yet
     return TimePage(
         rows[0].step, rows[-1].step, seconds, read, sum(group <= newest for group in chosen), ledger, constants,
-        forecast(constants, seconds / len(rows)), *_lanes(rows[-_SHOWN:], episodes, ledger.roles),
+        forecast(constants, seconds / len(rows)),
+        *_lanes(rows[-_SHOWN:], _ranks(told[-_SHOWN:]), episodes, ledger.roles),
     )  # fmt: skip
 
 
 def _lanes(
-    rows: Sequence[Row], episodes: Sequence[Episode], roles: Iterable[str]
+    rows: Sequence[Row], ranks: Mapping[int, Sequence[Row]], episodes: Sequence[Episode], roles: Iterable[str]
 ) -> tuple[list[Lane], float, list[tuple[int, float]]]:
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
     scale = _WIDE / (ended - began or 1.0)
@@ -100,7 +103,11 @@ def _lanes(
             if high > low:
                 yield Bar(what, round((low - began) * scale, 1), max(0.5, round((high - low) * scale, 1)))
 
-    found = [Lane("trainer", [bar for what, spans in trainer_spans(rows).items() for bar in bars(what, spans)])]
+    named = {"trainer, rank 0" if ranks else "trainer": rows, **{f"rank {rank}": own for rank, own in ranks.items()}}
+    found = [
+        Lane(name, [bar for what, spans in trainer_spans(own).items() for bar in bars(what, spans)])
+        for name, own in named.items()
+    ]
     for role in roles:
         if role == "trainer":
             continue
@@ -116,6 +123,28 @@ def _lanes(
     scored = union(span for one in episodes for span in one.scored)
     found.append(Lane("reward", [*bars("scores", scored)]))
     return found, ended - began, [(row.step, round((row.ended - began) * scale, 1)) for row in rows]
+
+
+def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
+    """The rows of the trainer's other ranks, of as many as are shown; a rank that one row lacks is left out."""
+    first = [_row(row) for row in told]
+    spent = [row.get("rank_seconds") or {} for row in told]
+    count = min(min((len(one) for one in by_phase.values()), default=0) for by_phase in spent)
+    found = {
+        rank + 1: [
+            replace(row, seconds={str(phase): float(one[rank]) for phase, one in by_phase.items()})
+            for row, by_phase in zip(first, spent, strict=True)
+        ]
+        for rank in range(count)
+    }
+
+    def differs(rank: int) -> float:
+        pairs = zip(found[rank], first, strict=True)
+        return sum(
+            abs(own.seconds.get(phase, 0.0) - row.seconds.get(phase, 0.0)) for own, row in pairs for phase in PHASES
+        )
+
+    return {rank: found[rank] for rank in sorted(sorted(found, key=differs, reverse=True)[:_RANKS])}
 
 
 def _row(row: Mapping[str, Any]) -> Row:

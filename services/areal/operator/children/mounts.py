@@ -96,7 +96,7 @@ def mounts(w: Wanted, role: Role) -> list[Json]:
     for part in spec_of(role).run_parts:
         if part.with_recipe and w.resolved.recipe_path is None:
             continue
-        if part.with_hub_model and w.resolved.model_path != part.path:
+        if part.with_hub_model and part.path not in (w.resolved.model_path, w.resolved.reward_model_path):
             continue
         if part.with_token_audit and not w.job.spec.recording.token_audit:
             continue

@@ -11,7 +11,7 @@ from typing import Literal
 from areal.plan.memory.shape import ModelShape
 
 Recompute = Literal["none", "selective", "full", "offload"]
-Attention = Literal["dense", "varlen"]
+Attention = Literal["dense", "varlen", "flex"]
 
 _FLOAT = 4
 

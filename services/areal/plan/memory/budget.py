@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TypedDict, Unpack
+from typing import Literal, TypedDict, Unpack
 
 from areal.plan.memory.activations import Attention, Recompute, bytes_a_token, mask_bytes
 from areal.plan.memory.shape import ModelShape
@@ -37,7 +37,7 @@ class Line:
 
 @dataclass(frozen=True)
 class TrainerPlan:
-    """What one rank needs at the peak of a backward pass."""
+    """What one rank needs at its peak: in a backward pass, or while an offloaded model is asked."""
 
     lines: tuple[Line, ...]
     tokens: int  # of the longest micro-batch
@@ -66,13 +66,15 @@ class Beside(TypedDict, total=False):
     A `critic` is a value model of the policy's size with an optimizer of its own; the two are updated one after the
     other. A `reference` is the start model once more, frozen. `trained` is how many parameters an adapter has: the
     policy's own are frozen then, in the precision of the forward pass, and are the reference. A `teacher` is frozen;
-    its layers pass one by one, before the student's. `tensor` ranks split each layer, `context`
-    times as many the tokens of each row.
+    its layers pass one by one, before the student's. What is `offloaded` is in host memory during a backward pass, and
+    on the device beside the policy's states, without gradients, while it is asked. `tensor` ranks split each
+    layer, `context` times as many the tokens of each row.
     """
 
     critic: bool
     reference: bool
     teacher: ModelShape | None
+    offloaded: frozenset[Literal["reference", "teacher"]]
     trained: int | None
     tensor: int
     context: int
@@ -89,8 +91,40 @@ def plan_trainer(
     **beside: Unpack[Beside],
 ) -> TrainerPlan:
     """The budget of one rank of the `ranks` that one copy of the model is sharded over, for a micro-batch of one row of
-    `tokens`.
+    `tokens`: of the moment that needs most.
     """
+    away = beside.get("offloaded", frozenset())
+    here: Beside = {**beside, "reference": beside.get("reference", False) and "reference" not in away}
+    here["teacher"] = None if "teacher" in away else beside.get("teacher")
+    plans = [
+        _updating(
+            shape, ranks=ranks, tokens=tokens, precision=precision, attention=attention, recompute=recompute, **here
+        )
+    ]
+    for name, model in _offloaded(shape, beside):
+        stays = shape if here["reference"] else here["teacher"]  # one of the two at most: the other is asked
+        lines = _idle(shape, stays, ranks, precision, here)
+        lines += _asking(name, model, here, ranks=ranks, tokens=tokens, precision=precision, attention=attention)
+        plans.append(TrainerPlan(tuple(line for line in lines if line.size), tokens))
+    return max(plans, key=lambda plan: plan.total)
+
+
+def host_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
+    """Host memory of one rank for what is offloaded."""
+    return sum(model.parameters * _FROZEN_BYTES // ranks for _, model in _offloaded(shape, beside))
+
+
+def _updating(
+    shape: ModelShape,
+    *,
+    ranks: int,
+    tokens: int,
+    precision: str,
+    attention: Attention,
+    recompute: Recompute,
+    **beside: Unpack[Beside],
+) -> TrainerPlan:
+    """The budget of a backward pass; nothing that is offloaded is on the device."""
     element, part = _ELEMENT[precision], shape.part(beside.get("tensor", 1))
     trained, teacher = beside.get("trained"), beside.get("teacher")
     own = -(-tokens // beside.get("context", 1))  # tokens of a row that this rank computes
@@ -130,6 +164,46 @@ def plan_trainer(
         ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     )
     return TrainerPlan(tuple(Line(what, size) for what, size in parts if size), tokens)
+
+
+def _offloaded(shape: ModelShape, beside: Beside) -> list[tuple[str, ModelShape]]:
+    away, teacher = beside.get("offloaded", frozenset()), beside.get("teacher")
+    reference = beside.get("reference", False) and beside.get("trained") is None
+    found = [("reference", shape)] if reference and "reference" in away else []
+    return found + ([("teacher", teacher)] if teacher is not None and "teacher" in away else [])
+
+
+def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: str, beside: Beside) -> list[Line]:
+    """What a rank holds between two updates: states without gradients, and the frozen model that stays."""
+    trained = beside.get("trained")
+    policy = shape.parameters * (_ELEMENT[precision] if trained is not None else _IDLE_BYTES)
+    critic = shape.value_model.parameters if beside.get("critic") else 0
+    frozen = stays.parameters if stays is not None else 0
+    return [
+        Line("the rank's share of the policy, without gradients", policy // ranks),
+        Line("adapter and its optimizer", (trained or 0) * _IDLE_BYTES // ranks),
+        Line("the critic's share with its optimizer", critic * _IDLE_BYTES // ranks),
+        Line("the share of the other frozen model", frozen * _FROZEN_BYTES // ranks),
+    ]
+
+
+def _asking(
+    name: str, model: ModelShape, beside: Beside, *, ranks: int, tokens: int, precision: str, attention: Attention
+) -> list[Line]:
+    """What a forward pass of an offloaded model needs; of its activations, an upper bound."""
+    element, part = _ELEMENT[precision], model.part(beside.get("tensor", 1))
+    own = -(-tokens // beside.get("context", 1))
+    gathered = model.layers if ranks == beside.get("tensor", 1) else 2
+    chunk = min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // model.vocabulary))
+    return [
+        Line(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
+        Line(f"the {name}'s embedding and head, whole", model.root_parameters * element),
+        Line(f"the {name}'s layers, gathered", gathered * part.block_parameters * element),
+        Line("activations", own * bytes_a_token(part, element, attention, "full")),
+        Line("attention masks", mask_bytes(model, element, tokens, attention, "full")),
+        Line("a chunk of logits", chunk * model.vocabulary * _CHUNK_BYTES),
+        Line("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
+    ]
 
 
 def longest_that_fits(

@@ -25,7 +25,7 @@ from areal.sandbox.host import delegation, tiers
 from areal.sandbox.host.admission import SandboxRefusalError, check
 from areal.sandbox.host.probing import probe
 from areal.sandbox.host.profiles import Profile
-from areal.sandbox.host.session import MAX_FRAME_BYTES, Session
+from areal.sandbox.host.session import MAX_FRAME_BYTES, Session, close, shut_down
 from areal.sandbox.host.slots import RunSlots
 from areal.sandbox.host.streams import CappedReader, Pipe, input_of, unpack
 from areal.sandbox.host.verdicts import Seen, verdict
@@ -241,11 +241,14 @@ class Sandbox:
 
             yield Session(ours, task, kill, max_frame_bytes)
         finally:
-            ours.close()
+            shut_down(ours)
             if not task.done():
                 task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, ConfigError, InfraError):
-                await task
+            try:
+                with contextlib.suppress(asyncio.CancelledError, ConfigError, InfraError):
+                    await task
+            finally:
+                close(ours)
 
     def _bounds(self, run: Run, zygote: Zygote) -> dict[str, int]:
         """What bounds a run's address space, 0 where its memory is counted by a group, and its user's tasks."""

@@ -75,8 +75,8 @@ class Session:
                 self._buffer += data
 
     async def finish(self, grace_s: float = 0.2) -> Ended:
-        """Closes the channel, waits for the program's end, kills it when that takes longer than the grace."""
-        self._channel.close()
+        """Shuts the channel down, waits for the program's end, kills it when that takes longer than the grace."""
+        shut_down(self._channel)
         done, _ = await asyncio.wait([self._ended], timeout=grace_s)
         if not done:
             self._kill("cancel")
@@ -89,3 +89,20 @@ class Session:
     def kill(self) -> None:
         """Ends the program now; `finish` says how it went."""
         self._kill("cancel")
+
+
+def shut_down(channel: socket.socket) -> None:
+    """Both ends read that it is over; the descriptor stays."""
+    with contextlib.suppress(OSError):  # the other end is gone
+        channel.shutdown(socket.SHUT_RDWR)
+
+
+def close(channel: socket.socket) -> None:
+    """Closes the descriptor, of which the event loop forgets whoever still reads or writes.
+
+    Its number is given out again at once. Were it still watched, the next channel of that number would not be.
+    """
+    loop = asyncio.get_running_loop()
+    loop.remove_reader(channel)
+    loop.remove_writer(channel)
+    channel.close()

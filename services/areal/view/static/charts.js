@@ -9,7 +9,7 @@ function options(figure, data) {
     width: Math.max(280, figure.clientWidth - 20),
     height: 170,
     scales: { x: { time: false } },
-    axes: [{ ...axis }, { ...axis, size: 56 }],
+    axes: [{ ...axis, label: "step", size: 34, labelSize: 16, labelGap: 0 }, { ...axis, size: 56 }],
     series: [
       { label: "step" },
       ...data.lines.map((line, at) => ({
@@ -17,7 +17,7 @@ function options(figure, data) {
         stroke: colours[at % colours.length],
         width: line.points ? 1 : 1.5,
         spanGaps: true,
-        points: { show: Boolean(line.points), size: 6 },
+        points: { show: Boolean(line.points), size: 6, fill: css("--bg") },
       })),
     ],
   };
