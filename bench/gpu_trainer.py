@@ -84,11 +84,12 @@ class Measured:
 
 
 def cells(*, quick: bool) -> list[Cell]:
-    """What is measured: all lengths and recomputes by segments, a mask where it is not too large."""
+    """What is measured: all lengths and recomputes by segments, one by blocks, a mask where it is not too large."""
     lengths = LENGTHS[-1:] if quick else LENGTHS
     recomputes: tuple[Recompute, ...] = ("selective",) if quick else ("none", "selective", "full")
     found = [Cell(*one) for one in product(MODELS, lengths, ("varlen",), recomputes)]
-    return found if quick else [*found, *(Cell(model, LENGTHS[0], "dense", "selective") for model in MODELS)]
+    others: tuple[tuple[int, Attention], ...] = ((LENGTHS[0], "dense"), (LENGTHS[1], "flex"))
+    return found if quick else [*found, *(Cell(model, *other, "selective") for other in others for model in MODELS)]
 
 
 def make_model(config: dict[str, Any], out: Path, device: torch.device) -> ModelShape:

@@ -77,7 +77,7 @@ def generate(root: Path, steps: int, share: float) -> None:
     worker.write(sample_frame(long))
     worker.close()
     trainer.close()
-    spec = {"algorithm": {"maxSteps": steps, "maxStaleness": 2}}
+    spec = {"algorithm": {"maxSteps": steps, "maxStaleness": 2, "batchSize": GROUPS, "groupSize": SIZE}}
     (root / "resolved.json").write_text(json.dumps({"job": {"spec": spec}}))
     (root / "summary.json").write_text(json.dumps({"status": "Complete", "steps": steps}))
 
@@ -108,7 +108,8 @@ def metrics_row(step: int) -> dict[str, object]:
     return row | {
         "step": step, "reward_mean": 0.5, "staleness_mean": 0.5, "staleness_max": 1, "tokens_per_s": 900.0,
         "entropy": 1.0, "grad_norm": 2.0, "loss": 0.1, "zero_variance_groups": 1, "groups": GROUPS, "tokens": 60,
-        "wall_s": 2.0, "seconds": {"wait": 0.5, "train": 1.0}, "logprob_mismatch": 0.01, "behaviour_gap": 0.01,
+        "wall_s": 2.0, "at": 1000.0 + 2 * step,
+        "seconds": {"wait": 0.5, "train": 1.0}, "logprob_mismatch": 0.01, "behaviour_gap": 0.01,
     }  # fmt: skip
 
 
@@ -122,7 +123,7 @@ def paths(steps: int, share: float) -> Iterator[tuple[str, str]]:
         yield "page", f"/groups/{group}"
         yield "page", f"/samples/{group}.{n % SIZE}"
         yield "page", f"/samples/{group}.{n % SIZE}/tokens/0"
-        yield "page", ("", "/facts", "/newest", "/evals", "/config", "/search")[n % 6]
+        yield "page", ("", "/facts", "/newest", "/evals", "/config", "/search", "/fleet")[n % 7]
         yield "page", ("/curves/reward", "/curves/speed", "/search?outcome=complete&low=0.5&high=1")[n % 3]
 
 
@@ -135,8 +136,9 @@ def serve(root: Path, cache: Path) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
-def in_browser(address: str, path: str) -> float:
-    """Seconds from opening the long sample until one of its tokens says its figures."""
+def in_browser(address: str, path: str) -> tuple[float, float]:
+    """Seconds from opening the long sample until one of its tokens says its figures, and of them those that the page
+    computed: the rest is the server's, and what the machine's other load takes."""
     from playwright.sync_api import sync_playwright
 
     flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
@@ -145,13 +147,19 @@ def in_browser(address: str, path: str) -> float:
         page = browser.new_page()
         page.set_default_timeout(60_000)
         page.goto(address)
-        found = []
+        found, tracing = list[tuple[float, float]](), page.context.new_cdp_session(page)
+        tracing.send("Performance.enable", {"timeDomain": "threadTicks"})  # CPU time of the page's main thread
+
+        def busy() -> float:
+            told = tracing.send("Performance.getMetrics")["metrics"]
+            return float(next(one["value"] for one in told if one["name"] == "TaskDuration"))
+
         for _ in range(3):
-            began = time.perf_counter()
+            began, used = time.perf_counter(), busy()
             page.goto(path)
             page.get_by_role("button", name="go to the worst token").click()
             page.locator(".figures b").first.wait_for()
-            found.append(time.perf_counter() - began)
+            found.append((time.perf_counter() - began, busy() - used))
         browser.close()
     return min(found)
 
@@ -178,7 +186,7 @@ def main() -> None:
     print(f"\nview, {options.steps:,} steps × {GROUPS * SIZE} samples  (load {os.getloadavg()[0]:.1f})")
     for name, value in result.items():
         goal = f"  goal {GOALS[name]:,.0f}{'' if value <= GOALS[name] else '  MISSED'}" if name in GOALS else ""
-        print(f"  {name:<16} {value:>10,.1f}{goal}")
+        print(f"  {name:<22} {value:>10,.1f}{goal}")
     report.write("view", {"load": os.getloadavg()[0], "steps": options.steps, "share": options.share, **result})
 
 
@@ -188,9 +196,10 @@ def measure(
     """All figures."""
     base, server, busy = address.partition("?")[0], psutil.Process(process.pid), list[float]()
     spent: dict[str, list[float]] = {"page": [], "step": []}
+    slowest = dict[str, float]()
     with httpx.Client(base_url=base, timeout=120, follow_redirects=True) as client:
         client.get(address).raise_for_status()
-        first = time.perf_counter() - began
+        first, first_cpu = time.perf_counter() - began, sum(server.cpu_times()[:2])
         while client.get(f"{base}/groups/{LONG_GROUP}").status_code == 404:
             time.sleep(0.2)
         while client.get(f"{base}/steps/{options.steps - 1}").status_code == 404:
@@ -202,17 +211,23 @@ def measure(
             assert answer.status_code == 200, (path, answer.status_code)
             spent[kind].append(1000 * (time.perf_counter() - at))
             busy.append(1000 * (sum(server.cpu_times()[:2]) - cpu))
+            name = path.strip("/").partition("/")[0].partition("?")[0] or "run"
+            slowest[name] = max(busy[-1], slowest.get(name, 0.0))
     rss = server.memory_info().rss / 2**20
-    tokens = in_browser(address, f"{base}/samples/{LONG_GROUP}.0")
+    tokens, tokens_cpu = in_browser(address, f"{base}/samples/{LONG_GROUP}.0")
     return {
         "first_page_s": first,
+        "first_page_cpu_s": first_cpu,
         "indexed_s": indexed,
         "page_p50_ms": float(np.percentile(spent["page"], 50)),
         "page_p95_ms": float(np.percentile(spent["page"], 95)),
         "cpu_mean_ms": float(np.mean(busy)),
+        "cpu_p95_ms": float(np.percentile(busy, 95)),
+        **{f"cpu_most_{name}_ms": most for name, most in sorted(slowest.items())},
         "step_p95_ms": float(np.percentile(spent["step"], 95)),
         "rss_mib": rss,
         "tokens_s": tokens,
+        "tokens_cpu_s": tokens_cpu,
     }
 
 
