@@ -194,6 +194,19 @@ def _flow(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Infrastructure faults",
+                "Share of episodes that ended by a fault of the platform in 15 minutes; they are tried again.",
+                "percentunit",
+                (
+                    f'sum by (rljob) (rate(areal_episode_ends_total{{{JOB},end="infra"}}[15m]))'
+                    f" / sum by (rljob) (rate(areal_episode_ends_total{{{JOB}}}[15m]))",
+                    "{{rljob}}",
+                ),
+                limit=0.01,
+            )
+        )
+        .with_panel(
+            graph(
                 "Time of a group",
                 "From its first lease to its closing: median and 99th percentile.",
                 "s",
