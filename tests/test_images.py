@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -48,6 +49,15 @@ def test_the_bake_file_names_every_dockerfile_and_every_image_of_the_chart():
     for image in images:  # a build argument that no Dockerfile declares would say nothing
         declared = (ROOT / image.dockerfile).read_text()
         assert [name for name in image.arguments if f"ARG {name}" not in declared] == []
+
+
+@pytest.mark.parametrize("image", ["sglang", "trainer"])
+def test_an_image_that_runs_triton_ends_with_a_compiler(image):
+    stages = re.split(r"^FROM ", (ROOT / "docker" / f"{image}.Dockerfile").read_text(), flags=re.MULTILINE)[1:]
+    base = stages[-1].split()[0]
+    runtime = next(stage for stage in stages if stage.splitlines()[0].endswith(f" AS {base}"))
+    installed = [package for line in re.findall(r"/build/compilers ([^;]*)", runtime) for package in line.split()]
+    assert {"gcc", "libc6-dev"} <= set(installed), "Triton compiles its launcher at the first kernel"
 
 
 def test_images_are_built_and_pushed_under_the_registrys_name(machine):

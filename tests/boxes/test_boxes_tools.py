@@ -91,7 +91,7 @@ async def workflow(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     made = load_recipe(EXAMPLES / "swe_tiny.py").workflows["swe-tiny"](max_turns=8)
     assert isinstance(made, BoxToolsWorkflow)
     yield made
-    await made.boxes().close()
+    await made.aclose()
 
 
 async def played(workflow: BoxToolsWorkflow, *answers: dict[str, Any], row: int = 0) -> Scripted:
@@ -113,6 +113,13 @@ async def test_a_repair_earns_by_calls_that_the_agent_never_saw(workflow: BoxToo
     seen = json.dumps(engine.read)
     assert "5.0" not in seen
     assert "2.5" not in seen
+
+
+async def test_an_agent_that_edits_the_tests_earns_nothing(workflow: BoxToolsWorkflow) -> None:
+    passes = "sed -i 's/, 2.0)/, 3.0)/' test_numbers.py && python3 -m unittest 2>&1 | tail -1"
+    engine = await played(workflow, call("bash", command=passes))
+    assert engine.heard == ["OK"]
+    assert engine.reward == 0.0
 
 
 async def test_nothing_done_earns_what_was_right_before(workflow: BoxToolsWorkflow) -> None:

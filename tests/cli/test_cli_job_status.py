@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.cli.job_status import lines
+from areal.cli.job_status import base_url_of, lines
 
 IDLE = {"cause": "Unschedulable", "role": "trainer", "pod": "digits-trainer-1", "since": "2030-01-01T10:00:00Z",
         "text": "digits-trainer-1: 0/5 nodes: 3 too few nvidia.com/gpu"}  # fmt: skip
@@ -33,3 +33,13 @@ def test_the_lines_say_how_far_it_is_and_what_it_waits_for():
 
 def test_a_job_that_nobody_looked_at_says_so():
     assert lines({}) == [("status", "the operator has not looked yet")]
+
+
+def test_a_job_with_gateways_says_where_agents_call_them():
+    job = {
+        "metadata": {"name": "digits", "namespace": "team"},
+        "spec": {"rollout": {"workflow": "agent", "gateway": {"replicas": 2}}},
+    }
+    assert base_url_of(job) == "http://digits-gateway-front.team.svc:8000/v1"
+    assert base_url_of({**job, "spec": {"rollout": {"workflow": "agent", "gateway": {"replicas": 0}}}}) is None
+    assert base_url_of({**job, "spec": {}}) is None

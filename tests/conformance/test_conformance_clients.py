@@ -138,3 +138,17 @@ async def test_through_a_gateway_a_client_that_gives_up_and_asks_again_gets_the_
     play.server.step(64)
     assert await play.finish() == [["heard one"]]
     assert len(play.server.starts) == 1, "one question, one generation"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_through_a_gateway_new_weights_in_the_middle_of_an_answer_are_invisible(scene, gateways, stream):
+    play = scene(gateways=gateways)
+    play.server.by_itself = False
+    await play.begin(["one"], stream=stream)
+    await play.server.until_running(1)
+    play.server.step(3)
+    play.server.policy_id = "1.f1"
+    play.server.step(64)
+    assert await play.finish() == [["heard one"]]
+    (kept,) = play.server.journal.values()
+    assert set(kept.versions) == {0, 1}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from areal.cli.graph import graph_command
 from areal.dataflow.builtin import ADVANTAGES, REWARDS, Needs, policy_gradient
+from areal.dataflow.draw import svg, text
 from areal.dataflow.page import files, graphs
 from areal.dataflow.running import StepColumns
 from areal.dataflow.stages import Column, Graph, Stage, problems
@@ -46,11 +47,20 @@ def test_every_built_in_graph_fits_together(graph):
             Graph((*PPO.stages, Stage("early", "score", (ADVANTAGES,), clock="sample"))),
             "early runs for each sample and reads advantages",
         ),
+        (changed("values", placement="offloaded"), "values can't be offloaded: only a model that is asked"),
+        (changed("update critic", placement="offloaded"), "update critic can't be offloaded"),
         (changed("update policy", writes=()), "generate reads policy of an earlier step, and no step writes it"),
     ],
 )
 def test_what_does_not_fit_is_told(graph, told):
     assert any(told in problem for problem in problems(graph)), problems(graph)
+
+
+def test_a_placement_is_drawn_and_is_the_jobs():
+    graph = policy_gradient(Needs(kl="loss", teacher=True, proximal=True, reference_placement="offloaded"))
+    assert "reference (infer · reference, offloaded)" in text(graph)
+    assert "teacher log-probs (infer · teacher)" in text(graph)
+    assert "reference · reference, offloaded" in svg(graph, "a")
 
 
 def test_a_step_refuses_stages_and_columns_that_its_graph_does_not_have():

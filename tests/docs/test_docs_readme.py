@@ -23,6 +23,16 @@ def test_links_of_the_docs_lead_somewhere(page):
     assert not missing
 
 
+def test_what_to_do_when_the_reward_stays_flat_is_within_two_clicks_of_the_readme():
+    page = re.search(r"\[the reward stays flat\]\(([^)#]+)\)", (ROOT / "README.md").read_text())
+    assert page
+    text = (ROOT / page[1]).read_text()
+    assert len(re.findall(r"^## \d+\. .+\?$", text, re.M)) >= 5
+    assert len(re.findall(r"^\|.*\| (?:do|then|else) \|$", text, re.M)) >= 4, "each question says what to do"
+    second = re.findall(r"\]\((?!https?:)([^)#]+)", text)
+    assert {"../examples/custom_reward.py", "trainings.md"} <= set(second)
+
+
 def test_every_make_target_the_readme_names_exists():
     named = set(re.findall(r"^make ([a-z]+)", (ROOT / "README.md").read_text(), re.M))
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))

@@ -171,6 +171,22 @@ def test_nothing_computed_with_old_weights_is_shared_after_a_swap(run, models):
     assert [version for version, _, _ in old.spans] == ["0.f1", "1.f1"]
 
 
+def test_weights_are_in_use_and_named_though_the_cache_could_not_be_flushed(run, models):
+    running = run()
+    running.add(request("held", [9, 8, 7, 6], 400, stream=True))
+    running.until(lambda: "held" in running.last)
+    running.command(Pause("in_place"))
+    load = Load(load_weights(models[1], running.config, F32), str(models[1]), "1.f1", True, False)
+    running.scheduler.post(load)
+    answer = load.done.result(60)
+    assert (answer.success, "not flushed" in answer.message) == (False, True)
+    stats = running.scheduler.stats
+    assert (stats.weight_version, stats.model_path) == ("1.f1", str(models[1]))
+    running.command(Continue())
+    (fresh,) = running.finish(request("fresh", [9, 8, 7, 6], 10))
+    assert exact(fresh, models[1])
+
+
 def test_an_unpaused_load_waits_for_those_before_it_and_goes_before_those_after_it(run, models):
     running = run()
     running.add(request("before", [5, 6], 300))

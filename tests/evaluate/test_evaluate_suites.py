@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from areal.errors import ConfigError, DataError
@@ -51,6 +52,60 @@ def test_a_row_of_the_true_form_becomes_a_question(suite, row, prompt, answer):
     assert "\\boxed{}" in usual.prompt
 
 
+PUBLISHED = Path(__file__).parent / "suites"
+
+
+def published(suite: str, name: str) -> list[Question]:
+    """The questions of a small file of the published form."""
+    rows = rows_of(SUITES[suite], PUBLISHED / name, download=False, say=lambda words: None)
+    return questions(SUITES[suite], rows, None)
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "right", "wrong"),
+    [
+        ("gsm8k", "gsm8k.jsonl", ["\\boxed{72}", "\\boxed{1,080}"], ["\\boxed{48}", "\\boxed{108}"]),
+        ("math", "math", [r"\boxed{\dfrac{1}{2}}", r"\boxed{(3, \pi/2)}"], [r"\boxed{2}", r"\boxed{(3,\pi)}"]),
+        ("aime", "aime.csv", [r"\boxed{60}", r"\boxed{25}"], [r"\boxed{61}", r"\boxed{250}"]),
+        ("aime", "aime.jsonl", [r"\boxed{204}", r"\boxed{73}"], [r"\boxed{20}", r"\boxed{37}"]),
+    ],
+)
+def test_published_files_of_mathematics_are_graded(suite, name, right, wrong):
+    asked = published(suite, name)
+    assert len(asked) == len(right)
+    for texts, score in ((right, 1.0), (wrong, 0.0)):
+        answers = [Answer(place, 0, text) for place, text in enumerate(texts)]
+        assert [grade.score for grade in asyncio.run(grade_math(asked, answers))] == [score] * len(texts), texts
+
+
+def test_published_files_of_programs_have_their_tests():
+    stdin, functional = published("livecodebench", "livecodebench.jsonl")
+    assert (len(stdin.tests.cases), len(functional.tests.cases)) == (3, 3), "public and packed private cases"
+    assert "reads from standard input" in stdin.prompt
+    assert "def minimumSum(self" in functional.prompt
+    (humaneval,) = published("humaneval", "humaneval.jsonl")
+    assert (humaneval.id, humaneval.tests.entry_point) == ("HumanEval/2", "truncate_number")
+    assert humaneval.prompt.startswith("```python\ndef truncate_number")
+    for name in ("mbpp.jsonl", "mbpp-sanitized.jsonl"):
+        (mbpp,) = published("mbpp", name)
+        assert mbpp.tests.entry_point == "remove_Occ"
+        assert 'assert remove_Occ("hello","l") == "heo"' in mbpp.prompt
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("Question,Answer\nq\n", "not as many cells"),
+        ('Question,Answer\n"q,1\n', "can't be read"),
+        ("Question,Answer\nq,1,2\n", "not as many cells"),
+    ],
+)
+def test_a_damaged_table_is_refused(tmp_path, content, said):
+    (tmp_path / "rows.csv").write_text(content)
+    with pytest.raises(DataError, match=said):
+        list(rows_of(SUITES["aime"], tmp_path / "rows.csv", download=False, say=lambda words: None))
+
+
 def test_a_program_s_row_has_its_tests_and_its_starter_code():
     (question,) = read("livecodebench", LCB)
     assert (question.id, len(question.tests.cases)) == ("abc301_a", 1)
@@ -81,12 +136,12 @@ def test_rows_come_from_a_file_or_nothing_is_guessed(tmp_path, monkeypatch):
     file.write_text(json.dumps(GSM8K) + "\n")
     said = []
     assert [row for _, row in rows_of(SUITES["gsm8k"], file, download=False, say=said.append)] == [GSM8K]
-    for data, what in ((tmp_path / "none.jsonl", "there is no file"), (tmp_path, "there is no file")):
+    for data, what in ((tmp_path / "none.jsonl", "there is no file"), (tmp_path, "there is no .json file")):
         with pytest.raises(ConfigError, match=what):
             list(rows_of(SUITES["gsm8k"], data, download=False, say=said.append))
-    (tmp_path / "rows.csv").write_text("question,answer\n")
-    with pytest.raises(ConfigError, match=r"neither \.jsonl nor \.parquet"):
-        list(rows_of(SUITES["gsm8k"], tmp_path / "rows.csv", download=False, say=said.append))
+    (tmp_path / "rows.txt").write_text("question,answer\n")
+    with pytest.raises(ConfigError, match=r"no \.jsonl, \.csv or \.parquet"):
+        list(rows_of(SUITES["gsm8k"], tmp_path / "rows.txt", download=False, say=said.append))
     with pytest.raises(ConfigError, match="this machine has no rows of gsm8k") as caught:
         list(rows_of(SUITES["gsm8k"], None, download=False, say=said.append))
     assert "--download" in caught.value.fix

@@ -52,6 +52,9 @@ def test_an_example_is_a_job_that_is_scored_and_says_how_to_run_it(path: Path) -
     if agent is not None and agent.command:
         assert (EXAMPLES.parent / agent.command[-1]).exists()
         return
+    if job.spec.rollout.environment is not None:
+        assert (EXAMPLES / f"{path.stem}.py").exists(), "what is played"
+        return
     assert job.spec.recipe is not None
     recipe = load_recipe(EXAMPLES.parent / job.spec.recipe.file)
     workflow = job.spec.rollout.workflow

@@ -178,6 +178,20 @@ async def test_without_spans_only_what_is_certain_is_told():
     assert rest.reason == "LENGTH"
 
 
+@pytest.mark.parametrize(("spans_told", "lost"), [(False, 5), (True, 0)])
+async def test_a_death_after_a_swap_loses_what_came_since_where_versions_are_told_last(spans_told, lost):
+    table = Table()
+    await table.hold("0.f1")
+    table.start()
+    table.requests.receive(answer(3, [("0.f1", 0, 3)] if spans_told else None, version="0.f1"))
+    await table.hold("1.f1")
+    made = [("0.f1", 0, 3), ("1.f1", 3, 8)] if spans_told else None
+    table.requests.receive(answer(8, made, version="1.f1"))
+    table.requests.lose_all()
+    heard = await table.heard()
+    assert (8 - len(heard.ids), heard.reason) == (lost, "ENGINE_LOST")
+
+
 async def test_an_older_version_sends_away_who_needs_a_newer_one_with_what_was_made():
     table = Table()
     await table.hold("5.f1")

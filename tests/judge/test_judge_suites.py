@@ -186,6 +186,7 @@ def test_a_document_may_leave_out_what_has_a_default() -> None:
         ({"limits": {"wall_s": 0}}, r"suite\.limits\.wall_s"),
         ({"limits": {"wall_s": True}}, r"suite\.limits\.wall_s: a number is due"),
         ({"limits": {"memory_bytes": 1.5}}, r"suite\.limits\.memory_bytes: a whole number is due"),
+        ({"limits": {"memory_bytes": 1_000_000}}, "1000000 is too little: no interpreter starts with less"),
         ({"limits": {"processes": 0}}, r"suite\.limits\.processes"),
         ({"limits": {"wall": 1}}, r"suite\.limits\.wall: no such field"),
         ({"prelude": "import"}, r"suite\.prelude: line 1 is no Python"),

@@ -24,7 +24,8 @@ said = []
 request = StagingRequest(Path("job.yaml"), fresh="--fresh" in sys.argv, resume="--resume" in sys.argv)
 try:
     resolved = stage(request, load(request, said.append), said.append)
-    print(json.dumps({"model": str(resolved.model_path), "said": said}))
+    found = {"model": str(resolved.model_path), "teacher": str(resolved.teacher_path)}
+    print(json.dumps({**found, "said": said}))
 except ArealError as error:
     print(json.dumps({"exit": int(error.exit_code), "said": f"{error.message} {error.fix}"}))
 """
@@ -67,6 +68,23 @@ def test_a_model_of_the_hub_is_downloaded_once_and_a_lost_file_again(folder: Pat
         mended = json.loads(python(folder, endpoint, "-c", STAGE, "--resume"))
         assert "downloading hf://team/tiny@main" in mended["said"]
         assert mended["model"] == first["model"]
+
+
+def test_a_teacher_of_the_hub_is_downloaded_as_the_model_is_and_kept_on_resume(folder: Path) -> None:
+    taught = {"name": "OnPolicyDistillation", "groupSize": 1, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}
+    write_job(folder, algorithm={**taught, "teacher": {"path": "hf://team/tiny@main"}})
+    with hub_of("team/tiny", folder / "model") as (endpoint, asked):
+        told = " ".join(python(folder, endpoint, "-m", "areal.cli.main", "check", "job.yaml").split())
+        assert "algorithm.teacher.path: hf://team/tiny@main isn't on this machine; `areal run` downloads it" in told
+        assert asked == [], "check downloads nothing"
+        first = json.loads(python(folder, endpoint, "-c", STAGE))
+        assert first["said"].count("downloading hf://team/tiny@main") == 1
+        assert (Path(first["teacher"]).name, Path(first["model"])) == (COMMIT, folder / "model")
+        again = json.loads(python(folder, endpoint, "-c", STAGE, "--resume"))
+        assert again["teacher"] == first["teacher"]
+        write_job(folder, algorithm={**taught, "teacher": {"path": "hf://team/unknown"}})
+        refused = json.loads(python(folder, endpoint, "-c", STAGE, "--fresh"))
+        assert (refused["exit"], "has no model team/unknown" in refused["said"]) == (64, True)
 
 
 @pytest.mark.parametrize(

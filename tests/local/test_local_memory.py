@@ -149,12 +149,31 @@ def test_a_reference_that_does_not_fit_is_refused_with_its_share_and_the_field_t
     refused = judged(*rows, *room, *REFERENCE)[0]["does-not-fit"]
     assert "15.3 GiB the KL reference's share" in refused.message
     assert refused.fix == (
-        "Train on 4 GPUs (trainer.replicas 2), or train an adapter (trainer.lora), whose base is the reference, or "
+        "Train on 4 GPUs (trainer.replicas 2), or set algorithm.kl.placement: offloaded, or train an adapter "
+        "(trainer.lora), whose base is the reference, or "
         "without one (algorithm.kl)."
     )
     adapted = judged(*rows, *room, *REFERENCE, "trainer.lora={rank: 8}")
     assert "does-not-fit" not in adapted[0]
     assert "reference" not in adapted[1]["a trainer's GPU"]
+
+
+def test_an_offloaded_reference_fits_and_its_host_memory_is_told():
+    rows = ["trainer.recompute=full", "trainer.microBatchTokens=1024", "rollout.maxSampleTokens=1024"]
+    cards = ["trainer.gpus=2", "trainer.gpuMemory=76Gi"]
+    findings, lines = judged(*rows, *cards, "algorithm.kl={coefficient: 0.05, placement: offloaded}")
+    assert "does-not-fit" not in findings
+    assert "reference" not in lines["a trainer's GPU"]
+    assert lines["offloaded"] == "15.3 GiB of pinned host memory a rank, for frozen models between uses"
+
+
+def test_an_offloaded_teacher_that_is_larger_is_planned_as_it_is_asked():
+    cards = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "trainer.recompute=full"]
+    job = load_job(CORPUS / "on-policy-distillation.yaml", [*cards, "algorithm.teacher.placement=offloaded"])
+    large = {**QWEN3_8B, "num_hidden_layers": 144}
+    lines = dict(memory_of(job, QWEN3_8B, large)[1])
+    assert "the teacher's share while it is asked" in lines["a trainer's GPU"]
+    assert "without gradients" in lines["a trainer's GPU"]
 
 
 def test_a_critic_that_does_not_fit_is_refused_with_its_share():

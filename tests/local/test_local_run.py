@@ -252,7 +252,7 @@ def test_killing_the_run_leaves_no_process_and_it_can_be_resumed(start, tmp_path
 
 
 def test_status_asks_every_role_from_outside(start, tmp_path):
-    process = start("slow")
+    process = start("slow", "rollout.gateway.replicas=1")
     run_dir = tmp_path / "runs" / "tiny"
     until(lambda: (run_dir / "metrics.jsonl").exists(), process)
     assert stat.S_IMODE((run_dir / "endpoints.json").stat().st_mode) == 0o600
@@ -263,3 +263,5 @@ def test_status_asks_every_role_from_outside(start, tmp_path):
     assert picture.step == 1
     loaded = json.loads(inspect.as_json(picture))
     assert loaded["roles"][0]["waits"][0]["waitsFor"] == "a lease from the controller"
+    ports = json.loads((run_dir / "resolved.json").read_text())["ports"]
+    assert loaded["baseUrls"] == [f"http://127.0.0.1:{ports['gateway-0']['http']}/v1"]

@@ -68,6 +68,17 @@ def test_steps_without_a_gradient_are_warned_of_after_three():
     assert "no gradient in 3 steps: all groups of a step earned the same" in view.warning(without(3))
     assert "WARNING: no gradient in 3 steps" in view.line(without(3))
     assert "100% of groups earned the same" in drawn(without(3))
+    for steps in ([*VIEW.steps, *without(3).steps[-3:]], without(3).steps[-3:]):
+        more = "more than " * (len(steps) == 3)
+        assert f"no gradient in {more}3 steps" in view.warning(replace(VIEW, steps=steps, earlier=[0.5]))
+
+
+def test_the_curve_begins_before_the_steps_of_which_all_is_known():
+    shown = replace(VIEW, earlier=[9.0])
+    assert shown.rewards == pytest.approx([9.0, 0.0, 0.1, 0.2, 0.3])
+    assert view.sparkline(shown.rewards) in drawn(shown)
+    learning = replace(shown, steps=[replace(step, reward=None, fixed_loss=1.0) for step in shown.steps])
+    assert (learning.rewards, learning.losses) == ([], [9.0, 1.0, 1.0, 1.0, 1.0])
 
 
 def test_a_role_that_used_half_of_its_restarts_is_warned_of():

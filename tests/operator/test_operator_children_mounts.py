@@ -76,6 +76,17 @@ def test_a_model_of_the_hub_is_read_from_the_run_directory_by_who_needs_it() -> 
     assert where not in mounted(quickstart_wanted(), Role.GENERATION)
 
 
+def test_a_reward_model_of_the_hub_is_read_by_the_pod_that_scores_and_by_no_other() -> None:
+    values = quickstart()
+    values["spec"]["reward"] = {"verifier": "model", "model": {"path": "hf://team/scores"}}
+    values["spec"].pop("recipe", None)
+    w = wanted(values, CPU_RUNTIME)
+    where = "/areal/run/reward-model"
+    assert str(w.resolved.reward_model_path) == where
+    assert mounted(w, Role.REWARD_MODEL)[where] == "run:rljobs/digits-5f0c9a52/reward-model ro"
+    assert where not in mounted(w, Role.WORKER)
+
+
 def test_only_the_pod_that_downloads_sees_the_hub_s_token() -> None:
     w = hub_wanted()
     assert _secrets(w, Role.PREPARE) == {"hub": ["hub-token"]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from areal.plan.memory import plan_server, plan_trainer, shape_of
 from areal.plan.memory.activations import bytes_a_token, kept_outside
-from areal.plan.memory.budget import disk_bytes, fewest_ranks, longest_that_fits
+from areal.plan.memory.budget import disk_bytes, fewest_ranks, host_bytes, longest_that_fits
 from plan_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -71,6 +71,28 @@ def test_a_reference_is_frozen_in_float32_and_an_adapters_base_is_one():
     assert added.size / GIB == pytest.approx(3.81, rel=0.01)
     adapted = [plan_trainer(shape, **EIGHT, reference=one, trained=87_000_000) for one in (False, True)]
     assert adapted[0] == adapted[1]
+
+
+def test_an_offloaded_reference_costs_a_backward_pass_nothing():
+    shape = shape_of(QWEN3_8B)
+    alone = plan_trainer(shape, **EIGHT)
+    away = {"reference": True, "offloaded": frozenset({"reference"})}
+    assert plan_trainer(shape, **EIGHT, **away) == alone
+    assert host_bytes(shape, 8, away) == shape.parameters * 4 // 8
+    assert host_bytes(shape, 8, {**away, "trained": 87_000_000}) == 0, "an adapter's base is the reference"
+
+
+def test_an_offloaded_teacher_is_counted_while_it_is_asked_beside_idle_states():
+    student, teacher = shape_of(QWEN3_8B), shape_of(QWEN3_32B)
+    away = {"teacher": teacher, "offloaded": frozenset({"teacher"}), "critic": True}
+    plan, stays = plan_trainer(student, **EIGHT, **away), plan_trainer(student, **EIGHT, teacher=teacher, critic=True)
+    sizes = {line.what: line.size for line in plan.lines}
+    assert sizes["the teacher's share while it is asked"] == teacher.parameters * 4 // 8
+    assert sizes["the rank's share of the policy, without gradients"] == student.parameters * 12 // 8
+    assert sizes["the critic's share with its optimizer"] == student.value_model.parameters * 12 // 8
+    assert plan.total < stays.total
+    both = plan_trainer(student, **EIGHT, **away, reference=True)
+    assert both.total - plan.total == student.parameters * 4 // 8, "the reference stays while the teacher is asked"
 
 
 def test_a_critic_has_no_output_layer_and_no_gradients_while_the_policy_has_some():

@@ -33,6 +33,22 @@ def test_a_step_that_is_trained_again_counts_once_and_anew(tmp_path):
     assert [step.reward for step in records.steps] == [0.5, 0.9]
 
 
+def test_who_follows_a_run_keeps_the_newest_steps_and_the_curve_of_all(tmp_path):
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.touch()
+    records, whole = Records(metrics, tmp_path / "none.jsonl", 4), Records(metrics, tmp_path / "none.jsonl")
+    for step in [*range(50), *range(20, 60)]:  # a trainer that went back by thirty steps
+        with metrics.open("a") as file:
+            file.write(row(step, reward_mean=None if step == 7 else float(step + 100 * (step >= 20)), loss=1.0))
+        records.refresh()
+        assert len(records.steps) <= 8
+    assert records.trained == 60
+    assert records.steps == whole.refresh().steps[-len(records.steps) :]
+    rewards = [*records.earlier, *(step.reward for step in records.steps)]
+    assert rewards == [step.reward for step in whole.steps if step.step != 7]
+    assert whole.earlier == []
+
+
 def test_figures_that_a_step_lacks_are_zero(tmp_path):
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text(row(0, reward_mean=None, staleness_mean=None, staleness_max=None))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 
 import pytest
 from areal.errors import ConfigError
 from areal.sandbox.host.runner import Sandbox, SandboxRefusalError
-from areal.sandbox.host.session import FrameError
+from areal.sandbox.host.session import FrameError, Session
 from areal.sandbox.values import Driver, Ending, Limits, Run, Script
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
@@ -118,3 +119,20 @@ async def test_a_script_has_no_line_to_anybody(sandbox: Sandbox) -> None:
     with pytest.raises(ConfigError):
         async with sandbox.session(Run(Script("pass"))):
             pass
+
+
+async def test_a_channel_that_takes_over_a_closed_ones_descriptor_is_read(sandbox: Sandbox) -> None:
+    async with sandbox.session(driver(b"stays")) as session:
+        number = session._channel.fileno()
+        reading = asyncio.create_task(session.receive(60))
+        await asyncio.sleep(0.05)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert ours.fileno() == number
+        successor = Session(ours, asyncio.get_running_loop().create_future(), lambda reason: None, 1 << 20)
+        receiving = asyncio.create_task(successor.receive(10))
+        await asyncio.sleep(0.05)
+        theirs.sendall(b"\x02\x00\x00\x00ok")
+        assert await receiving == b"ok"
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)

@@ -53,6 +53,14 @@ def test_a_summary_has_exactly_the_promised_fields(run_dir):
     }
 
 
+def test_a_summary_tells_the_share_of_infrastructure_faults(run_dir):
+    made = summary.make(ENDING, records(run_dir), AUDIT, ends={"complete": 970, "infra": 30})
+    assert made["episodes"] == {"ends": {"complete": 970, "infra": 30}, "infraShare": 0.03}
+    console = Console(file=io.StringIO(), width=100)
+    console.print(summary_table.table(made, run_dir))
+    assert "3.00% of 1,000 episodes" in console.file.getvalue()
+
+
 def test_a_run_that_changed_nothing_is_not_complete(tmp_path):
     lines = [
         {"step": step, "tokens": 100, "trained_tokens": 0, "wall_s": 1.0, "updates": 0, "groups": 4, "reward_mean": 0.0,

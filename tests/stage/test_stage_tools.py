@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from areal.errors import ConfigError, DataError
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
 from areal.ledger.journal import Journal
-from areal.plan import ResolvedJob
+from areal.plan import ResolvedJob, RunLayout
 from areal.plan.cluster import resolve_for_pods
 from areal.spec import load_job
 from areal.stage import finish, prepare
@@ -91,6 +92,36 @@ def test_a_model_of_the_hub_is_in_the_run_directory_before_anything_reads_it(tmp
         asked.clear()
         assert "prepared already" in prepared()
         assert asked == []
+
+
+def test_a_teacher_and_a_reward_model_of_the_hub_are_downloaded_beside_the_model(tmp_path, monkeypatch):
+    downloaded: dict[str, Path] = {}
+
+    def download(uri: str, target: Path) -> str:
+        downloaded[uri] = target
+        shutil.copytree(tmp_path / "model", target)
+        if uri == "hf://team/scores":
+            config = json.loads((target / "config.json").read_bytes())
+            classifies = {"architectures": ["Qwen3ForSequenceClassification"], "num_labels": 1}
+            (target / "config.json").write_text(json.dumps({**config, **classifies}))
+        return f"model {uri}"
+
+    monkeypatch.setattr(prepare.hub, "download", download)
+    algorithm = {"name": "GRPO", "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}
+    resolved = in_pods(
+        tmp_path,
+        recipe="",
+        algorithm={**algorithm, "teacher": {"path": "hf://team/large@v2"}},
+        reward={"verifier": "model", "model": {"path": "hf://team/scores"}},
+    )
+    layout = RunLayout(Path("/areal/run"))
+    assert (resolved.teacher_path, resolved.reward_model_path) == (layout.teacher, layout.reward_model)
+    here = resolved.layout
+    said = prepare.run(
+        resolved.model_copy(update={"teacher_path": here.teacher, "reward_model_path": here.reward_model})
+    )
+    assert downloaded == {"hf://team/large@v2": here.teacher, "hf://team/scores": here.reward_model}
+    assert said.startswith("model hf://team/large@v2; model hf://team/scores; dataset train")
 
 
 def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_path):

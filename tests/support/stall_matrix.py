@@ -59,7 +59,9 @@ def cells() -> list[Cell]:
     ]
     loops.append(Cell("blocked event loop", "engine", frozenset({"no-server"}), frozenset({"generation-0"})))
     dead = frozenset({"role-restarts", "role-starts", "role-failed"})
-    deaths = [Cell("SIGKILL", role, dead, frozenset({ROLES[role]})) for role in ("redis", "worker", "controller")]
+    mortal = ("redis", "worker", "controller", "reward", "agent", "trainer")
+    deaths = [Cell("SIGKILL", role, dead, frozenset({ROLES[role]})) for role in mortal]
+    deaths.append(Cell("SIGKILL", "engine", dead | {"no-server"}, frozenset({"generation-0"})))
     above = Cell("SIGSTOP", "areal run", frozenset({"run-silent"}), frozenset({"areal run"}))
     return [*everyone, above, *loops, *deaths]
 

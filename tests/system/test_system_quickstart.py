@@ -25,6 +25,9 @@ def test_make_quickstart_trains_to_a_rising_reward():
     assert held_out["last"] >= 0.9
     assert held_out["best"] - held_out["last"] <= 0.03
     print(json.dumps(summary))
+    rows = [json.loads(line) for line in (ROOT / "runs" / "digits" / "metrics.jsonl").read_text().splitlines()]
+    with_figure = [row["step"] for row in rows if row["behaviour_gap"] is not None]
+    assert len(with_figure) >= 0.95 * len(rows), "how far trainer and engine are apart is known nearly always"
     asked = [sys.executable, "-m", "areal.cli.main", "why", "runs/digits", "--slow", "--json"]
     told = json.loads(subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout)
     for causes in told["ledger"]["roles"].values():

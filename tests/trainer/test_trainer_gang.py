@@ -33,6 +33,8 @@ def test_two_ranks_get_the_losses_of_one_and_one_goes_on_from_their_checkpoint(m
     until(lambda: pair.controller.committed >= 6, 120.0)
     gang.send_signal(signal.SIGTERM)
     assert finish(gang, pair) == ExitCode.DRAINED
+    for spent in losses(pair, "rank_seconds"):  # of rank 1
+        assert all(spent[phase][0] > 0 for phase in ("wait", "train", "publish"))
     pair.spec = {}
     pair.fill(range(6, 12), staleness=9)
     assert pair.train() == ExitCode.DONE

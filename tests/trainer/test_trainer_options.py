@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from areal.spec.algorithm import PolicyGradient
-from areal.spec.block import fields_of
+from areal.spec.block import blocks_in, fields_of
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
 from areal_trainer.algorithms.advantages import TokenColumns, estimate_advantages
@@ -17,7 +18,8 @@ from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.objective import Objective
-from areal_trainer.options import advantage_options, objective_options
+from areal_trainer.options import advantage_options, critic_options, objective_options
+from areal_trainer.settings import Paths, TrainerSettings
 from support.trainer_parts import batch
 
 NO_LOSS = {  # what these decide is elsewhere: the batch's size, the optimizer
@@ -65,24 +67,34 @@ FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job'
     "entropyCoefficient": ({}, {"entropyCoefficient": 0.1}),
     "lossAggregation": ({}, {"lossAggregation": "sequence"}),
 }
-INNER = [
-    ({"rejections": [{"upper": 9}]}, {"rejections": [{"upper": 9, "lower": 0.95}]}),
-    ({"rejections": [{"upper": 1.2}]}, {"rejections": [{"metric": "k3", "upper": 1.2}]}),
-    ({"rejections": [{"upper": 1.2, "level": "sequence"}]}, {"rejections": [{"upper": 1.2}]}),
-    (
-        {"rejections": [{"upper": 1.2, "level": "sequence"}]},
-        {"rejections": [{"upper": 1.2, "level": "sequence", "aggregate": "max"}]},
-    ),
-    ({"truncate": {"upper": 2}}, {"truncate": {"upper": 2, "lower": 1.0}}),
-    ({"kl": KL}, {"kl": {**KL, "estimator": "k3"}}),
+REJECTS = {"rejections": [{"upper": 1.2, "level": "sequence"}]}
+OVERLONG = {"maxTokens": 6, "window": 4}
+INNER: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # block.field, as above
+    "rejection.metric": ({"rejections": [{"upper": 1.2}]}, {"rejections": [{"metric": "k3", "upper": 1.2}]}),
+    "rejection.level": (REJECTS, {"rejections": [{"upper": 1.2}]}),
+    "rejection.aggregate": (REJECTS, {"rejections": [{"upper": 1.2, "level": "sequence", "aggregate": "max"}]}),
+    "rejection.upper": ({}, {"rejection": {"upper": 1.1}}),
+    "rejection.lower": ({"rejections": [{"upper": 9}]}, {"rejections": [{"upper": 9, "lower": 0.95}]}),
+    "truncate.upper": ({"truncate": {"upper": 2}}, {"truncate": {"upper": 1.1}}),
+    "truncate.lower": ({"truncate": {"upper": 2}}, {"truncate": {"upper": 2, "lower": 1.0}}),
+    "overlong.maxTokens": ({"overlong": OVERLONG}, {"overlong": {**OVERLONG, "maxTokens": 7}}),
+    "overlong.window": ({"overlong": OVERLONG}, {"overlong": {**OVERLONG, "window": 2}}),
+    "overlong.factor": ({"overlong": OVERLONG}, {"overlong": {**OVERLONG, "factor": 0.5}}),
+    "kl.coefficient": ({"kl": KL}, {"kl": {**KL, "coefficient": 0.1}}),
+    "kl.as": ({"kl": KL}, {"kl": {**KL, "as": "reward"}}),
+    "kl.estimator": ({"kl": KL}, {"kl": {**KL, "estimator": "k3"}}),
+    "teacher.coefficient": ({"teacher": {"path": "t"}}, {"teacher": {"path": "t", "coefficient": 0.5}}),
+}
+VALUES = [  # of fields that have more than two
     ({"kl": KL}, {"kl": {**KL, "estimator": "k3u"}}),
-    ({"kl": KL}, {"kl": {**KL, "as": "reward"}}),
-    ({"overlong": {"maxTokens": 6, "window": 4}}, {"overlong": {"maxTokens": 6, "window": 4, "factor": 0.5}}),
     ({"truncated": "neutral"}, {"truncated": "mask"}),
-    ({"teacher": {"path": "t"}}, {"teacher": {"path": "t", "coefficient": 0.5}}),
     ({"lossAggregation": "sequence"}, {"lossAggregation": "constant"}),
     ({"surrogate": "none", **SEVERAL}, {"surrogate": "cispo", **SEVERAL}),
 ]
+CRITIC = {  # they reach the critic's update, which test_trainer_critic and test_trainer_value_loss measure
+    "learningRate": 1e-3, "weightDecay": 0.1, "valueClip": 0.2, "loss": "huber", "warmupSteps": 3, "bootstrap": False,
+}  # fmt: skip
+WHERE = {"kl.placement", "teacher.placement", "teacher.path"}  # test_trainer_offload: the same losses to the bit
 
 
 def made_up() -> TokenBatch:
@@ -152,9 +164,25 @@ def test_flipping_a_field_changes_the_loss_or_its_gradient(field):
     assert np.isfinite(after[0])
 
 
-@pytest.mark.parametrize(("before", "after"), INNER, ids=str)
+def test_every_field_of_a_block_has_a_flip():
+    blocks = {name: blocks_in(field.annotation) for name, field in fields_of(PolicyGradient).items()}
+    fields = {f"{name}.{inner}" for name, found in blocks.items() for block in found for inner in fields_of(block)}
+    assert set(INNER) | {f"critic.{name}" for name in CRITIC} | WHERE == fields
+
+
+@pytest.mark.parametrize(("before", "after"), [*INNER.values(), *VALUES], ids=str)
 def test_so_does_what_is_inside_a_block(before, after):
     assert loss_of(before)[0] != loss_of(after)[0]
+
+
+@pytest.mark.parametrize("field", CRITIC)
+def test_every_field_of_a_critic_reaches_its_update(field):
+    def of(critic: dict[str, Any]) -> Any:
+        spec = spec_of({"name": "PPO", "critic": critic})
+        settings = TrainerSettings("a", "u", spec, Paths(*[Path()] * 15), "", "", None, "")
+        return critic_options(spec), settings.critic_engine
+
+    assert of({}) != of({field: CRITIC[field]})
 
 
 @pytest.mark.parametrize("name", NAMES)

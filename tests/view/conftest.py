@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from areal.record.episode_ends import write_ends
 from areal.view.app import make_app
 from areal.view.runs import Runs
+from playwright.sync_api import Browser, sync_playwright
 from starlette.testclient import TestClient
 from support.recorded_run import RecordedRun, made_sample, sample_frame
 
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
 KEY, PORT = "the-key", 4321
 STEPS = 4
 
@@ -37,6 +46,7 @@ def recorded(tmp_path: Path) -> RecordedRun:
         "sets": {"<hard>": {"rows": 1, "mean": 0.125, "avg@4": 0.0, "pass@4": 0.0}},
     }  # fmt: skip
     (run.root / "evaluations.jsonl").write_text(json.dumps(evaluation) + "\n")
+    write_ends(run.root / "journal", 1, {"complete": 970, "infra": 30})
     (run.root / "summary.json").write_text(json.dumps({"status": "Complete", "steps": STEPS}))
     return run
 
@@ -59,3 +69,23 @@ def page(recorded: RecordedRun, tmp_path: Path) -> Iterator[TestClient]:
         client.get(f"/?key={KEY}")
         yield client
     runs.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """Debian's Chromium. Not beyond a module: its event loop would run beside those of other tests."""
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def address(recorded: RecordedRun) -> Iterator[str]:
+    """What `areal view` prints."""
+    command = [sys.executable, "-m", "areal.cli.main", "view", str(recorded.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+        process.wait(20)

@@ -11,6 +11,7 @@ import sys
 import time
 from html import unescape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -214,6 +215,26 @@ def test_the_fleet_s_time_sums_to_all_of_it(page: TestClient):
     text = page.get("/r/digits/fleet").text
     assert "waits: generation" in text
     assert "maxStaleness 2 → 4" in text
+
+
+def test_every_rank_of_the_trainer_has_a_lane(page: TestClient, recorded: RecordedRun):
+    metrics = recorded.root / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    told = [line | {"rank_seconds": {"wait": [0.5] * 40, "train": [0.0] * 38 + [0.5, 1.0]}} for line in lines]
+    with metrics.open("a") as file:  # of a step trained again the newest line counts
+        file.write("".join(json.dumps(line) + "\n" for line in told))
+    lanes = page.get("/r/digits/fleet?format=json").json()["lanes"]
+    assert [lane["role"] for lane in lanes[:2]] == ["trainer, rank 0", "rank 1"]
+    ranks = [lane for lane in lanes if lane["role"].startswith("rank ")]
+    assert len(ranks) == 32
+    assert [lane["role"] for lane in ranks[-2:]] == ["rank 39", "rank 40"]  # those unlike rank 0 are among the shown
+
+    def width(lane: dict[str, Any], what: str) -> float:
+        return sum(bar["width"] for bar in lane["bars"] if bar["what"] == what)
+
+    assert width(ranks[-1], "train") == pytest.approx(2 * width(ranks[-2], "train"))
+    assert width(ranks[0], "wait") == pytest.approx(width(lanes[0], "wait"))
+    assert width(ranks[0], "train") == 0
 
 
 def test_the_configuration_is_shown_escaped(page: TestClient):

@@ -4,44 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 
 import pytest
 from areal.view import site
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 from support.recorded_run import RecordedRun
 
 pytestmark = pytest.mark.component
 
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 WAIT_MS = 60_000  # a busy machine
 expect.set_options(timeout=WAIT_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Debian's Chromium."""
-    with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def address(recorded: RecordedRun) -> Iterator[str]:
-    """What `areal view` prints."""
-    command = [sys.executable, "-m", "areal.cli.main", "view", str(recorded.root)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.terminate()
-        process.wait(20)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

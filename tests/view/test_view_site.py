@@ -66,6 +66,16 @@ def test_the_report_is_drawn_as_it_was(recorded: RecordedRun):
     assert main == golden.read_text()
 
 
+def test_the_heading_is_the_job_s_name_and_not_that_of_its_directory(recorded: RecordedRun):
+    resolved = recorded.root / "resolved.json"
+    told = json.loads(resolved.read_text())
+    told["job"]["metadata"] = {"name": "math-<8b>"}
+    resolved.write_text(json.dumps(told))
+    page = site.page(recorded.root, SUMMARY)
+    assert re.search(r"<h1>math-&lt;8b&gt;\W", main_of(page))
+    assert "<title>math-&lt;8b&gt; · areal</title>" in page
+
+
 def test_recorded_text_can_end_no_script(recorded: RecordedRun):
     metrics = recorded.root / "metrics.jsonl"
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]

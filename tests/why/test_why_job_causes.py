@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import UTC, datetime
 from typing import Any
 
@@ -206,6 +207,21 @@ def test_every_cause_of_the_table_is_met_by_a_case() -> None:
         facts = JobFacts(told, NOW, **{"claims": BOUND, "nodes": [node()], **more})
         met.add(next(cause for cause in JOB_CAUSES if cause(facts) is not None))
     assert met | {JOB_CAUSES[-1]} == set(JOB_CAUSES)
+
+
+def test_the_matrix_of_faults_on_fake_nodes() -> None:
+    """`make stalls` shows it."""
+    lines, right, names = [], 0, set[str]()
+    for wanted, place, _, _, told, more in ((*case, {})[:6] for case in CASES):
+        began = time.perf_counter()
+        answer = why_job(JobFacts(told, NOW, **{"claims": BOUND, "nodes": [node()], **more}))
+        found = (answer.cause, answer.pod.removeprefix("digits-") or answer.role) == (wanted, place)
+        right, names = right + found, names | {wanted}
+        took_ms = 1000 * (time.perf_counter() - began)
+        lines.append(f"  {wanted:<28} {'right' if found else 'WRONG'}  {took_ms:6.2f} ms  {answer.sentence}")
+    print("\n" + "\n".join(lines), f"\n  {right} of {len(CASES)} faults, {len(names)} causes")
+    assert len(names) >= 30
+    assert right >= 0.95 * len(CASES)
 
 
 STARTING = waits("digits-generation-1", "ContainerCreating")

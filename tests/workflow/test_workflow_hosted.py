@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,11 @@ class Echo:
             os._exit(3)
         print("what a package prints is no answer")
         return action + self.end, 0.5, self.heard == 2, False, {}
+
+async def asks(row, *, base_url, api_key, share=1.0, **extra):
+    if row.get("lost"):
+        raise ConnectionError("the policy can't be reached")
+    return share * len(base_url)
 
 class Adder:
     async def run(self, data, *, base_url, api_key, **extra):
@@ -115,6 +121,34 @@ async def test_an_agent_returns_its_reward_and_is_cancelled_with_its_episode(rec
     child.end()
 
 
+async def test_an_environment_that_calls_the_policy_itself_is_an_agent_of_the_episodes_session(environment):
+    child = ChildInterpreter(environment("asks", share=0.5)).start()
+    try:
+        session = Session()
+        workflow = HostedWorkflow(child)
+        assert await workflow.arun_episode(session, {"prompt": "x"}) == ("episode", 0.5 * len(session.base_url))
+        with pytest.raises(InfraError, match="can't be reached"):
+            await workflow.arun_episode(session, {"lost": True})
+    finally:
+        child.end()
+
+
+class Session:
+    """An engine whose one session makes an episode of any reward."""
+
+    base_url, api_key = "http://here/v1", "key"
+
+    @asynccontextmanager
+    async def session(self) -> AsyncIterator[Session]:
+        yield self
+
+    async def over(self) -> None:
+        await asyncio.Event().wait()
+
+    async def episode(self, reward: float) -> tuple[str, float]:
+        return "episode", reward
+
+
 async def until(file: Path, said: str) -> None:
     """Wait for what a child writes."""
     async with asyncio.timeout(60):
@@ -140,6 +174,7 @@ async def test_a_killed_process_fails_what_was_under_way(recipe, tmp_path):
         (Target("environment", "nothing", sys.executable), "there is no environment 'nothing'"),
         (Target("environment", "textarena", sys.executable), "install textarena there"),
         (Target("environment", "openenv", sys.executable), "install openenv there"),
+        (Target("environment", "verifiers", sys.executable), "install verifiers there"),
         (Target("agent", "nothing", sys.executable), "the recipe has no agent 'nothing'"),
         (Target("agent", "nothing", "/nowhere/python"), "name a Python that is there"),
     ],

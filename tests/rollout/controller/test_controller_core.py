@@ -127,6 +127,25 @@ def test_an_infrastructure_failure_is_tried_again_with_the_next_attempt() -> Non
     assert not bench.all(JournalTombstone)
 
 
+def test_each_episode_is_counted_by_how_it_ended_and_those_of_a_dead_worker_as_infrastructures() -> None:
+    bench = started()
+    bench.done(0)
+    bench.worker(
+        failures=(
+            Failure(1, 0, 1, FailureKind.INFRA, "a box was lost"),
+            Failure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),
+        )
+    )
+    cut = Done(1, 1, 0.0, 0, 0, 1, masked=True)
+    bench.worker(done=(cut, cut))
+    assert bench.core.book.tally.ends == {"complete": N, "masked": 1, "infra": 1, "exception": 1}
+    working = sum(len(group.working) for group in bench.core.book.live() if group.worker)
+    assert working
+    bench.core.book.orphan("w")
+    assert bench.core.book.tally.ends["infra"] == 1 + working
+    assert rollout_status("job", bench.core, []).episode_ends["infra"] == 1 + working
+
+
 def test_only_patience_and_many_tries_together_end_a_group_for_infrastructure() -> None:
     bench = started(replace(SETTINGS, infra_tries=3, infra_patience_s=30.0, group_deadline_s=1e6))
     for attempt in range(1, 9):

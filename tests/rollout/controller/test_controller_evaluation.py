@@ -9,9 +9,11 @@ import pytest
 from areal.record.run_rows import Records
 from areal.rollout.contract.values import Evaluated, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
+from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.inputs import PublishWeights
+from areal.rollout.controller.position import Position
 from areal.weights.exports import scores_in
 from controller_bench import SETTINGS, Bench, started, weights
 
@@ -100,3 +102,14 @@ def test_a_rollback_frees_servers_from_what_was_being_measured() -> None:
     assert bench.core.wanted == weights(0)
     bench.core.evaluations.published(weights(0, 2, rollback=True))
     assert bench.core.evaluations.pinned is None
+
+
+def test_an_evaluation_begins_with_the_settings_of_its_moment() -> None:
+    emitted: list[object] = []
+    position = Position(PINNED)
+    evaluations = Evaluations(position, [], emitted.append)
+    position.settings = replace(PINNED, evaluation_rows=3, evaluation_samples=1, evaluation_concurrent=4)
+    evaluations.published(weights(0))
+    evaluations.lease(["w"], 0, 0.0)
+    assert [(run.rows, run.samples) for run in evaluations.runs] == [(3, 1)]
+    assert len(emitted) == 4

@@ -18,6 +18,7 @@ from areal.ledger.consumer import ConsumerPolicy
 from areal.ledger.journal import JournalState, read_journal
 from areal.ledger.sync_client import SyncLedger
 from areal.net.channel import connect
+from areal.record.episode_ends import read_ends
 from areal.rollout.controller.settings import ControllerSettings
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
@@ -220,11 +221,17 @@ async def test_a_killed_controller_is_rebuilt_and_loses_nothing(
     trainer = stage.trainer()
     async with running(ScriptedAgent(stage.address, "server-0"), stage.worker(delay_s=0.02)):
         run = asyncio.create_task(trainer.run())
+        kept = [0]
         for at in (2, 5):
             await until(lambda at=at: len(trainer.trained) >= at, run)  # type: ignore[misc]
+            ends = stage.root / f"episode-ends.f{len(kept)}.json"
+            await until(ends.is_file)
             stage.kill_controller()
+            kept.append(read_ends(stage.root)["complete"])
             stage.start_controller()
         await asyncio.wait_for(run, 60)
+        await until((stage.root / "episode-ends.f3.json").is_file)
+        assert 0 < kept[1] <= kept[2] <= read_ends(stage.root)["complete"]
     assert_each_group_ended_once(trainer, stage)
     assert len(trainer.trained) == STEPS
     assert sorted(os.listdir(stage.root / "fences"))[:3] == [f"controller-{i:08d}" for i in (1, 2, 3)]
@@ -285,3 +292,15 @@ async def test_status_says_why_nothing_is_admitted(stage_of: Callable[[Controlle
         async with running(stage.worker()):
             await asyncio.wait_for(run, 60)
     assert (await stage.status()).idle_reason == "the run is over"
+
+
+async def test_what_peers_call_themselves_moves_no_cursor_of_a_terminal(
+    stage_of: Callable[[ControllerSettings], Stage],
+) -> None:
+    stage = stage_of(SETTINGS)
+    name = "worker\x1b[2J\n0"
+    log = stage.root / "controller.log"
+    async with running(stage.worker(name)):
+        await stage.status_where(lambda _: "opened a stream" in log.read_text())
+    assert repr(name) in log.read_text()
+    assert "\x1b" not in log.read_text()

@@ -1,0 +1,42 @@
+"""Versions of several trainer ranks sent by a process group: what arrives is what lies on the volume."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What came of a server that takes everything, and of one that fails after the first bucket."""
+    command = [sys.executable, "-m", "support.group_ranks", str(tmp_path_factory.mktemp("ranks"))]
+    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [line["codes"] for line in lines] == [[0, 0]] * 2, done.stderr[-3000:]
+    return lines
+
+
+def test_a_full_version_and_a_delta_of_two_ranks_arrive_as_on_the_volume(found) -> None:
+    taken, _ = found
+    assert taken["full"] == [True, False]
+    assert taken["faults"] == []
+    assert set(taken["arrived"]) == {"3.f1", "4.f1"}
+    assert len(taken["expected"]["3.f1"]) == 9
+    assert taken["arrived"] == taken["expected"]
+
+
+def test_a_server_that_fails_in_the_middle_keeps_no_rank_waiting(found) -> None:
+    _, failed = found
+    assert len(failed["faults"]) == 2
+    assert set(failed["expected"]) == {"3.f1", "4.f1"}, "both versions are on the volume"
+    assert failed["arrived"]["3.f1"] != failed["expected"]["3.f1"]
