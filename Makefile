@@ -108,6 +108,7 @@ bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a l
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
+	AREAL_OPERATOR_SCHEDULES=4000 $(PY) -m pytest -q -n 2 tests/operator/test_operator_model.py --timeout 3600
 	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated
 	AREAL_REPLAYED_HISTORIES=10000 $(PY) -m pytest -q --hypothesis-profile=explore tests/gateway/test_gateway_replay.py --timeout 3600
 	$(PY) -m pytest -q -s tests/boxes/test_boxes_leaks.py --box-disconnects 10000

@@ -48,6 +48,14 @@ def test_tiers_after_a_failed_one_run_and_the_table_says_which_failed(tool, caps
     assert tool.run_all([[tier("only", "true")]]) == 0
 
 
+def test_a_tier_that_needs_a_background_tier_begins_after_it(tool, tmp_path):
+    made = tmp_path / "made"
+    slow = tool.Tier("slow", 1, ("sh", "-c", f"sleep 0.3; touch {made}"), background=True)
+    before = tool.Tier("before", 1, ("sh", "-c", f"test ! -e {made}"))
+    after = tool.Tier("after", 1, ("test", "-e", str(made)), needs="slow")
+    assert tool.run_all([[before], [after]], behind=[slow]) == 0
+
+
 def test_the_slowest_tests_come_from_pytests_own_report(tool, tmp_path):
     report = tmp_path / "report.xml"
     report.write_text('<testsuites><testsuite><testcase classname="a.b" name="c" time="1.5"/></testsuite></testsuites>')
@@ -57,8 +65,8 @@ def test_the_slowest_tests_come_from_pytests_own_report(tool, tmp_path):
 
 
 def test_every_test_file_belongs_to_a_tier(tool):
-    check, rest, simulation = tool.tiers()
-    commands = [simulation.command, *(tier.command for stage in rest for tier in stage)]
+    check, rest, behind = tool.tiers()
+    commands = [*(tier.command for tier in behind), *(tier.command for stage in rest for tier in stage)]
     for mark in ("component", "sglang_real", "system", "kube_api", "kube_node"):
         for file in tool.marked(mark):
             assert any(file in command for command in commands), file
@@ -81,7 +89,7 @@ loader.exec_module(tool)
 waits = "trap 'echo >> {tmp_path}/ended; exit 1' INT; echo >> {tmp_path}/began; while :; do sleep 0.05; done"
 tier = lambda name, script: tool.Tier(name, 1, ("sh", "-c", script), background=name == "behind")
 stages = [[tier("c", "touch {tmp_path}/c")]]
-tool.tiers = lambda quick: ([tier("a", waits), tier("b", waits)], stages, tier("behind", waits))
+tool.tiers = lambda quick: ([tier("a", waits), tier("b", waits)], stages, [tier("behind", waits)])
 sys.argv[1:] = []
 sys.exit(tool.main())
 """

@@ -223,7 +223,7 @@ CAUGHT = {  # schedules until one notices, as last measured: where the search be
     "fence: publisher, call": 288,
     "fence: server": 948,
     "fence: worker": 1475,
-    "lease: released by a stranger": 93,
+    "lease: released by a stranger": 1072,
     "lease: a stranger's failure counts": 93,
     "sample: added to a closed group": 82,
     "sample: added again, overwrites": 122,
