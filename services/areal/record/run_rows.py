@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import orjson
+
 
 @dataclass(frozen=True)
 class Step:
@@ -103,11 +105,18 @@ class JsonLines:
         self._offset += len(whole)
         for line in whole.splitlines():
             try:
-                entry = json.loads(line)
+                entry = _entry(line)
             except (ValueError, RecursionError):
                 continue  # a line torn by a crash, or damaged
             if isinstance(entry, dict):
                 yield entry
+
+
+def _entry(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)  # ten times as fast, which ten thousand lines need
+    except ValueError:
+        return json.loads(line)  # knows NaN
 
 
 class Records:

@@ -325,8 +325,9 @@ def token_columns(index: RecordIndex, group: int, number: int, place: int) -> di
     versions = np.full(len(pieces), -1)
     for span in sequence.spans:
         versions[span.start : span.end] = _version(span.policy_id)
+    shown = {piece: visible(piece) for piece in set(pieces)}
     columns: dict[str, Any] = {
-        "pieces": [visible(piece) for piece in pieces],
+        "pieces": [shown[piece] for piece in pieces],
         "ids": _array(sequence.token_ids, "<i4").tolist(),
         "mask": _array(sequence.loss_mask, "u1").tolist(),
         "sampled": sampled.tolist(),
