@@ -34,6 +34,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.otlp import open_traces
 from areal.observe.progress import ProgressCounter
 from areal.observe.stacks import StallWatch
+from areal.observe.user_code import told
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -155,8 +156,8 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             checkpointer,
             timer=timer,
             still_mine=desk.still_mine if desk is not None else lambda: None,
-            compute_advantages=user.compute_advantages,
-            compute_loss=user.compute_loss,
+            compute_advantages=told(user.compute_advantages, waits) if user.compute_advantages else None,
+            compute_loss=told(user.compute_loss, waits) if user.compute_loss else None,
             reference=reference,
             teacher=teacher,
             critic=critic,

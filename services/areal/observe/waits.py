@@ -32,11 +32,11 @@ class WaitRegistry:
         self._clock = clock
         self._lock = threading.Lock()
         self._ids = count()
-        self._active: dict[int, tuple[str, str, float, float]] = {}
+        self._active: dict[int, tuple[str, str | Callable[[], str], float, float]] = {}
 
     @contextmanager
-    def waiting(self, name: str, waits_for: str, *, deadline_s: float = 0.0) -> Iterator[None]:
-        """Register a wait for the time of the block."""
+    def waiting(self, name: str, waits_for: str | Callable[[], str], *, deadline_s: float = 0.0) -> Iterator[None]:
+        """Register a wait for the time of the block. Words that change are asked for at each listing."""
         key = next(self._ids)
         with self._lock:
             self._active[key] = (name, waits_for, self._clock(), deadline_s)
@@ -58,5 +58,8 @@ class WaitRegistry:
         now = self._clock()
         with self._lock:
             active = list(self._active.values())
-        waits = [Wait(name, self.owner, what, now - since, deadline) for name, what, since, deadline in active]
+        waits = [
+            Wait(name, self.owner, what if isinstance(what, str) else what(), now - since, deadline)
+            for name, what, since, deadline in active
+        ]
         return sorted(waits, key=lambda wait: -wait.age_s)

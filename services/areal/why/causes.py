@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from areal.observe.user_code import WAIT as USER_CODE
 from areal.why.live import Live, LiveRole, LiveWait
 
 NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
 SILENT_S = 7.0  # a role is asked once a second and has one second to answer; on a loaded machine it misses a few
 DISK_FULL = 4 << 20  # bytes: less than one record of a journal and one version of a tiny model
 IDLE_S = 4.0  # a server that swaps weights is not ready for a moment
+USER_CODE_S = 7.0  # a loss or advantages of one micro-batch take less than a second
 LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
 
 
@@ -144,6 +146,20 @@ def _evaluating(live: Live) -> Answer | None:
     return Answer("last-evaluation", live.idle, "", "controller", _pid(live, "controller"))
 
 
+def _user_code(live: Live) -> Answer | None:
+    """A user's function that does not return; its role answers all the while."""
+    for role in live.roles:
+        wait = _wait(role, USER_CODE)
+        if wait is not None and wait.age_s >= USER_CODE_S:
+            text = f"it is inside the user's {wait.waits_for}"
+            fix = (
+                "that call has not returned: a lock, a socket or a loop without an end? "
+                f"After two minutes the stacks of all threads are in logs/{role.name}.log"
+            )
+            return Answer("user-code", text, fix, role.name, role.pid, wait.age_s)
+    return None
+
+
 def _overdue(live: Live) -> Answer | None:
     """A wait beyond half of its deadline, the oldest first; the trainer's for groups has a cause of its own."""
     late = [
@@ -182,7 +198,7 @@ def _trains(live: Live) -> Answer:
 
 
 CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
-    _ended, _gone, _disk, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _not_admitting,
+    _ended, _gone, _disk, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _user_code, _not_admitting,
     _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
