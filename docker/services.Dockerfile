@@ -1,4 +1,4 @@
-# Rollout controller, and the tools that prepare, finish and receive a job: no torch.
+# Rollout controller, the page, and the tools that prepare, finish and receive a job: no torch.
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS code
@@ -8,7 +8,7 @@ RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app
 FROM ${BASE} AS environment
 ARG ENVIRONMENT=install
 COPY docker/environment pyproject.toml constraints.txt /build/
-RUN /build/environment "$ENVIRONMENT" data math traces
+RUN /build/environment "$ENVIRONMENT" data math traces view
 
 FROM ${BASE}
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from areal.operator.children import Wanted, access_secret, finish_job, foundation, prepare_job, workloads
 from kube.harness.client import Client, Refused
-from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, wanted
+from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, viewed_wanted, wanted
 
 pytestmark = pytest.mark.kube_api
 
@@ -46,7 +46,9 @@ def without_owner(one: Json) -> Json:
     return {**one, "metadata": metadata}
 
 
-@pytest.mark.parametrize("make", [quickstart_wanted, large_wanted], ids=["quickstart", "large"])
+@pytest.mark.parametrize(
+    "make", [quickstart_wanted, large_wanted, viewed_wanted], ids=["quickstart", "large", "with its page"]
+)
 def test_the_api_server_accepts_every_child(make: Any, admin: Client, namespace: str) -> None:
     for one in everything(make(), namespace):
         answer = apply(admin, one, dry_run=True)

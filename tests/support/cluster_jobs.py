@@ -157,6 +157,12 @@ def quickstart_wanted(**changes: Any) -> Wanted:
     return wanted(quickstart(), CPU_RUNTIME, **changes)
 
 
+def viewed_wanted(**changes: Any) -> Wanted:
+    """The quickstart with a pod that shows it."""
+    values = quickstart()
+    return wanted({**values, "spec": {**values["spec"], "observability": {"view": True}}}, CPU_RUNTIME, **changes)
+
+
 def large_wanted(**changes: Any) -> Wanted:
     return wanted(large(), GPU_RUNTIME, recipe=None, **changes)
 

@@ -32,16 +32,18 @@ class SmallChildren:
         return self._batch(w, Role.FINISH)
 
     def workloads(self, w: Wanted) -> list[Json]:
-        return [self._workload(w, role) for role in w.roles]
+        awake = int(any(w.replicas.values()))
+        beside = [self._workload(w, role, awake) for role in w.beside]
+        return [*(self._workload(w, role, w.replicas[role.value]) for role in w.roles), *beside]
 
-    def _workload(self, w: Wanted, role: Role) -> Json:
+    def _workload(self, w: Wanted, role: Role, replicas: int) -> Json:
         patch = w.job.spec.pod_template.generation if role is Role.GENERATION else w.job.spec.pod_template.trainer
         template = {
             "marks": [variable.value for variable in patch.env] if role in (Role.GENERATION, Role.TRAINER) else []
         }
         kind = spec_of(role).workload
         made = self._child(w, "apps/v1", kind, workload(w.name, role), role)
-        return {**made, "spec": {"replicas": w.replicas[role.value], "template": template}}
+        return {**made, "spec": {"replicas": replicas, "template": template}}
 
     def _batch(self, w: Wanted, role: Role) -> Json:
         return {**self._child(w, "batch/v1", "Job", workload(w.name, role), role), "spec": {"template": {}}}

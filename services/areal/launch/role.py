@@ -141,7 +141,7 @@ def start(argv: Sequence[str] | None = None) -> int:
         refuse_upstream()
         job = ResolvedJob.load(arguments.job)
         logs.setup(name, job.name, json=_json_logs())
-        if not row.runs_on:
+        if not row.supervised:
             return use(load_entry(row.entry), job)
         token = read_token(job.token_path)
         entry: Entry = load_entry(row.entry)

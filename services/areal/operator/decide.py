@@ -101,7 +101,7 @@ def _clean_up(seen: Observed, now: float) -> CleanUp:
     if cleanup is not None and not kept and now < ended + cleanup.after_seconds:
         kept = True
         due.append(ended + cleanup.after_seconds)
-    remove = () if kept else seen.workloads
+    remove = () if kept else (*seen.workloads, *seen.beside)
     expired = False
     if policy.ttl_seconds_after_finished is not None:
         expired = now >= ended + policy.ttl_seconds_after_finished

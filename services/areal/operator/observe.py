@@ -56,6 +56,7 @@ from areal.plan.cluster_names import (
     workload,
 )
 from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import spec_of
 from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec, runtime_from_object
 from areal.spec.status import AcceptedReason, ConditionType
@@ -77,7 +78,8 @@ async def observe(job: Json, world: World) -> Observed:
         if memory.outcome is None:
             refusal = await _try(job, admitted, memory, world)
     pods = tuple(_pods(job, key, world))
-    workloads = tuple(_workloads(uid, world))
+    made = tuple(_workloads(uid, world))
+    workloads = tuple(one for one in made if not spec_of(one.role).beside)
     departed = world.obituaries.of(key)
     return Observed(
         key=key,
@@ -87,6 +89,7 @@ async def observe(job: Json, world: World) -> Observed:
         refusal=refusal,
         pods=pods,
         workloads=workloads,
+        beside=tuple(one for one in made if spec_of(one.role).beside),
         prepare=read_batch(_own(world, key, uid, Role.PREPARE)),
         finish=read_batch(_own(world, key, uid, Role.FINISH)),
         departed=departed,
@@ -354,7 +357,12 @@ def _pods(job: Json, key: Key, world: World) -> Iterable[Pod]:
     for obj in world.caches[PODS].labelled(*key):
         owner = owner_of(obj)
         pod = read_pod(obj)
-        if pod is None or not owner or not owner["name"].startswith(workload(key[1], pod.role)):
+        if (
+            pod is None
+            or spec_of(pod.role).beside
+            or not owner
+            or not owner["name"].startswith(workload(key[1], pod.role))
+        ):
             continue
         if owners.get(owner["uid"], obj["metadata"].get("creationTimestamp", "") >= born):
             yield pod

@@ -18,7 +18,7 @@ from areal.operator.admission import Admitted, Refusal
 from areal.operator.hot_fields import HotFields
 from areal.operator.memory import Memory
 from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
-from areal.plan.role_specs import long_running
+from areal.plan.role_specs import spec_of
 
 
 @dataclass(frozen=True)
@@ -204,6 +204,7 @@ class Observed:
     refusal: Refusal | None
     pods: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
+    beside: tuple[Workload, ...] = ()  # of roles whose pods nothing depends on
     prepare: Batch = field(default_factory=Batch)
     finish: Batch = field(default_factory=Batch)
     departed: Mapping[str, Pod] = field(default_factory=dict)  # pods that are gone, as they were last, by uid
@@ -295,9 +296,8 @@ def _ending(terminated: Json | None) -> PodEnd | None:
 def read_workload(obj: Json) -> Workload | None:
     """A StatefulSet or Deployment of one of the job's roles; None for any other, and for one that is being deleted."""
     role = role_of(obj)
-    if role not in long_running() or obj["metadata"].get("deletionTimestamp"):
+    if role is None or not spec_of(role).runs_on or obj["metadata"].get("deletionTimestamp"):
         return None
-    assert role is not None
     status = obj.get("status", {})
     current = status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0)
     return Workload(

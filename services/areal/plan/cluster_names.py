@@ -18,6 +18,8 @@ LABEL_ROLE = "areal.dev/role"
 """The role a pod has."""
 LABEL_AGENTS_OF = "areal.dev/agents-of"
 """The user's own label of pods whose agents call a job's gateways: the job's name."""
+LABEL_VIEWERS = "areal.dev/viewers"
+"""The platform's own label of namespaces whose pods (an ingress controller's) may open jobs' pages: `allowed`."""
 LABEL_POD_INDEX = "apps.kubernetes.io/pod-index"
 """The ordinal of a StatefulSet's pod, set by Kubernetes."""
 LABEL_NAME = "app.kubernetes.io/name"
@@ -43,6 +45,7 @@ class Role(StrEnum):
     REWARD_MODEL = "reward-model"
     REDIS = "redis"
     GATEWAY = "gateway"
+    VIEW = "view"
     PREPARE = "prepare"
     FINISH = "finish"
     UPLOAD = "upload"
@@ -165,6 +168,10 @@ RUN_DIR = PurePosixPath("/areal/run")
 """The run directory: a shared volume, writable."""
 CLAIMS_DIR = PurePosixPath("/areal/claims")
 """Volumes named by `pvc://` addresses, one directory a claim, read-only."""
+CLUSTER_DIR = PurePosixPath("/areal/cluster")
+"""The certificate of the cluster's API server, in pods that ask it something."""
+CLUSTER_CA_MAP, CLUSTER_CA_KEY = "kube-root-ca.crt", "ca.crt"
+"""The ConfigMap that Kubernetes keeps in every namespace, and the file in it."""
 RECIPE_DIR = PurePosixPath("/areal/recipe")
 """The user's ConfigMap with the recipe, in the prepare pod."""
 KERNELS_DIR = PurePosixPath("/areal/kernels")

@@ -48,6 +48,7 @@ class Outsider(StrEnum):
     OPERATOR = "operator"
     MONITORING = "monitoring"
     AGENTS = "agents"  # pods of the user in the job's namespace, by a label
+    VIEWERS = "viewers"  # pods of namespaces with a label, which bring browsers: an ingress controller's
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,8 @@ class RoleSpec:
     holds_model: bool = False  # only the operator replaces its pods; they get shared memory
     max_unavailable: int | str | None = None  # of its disruption budget; None: it has none
     evict_unready: bool = False  # a pod that isn't ready may be evicted whatever the budget says
+    beside: bool = False  # the job neither waits for it nor fails by it; it has no launcher and no secret
+    asks_api_server: bool = False  # who a visitor is, with the visitor's own token: it has none
     patch_key: str = ""  # its field of `podTemplate` where it has that of another role, which no job has beside it
 
     @property
@@ -135,12 +138,13 @@ class RoleSpec:
     @property
     def readiness(self) -> Literal["grpc", "tcp"]:
         """How its process is asked whether it is ready, on its port `grpc` or `main`."""
-        return "tcp" if self.program is Program.REDIS else "grpc"
+        return "tcp" if self.program is Program.REDIS or self.beside else "grpc"
 
     @property
     def supervised(self) -> bool:
-        """Whether a launcher supervises it in its pods: not Redis, and not tools, which end by themselves."""
-        return self.runs_on and self.program is not Program.REDIS
+        """Whether a launcher supervises it in its pods: not Redis, not what runs beside the job, and not tools, which
+        end by themselves."""
+        return self.runs_on and self.program is not Program.REDIS and not self.beside
 
     @property
     def pod_ports(self) -> dict[str, int]:
@@ -383,6 +387,27 @@ _ROWS = (  # in the order in which a job's roles are needed
         max_unavailable=1,  # a drain takes one of them, and the gang starts again from its checkpoint
     ),
     RoleSpec(
+        role=Role.VIEW,
+        what="shows the run to people in a browser",
+        program=Program.AREAL_ROLE,
+        entry="areal.view.pod:run",
+        workload="Deployment",
+        template_key="tools",
+        count=lambda spec, verifier: 1 if spec.observability.view else 0,
+        ports=("http",),
+        called_by=(Caller(Outsider.VIEWERS, "http", "browsers, each with a login of its own"),),
+        secret=(),
+        run_parts=(RunPart(_LAYOUT.root),),
+        needs=Needs(
+            requests={"cpu": "50m", "memory": "128Mi"},
+            limits={"memory": "512Mi"},
+            scratch={"sizeLimit": "2Gi"},  # the index of its recording
+            grace_s=30,
+        ),
+        beside=True,
+        asks_api_server=True,
+    ),
+    RoleSpec(
         role=Role.PREPARE,
         what="looks at every source and fills the run directory, before all others",
         program=Program.AREAL_ROLE,
@@ -428,8 +453,13 @@ def spec_of(role: Role) -> RoleSpec:
 
 
 def long_running() -> tuple[Role, ...]:
-    """Roles that run as long as the job."""
-    return tuple(role for role, row in ROLE_SPECS.items() if row.runs_on)
+    """Roles that run as long as the job, and without which it does not."""
+    return tuple(role for role, row in ROLE_SPECS.items() if row.runs_on and not row.beside)
+
+
+def beside(spec: JobSpec) -> tuple[Role, ...]:
+    """The roles of a job that run beside it."""
+    return tuple(role for role, row in ROLE_SPECS.items() if row.beside and row.count(spec, None))
 
 
 def batch_jobs() -> tuple[Role, ...]:

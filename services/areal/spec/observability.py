@@ -29,3 +29,8 @@ class Observability(Block):
     traces: TraceExport | None = knob(
         None, what="Spans of groups and versions, sent by OTLP; none unless given.", change=Change.RESUME
     )
+    view: bool = knob(
+        False,
+        what="On a cluster: a pod that shows the run in a browser, to whoever may read the job there.",
+        change=Change.RESUME,
+    )

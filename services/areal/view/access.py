@@ -27,6 +27,28 @@ _HEADERS = {
 }
 
 
+def guarded(send: Send) -> Send:
+    """`send`, with the headers of every answer added."""
+
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            headers.update(_HEADERS)
+            headers.setdefault("cache-control", "no-store")
+        await send(message)
+
+    return sending
+
+
+def cookie_of(headers: Headers, name: str) -> str:
+    """A cookie's value; empty without it."""
+    try:
+        found = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return found.value if found else ""
+
+
 class Access:
     """Around the whole application. `port` names the cookie: cookies of one host are shared by its ports."""
 
@@ -41,15 +63,8 @@ class Access:
             await self._app(scope, receive, send)
             return
 
-        async def guarded(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                headers.update(_HEADERS)
-                headers.setdefault("cache-control", "no-store")
-            await send(message)
-
         refusal = self._refuse(scope)
-        await (refusal or self._app)(scope, receive, guarded)
+        await (refusal or self._app)(scope, receive, guarded(send))
 
     def _refuse(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -64,14 +79,6 @@ class Access:
             answer = RedirectResponse(scope["path"] + (f"?{rest}" if rest else ""), 303)
             answer.set_cookie(self._cookie, self._key, httponly=True, samesite="strict")
             return answer
-        if not secrets.compare_digest(self._held(headers).encode(), self._key.encode()):
+        if not secrets.compare_digest(cookie_of(headers, self._cookie).encode(), self._key.encode()):
             return PlainTextResponse("open the address that `areal view` printed: it holds the key\n", 403)
         return None
-
-    def _held(self, headers: Headers) -> str:
-        try:
-            cookie = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return ""
-        found = cookie.get(self._cookie)
-        return found.value if found else ""

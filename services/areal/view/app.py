@@ -135,9 +135,14 @@ class Pages:
         return HTMLResponse(text)
 
 
+def app_of(runs: Runs) -> ASGIApp:
+    """The application, which lets everybody in."""
+    return Starlette(routes=Pages(runs).routes())
+
+
 def make_app(runs: Runs, *, key: str, port: int) -> ASGIApp:
-    """The application behind its access check."""
-    return Access(Starlette(routes=Pages(runs).routes()), key=key, port=port)
+    """The application behind the check of a key."""
+    return Access(app_of(runs), key=key, port=port)
 
 
 async def changes(run: Run, gone: Callable[[], Any], every_s: float = _LOOK_S) -> AsyncIterator[bytes]:

@@ -95,6 +95,8 @@ def state_of(run: Run) -> str:
     status = run.summary().get("status")
     if status is not None:
         return str(status)
+    if run.resolved().get("namespace"):  # nobody writes the live file there: `kubectl get rljob` says what it does
+        return "not ended"
     return "cut off" if live is not None or run.rows() else "not started"
 
 

@@ -19,7 +19,7 @@ import xxhash
 from areal.errors import ConfigError
 from areal.plan.layout import RunLayout
 from areal.record.index import RecordIndex
-from areal.record.run_rows import JsonLines, step_of
+from areal.record.run_rows import JsonLines
 from areal.why.live import Live, read_live
 
 
@@ -55,7 +55,7 @@ class Run:
     def rows(self) -> list[Mapping[str, Any]]:
         """Rows of metrics by step; of a step trained again the newest."""
         with self._lock:
-            self._rows.update((int(row["step"]), row) for row in self._metrics.new() if step_of(row) is not None)
+            self._rows.update((int(row["step"]), row) for row in self._metrics.new() if "step" in row)
             return [self._rows[step] for step in sorted(self._rows)]
 
     def held_out(self) -> list[Mapping[str, Any]]:
@@ -91,11 +91,12 @@ class Run:
 
 
 class Runs:
-    """The runs below some directories, looked for anew at each listing."""
+    """The runs below some directories, looked for anew at each listing. `name`: a run's, instead of its directory's."""
 
-    def __init__(self, places: Iterable[Path], cache: Path | None = None) -> None:
+    def __init__(self, places: Iterable[Path], cache: Path | None = None, name: str = "") -> None:
         self._places = [place.absolute() for place in places]
         self._cache = cache or _cache()
+        self._name = name
         self._known: dict[Path, Run] = {}
         self._lock = threading.Lock()
 
@@ -105,7 +106,7 @@ class Runs:
             taken = {run.name for run in self._known.values()}
             for root in self._roots():
                 if root not in self._known:
-                    name = next(n for n in _names(root.name) if n not in taken)
+                    name = next(n for n in _names(self._name or root.name) if n not in taken)
                     taken.add(name)
                     self._known[root] = Run(name, root, self._cache)
             gone = [root for root in self._known if not (root / "resolved.json").is_file()]

@@ -15,6 +15,9 @@ from areal.operator.children.wanted import Json, Wanted
 from areal.plan.cluster_names import (
     ACCESS_DIR,
     CLAIMS_DIR,
+    CLUSTER_CA_KEY,
+    CLUSTER_CA_MAP,
+    CLUSTER_DIR,
     HUB_TOKEN_KEY,
     JOB_DIR,
     KERNELS_DIR,
@@ -73,6 +76,9 @@ def volumes(w: Wanted, role: Role) -> list[Json]:
     found: list[Json] = [{"name": VOLUME, "configMap": {"name": files_name(w), "items": items}}]
     if sources := _access(w, role):
         found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
+    if spec_of(role).asks_api_server:
+        items = [{"key": CLUSTER_CA_KEY, "path": CLUSTER_CA_KEY}]
+        found.append({"name": "cluster", "configMap": {"name": CLUSTER_CA_MAP, "items": items}})
     if role is Role.REDIS:
         found.append({"name": "data", "persistentVolumeClaim": {"claimName": workload(w.name, Role.REDIS)}})
     config_map = w.job.spec.recipe.config_map if w.job.spec.recipe else None
@@ -89,6 +95,8 @@ def mounts(w: Wanted, role: Role) -> list[Json]:
     found: list[Json] = [{"name": VOLUME, "mountPath": str(JOB_DIR), "readOnly": True}]
     if _access(w, role):
         found.append({"name": "access", "mountPath": str(ACCESS_DIR), "readOnly": True})
+    if spec_of(role).asks_api_server:
+        found.append({"name": "cluster", "mountPath": str(CLUSTER_DIR), "readOnly": True})
     if role is Role.REDIS:
         found.append({"name": "data", "mountPath": str(REDIS_DATA_DIR)})
     if role is Role.PREPARE and w.job.spec.recipe and w.job.spec.recipe.config_map:

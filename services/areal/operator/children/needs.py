@@ -105,7 +105,7 @@ def probes(role: Role) -> Json:
     first: Json = {"grpc": {"port": LAUNCHER_PORT}}
     ready = first if row.gang else {"grpc": {"port": GRPC_PORT}}
     if not row.supervised:  # has no launcher to ask
-        ready = first = {"tcpSocket": {"port": row.pod_ports["main"]}}
+        ready = first = {"tcpSocket": {"port": next(iter(row.pod_ports.values()))}}
     return {
         "startupProbe": {**first, **_every(2, LAUNCHER_START_S)},
         "livenessProbe": {**first, **_every(20, LAUNCHER_SILENCE_S)},

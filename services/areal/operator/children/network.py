@@ -17,6 +17,7 @@ from areal.plan.cluster_names import (
     LABEL_AGENTS_OF,
     LABEL_COMPONENT,
     LABEL_NAME,
+    LABEL_VIEWERS,
     REDIS_PORT,
     Role,
     selector,
@@ -33,6 +34,7 @@ _DNS_PORT = 53
 _POD_DNS_PORT = 5353  # what some clusters' DNS pods listen on; the policy sees the port behind the Service
 _TRACED = (Role.CONTROLLER, Role.WORKER, Role.GENERATION, Role.TRAINER)
 _WEB_PORTS = {"http": 80, "https": 443}
+_API_SERVER_PORTS = (443, 6443)  # its Service's, and what most servers listen on themselves; where it is no pod knows
 _EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
 
 
@@ -40,7 +42,7 @@ def network_policies(w: Wanted) -> list[Json]:
     """The policies of all the job's roles; none where the runtime leaves them to somebody else."""
     if w.runtime.network_policy.mode == "Unmanaged":
         return []
-    return [_policy(w, role) for role in (*w.roles, *batch_jobs())]
+    return [_policy(w, role) for role in (*w.roles, *w.beside, *batch_jobs())]
 
 
 def _policy(w: Wanted, role: Role) -> Json:
@@ -78,6 +80,8 @@ def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
             return [{"namespaceSelector": {"matchLabels": dict(w.metrics_from)} if w.metrics_from else {}}]
         case Outsider.AGENTS:
             return [{"podSelector": {"matchLabels": {LABEL_AGENTS_OF: w.name}}}]
+        case Outsider.VIEWERS:
+            return [{"namespaceSelector": {"matchLabels": {LABEL_VIEWERS: "allowed"}}}]
         case _:
             return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
 
@@ -86,6 +90,8 @@ def _egress(w: Wanted, role: Role) -> list[Json]:
     row = spec_of(role)
     if row.sealed:
         return []
+    if row.asks_api_server:
+        return [{"ports": [{"protocol": "TCP", "port": port} for port in _API_SERVER_PORTS]}]
     reach = w.runtime.network_policy.egress.model_dump(by_alias=True).get(row.template_key, "Job")
     if reach == "Open":
         return [{}]

@@ -17,7 +17,7 @@ _NOT_SERVED = ("metrics", "engine")  # scraped pod by pod; on loopback
 def services(w: Wanted) -> list[Json]:
     """One Service a role, and one more where pods that are dialled one by one have an address together."""
     fronts = [_front(w, role) for role in w.roles if spec_of(role).front]
-    return [*(_service(w, role) for role in w.roles), *fronts]
+    return [*(_service(w, role) for role in (*w.roles, *w.beside)), *fronts]
 
 
 def budgets(w: Wanted) -> list[Json]:

@@ -9,6 +9,7 @@ from typing import Any
 from areal.plan.cluster import roles_of
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import beside
 from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec
 
@@ -50,6 +51,11 @@ class Wanted:
     def roles(self) -> tuple[Role, ...]:
         """The long-running roles that this job has, in the order in which they are needed."""
         return tuple(roles_of(self.resolved))
+
+    @property
+    def beside(self) -> tuple[Role, ...]:
+        """The roles that run beside the job, a pod each while it has any."""
+        return beside(self.resolved.spec)
 
     def owner(self) -> Json:
         """The reference by which a child is deleted with its job."""

@@ -19,7 +19,9 @@ _USERS_FAULT = [64, 65, 70]  # config, data, bug: another try ends the same way
 
 def workloads(w: Wanted) -> list[Json]:
     """Everything that makes pods of the long-running roles, and their Services and budgets."""
-    return [*services.services(w), *services.budgets(w), *(_workload(w, role) for role in w.roles)]
+    made = [_workload(w, role, w.replicas[role]) for role in w.roles]
+    awake = int(any(w.replicas.values()))
+    return [*services.services(w), *services.budgets(w), *made, *(_workload(w, role, awake) for role in w.beside)]
 
 
 def prepare_job(w: Wanted) -> Json:
@@ -49,9 +51,9 @@ def finish_job(w: Wanted) -> Json:
     return _batch(w, Role.FINISH, pod_template(w, Role.FINISH), None)
 
 
-def _workload(w: Wanted, role: Role) -> Json:
+def _workload(w: Wanted, role: Role, replicas: int) -> Json:
     spec: Json = {
-        "replicas": w.replicas[role],
+        "replicas": replicas,
         "revisionHistoryLimit": _HISTORY,
         "selector": {"matchLabels": selector(w.name, role)},
         "template": pod_template(w, role),

@@ -1,0 +1,116 @@
+"""Login to the page on a cluster: a Kubernetes token, once, becomes a signed cookie for an hour.
+
+ASGI middleware. Without the cookie there are the login and the files that it is drawn with. Only GET and HEAD pass, and
+the login's POST. The key is this process' own, so nothing is stored and a restart asks everybody again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from areal.view.access import cookie_of, guarded
+from areal.view.rendering import environment
+from areal.view.reviews import Review
+
+SESSION_S = 3600.0  # after which the API server is asked again: a right may have been withdrawn
+_MOST_BYTES = 64 << 10  # of a login: tokens have a few thousand
+_AT_ONCE = 4  # questions to the API server
+_PATH = "/login"
+_OPEN = ("/static/",)  # a login's own looks; the files are the package's
+_SAYS = {
+    Review.UNKNOWN: (401, "The API server does not know this token: it may have expired."),
+    Review.FORBIDDEN: (403, "The API server knows this token, and its holder may not get this job (rljobs)."),
+    Review.SILENT: (502, "The API server did not answer: try again."),
+}
+
+
+class Login:
+    """Around the whole application. `review` says of a token whether its holder may look; it may block."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        review: Callable[[str], Review],
+        *,
+        job: str,
+        namespace: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._app = app
+        self._review = review
+        self._job, self._namespace = job, namespace
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+        self._cookie = f"areal_view_{namespace}_{job}"  # forwarded ports share the cookies of one host
+        self._page = environment().get_template("login.html")
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        answer = await self._answer(scope, receive)
+        await (answer or self._app)(scope, receive, guarded(send))
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Response | None:
+        """What is answered instead of a page; None: the page."""
+        method, path, headers = scope["method"], scope["path"], Headers(scope=scope)
+        if path == _PATH and method == "POST":
+            return await self._log_in(Request(scope, receive))
+        if method not in ("GET", "HEAD"):
+            return PlainTextResponse("this page only shows\n", 405, {"allow": "GET, HEAD"})
+        if path == _PATH:
+            return self._ask(200, "")
+        if path.startswith(_OPEN) or self._holds(cookie_of(headers, self._cookie)):
+            return None
+        if "text/html" in headers.get("accept", ""):
+            return RedirectResponse(_PATH, 303)
+        return PlainTextResponse(f"log in at {_PATH}\n", 401)
+
+    async def _log_in(self, request: Request) -> Response:
+        origin = request.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+            return PlainTextResponse("a login comes from its own page\n", 403)
+        raw = b""
+        async for part in request.stream():
+            raw += part
+            if len(raw) > _MOST_BYTES:
+                return PlainTextResponse("this is no token\n", 413)
+        token = parse_qs(raw.decode("utf-8", "replace")).get("token", [""])[0].strip()
+        async with self._turn:
+            found = await asyncio.to_thread(self._review, token)
+        if found is not Review.ALLOWED:
+            return self._ask(*_SAYS[found])
+        answer = RedirectResponse(f"/r/{self._job}", 303)
+        safe = request.headers.get("x-forwarded-proto") == "https"  # a forwarded port has no TLS
+        made = self._signed(int(self._clock() + SESSION_S))
+        answer.set_cookie(self._cookie, made, httponly=True, samesite="strict", secure=safe)
+        return answer
+
+    def _ask(self, status: int, refusal: str) -> Response:
+        text = self._page.render(
+            run="", path=_PATH, query={}, behind=0, job=self._job, namespace=self._namespace, refusal=refusal
+        )
+        return HTMLResponse(text, status)
+
+    def _signed(self, until: int) -> str:
+        told = f"{self._namespace}/{self._job}/{until}"
+        return f"{until}.{hmac.new(self._key, told.encode(), hashlib.sha256).hexdigest()}"
+
+    def _holds(self, cookie: str) -> bool:
+        until, _, _ = cookie.partition(".")
+        if not (until.isascii() and until.isdigit()) or len(until) > 12:
+            return False
+        known = hmac.compare_digest(cookie.encode(), self._signed(int(until)).encode())
+        return known and self._clock() < int(until)
