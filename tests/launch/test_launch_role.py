@@ -80,7 +80,7 @@ def test_an_error_is_logged_once_and_our_own_come_with_a_traceback(error, code, 
 
 def test_every_entry_is_there():
     for row in entries().values():
-        assert asyncio.iscoroutinefunction(role.load_entry(row.entry)) is row.runs_on, row.role
+        assert asyncio.iscoroutinefunction(role.load_entry(row.entry)) is row.supervised, row.role
 
 
 def test_a_missing_package_is_told_with_its_extra(monkeypatch):
