@@ -5,7 +5,9 @@ Every episode ends with the audit of its tokens, as those of clients do.
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,18 @@ async def test_a_server_that_dies_is_infrastructure(scene):
     assert isinstance(fault, InfraError)
     assert "add is gone" in fault.message
     assert after == 1.0, "the next episode has a new one"
+
+
+@pytest.mark.parametrize("until", ["initialize", "tools/list"])
+async def test_a_server_that_never_answers_at_its_start_is_infrastructure(until):
+    script = str(Path(__file__).with_name("mcp_silent_server.py"))
+    silent = Played(servers=[{"command": [sys.executable, "-IS", script, until]}], tool_timeout_s=0.5)
+    try:
+        (fault,) = await asyncio.wait_for(silent.run("http://127.0.0.1:9/v1", "none", ["sum 2 and 3"]), 60)
+    finally:
+        silent.child.end()
+    assert isinstance(fault, InfraError)
+    assert f"'{until}' timed out" in fault.message
 
 
 @pytest.mark.parametrize(

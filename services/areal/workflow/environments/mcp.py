@@ -2,9 +2,9 @@
 
 `config: {servers: [{command: [python, tools.py], env: {…}} or {url: https://…}], judge: check, system: …, max_turns: 8,
 tool_timeout_s: 60}`. Each episode has connections of its own, a command a process of its own. A tool that fails, or
-takes too long, says so to the policy; a server that is gone is infrastructure's fault. The reward is what the tool
-`judge` answers at the end, a number, to `{row, reply}`; the policy never sees that tool. Without one it is 1 where the
-last reply is the row's `answer`.
+takes too long, says so to the policy; a server that is gone, or doesn't answer for that long when it is started, is
+infrastructure's fault. The reward is what the tool `judge` answers at the end, a number, to `{row, reply}`; the policy
+never sees that tool. Without one it is 1 where the last reply is the row's `answer`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import mcp
 import openai
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED
+from mcp_types import CONNECTION_CLOSED, REQUEST_TIMEOUT
 
 _RETRIES = 8  # a gateway that starts again takes seconds
 _TURNS = 8
 _TOOL_S = 60.0
+_SILENT = (CONNECTION_CLOSED, REQUEST_TIMEOUT)
 _LOST = (openai.APIConnectionError, openai.InternalServerError, httpx2.TransportError, ConnectionError)
 
 
@@ -95,7 +96,8 @@ async def run(
                 raise ValueError("nobody judges: the row has no `answer`, and config.judge names no tool")
             tools = Tools(tool_timeout_s)
             for server in servers:
-                await tools.add(await stack.enter_async_context(mcp.Client(_server(server))))
+                client = mcp.Client(_server(server), read_timeout_seconds=tool_timeout_s)
+                await tools.add(await stack.enter_async_context(client))
             if judge is not None and tools.described.pop(judge, None) is None:
                 raise ValueError(f"no server has the tool {judge!r}, which is to judge; they have {_names(tools)}")
             reply = await _converse(policy, _messages(row, system), tools, max_turns)
@@ -160,9 +162,9 @@ def _names(tools: Tools) -> str:
 
 
 def _fault(error: Exception) -> Exception:
-    """The one that was raised inside of connections, which wrap it; a lost connection as one."""
+    """The one that was raised inside of connections, which wrap it; a server that is gone or silent as lost."""
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
-    if isinstance(error, _LOST) or (isinstance(error, MCPError) and error.code == CONNECTION_CLOSED):
+    if isinstance(error, _LOST) or (isinstance(error, MCPError) and error.code in _SILENT):
         return ConnectionError(f"{type(error).__name__}: {error}")
     return error
