@@ -43,8 +43,8 @@ class ProcessGroup:
 
     def give_up(self) -> None:
         """Close the connections: every other rank gets an error. Returns at once; what runs ends by the timeout."""
-        group, self._group = self._group, None
-        holder = [group]
+        holder = [self._group]  # the only reference, or the closing might be left to this thread
+        self._group = None
         threading.Thread(target=holder.clear, name="areal-leave-group", daemon=True).start()
 
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
+import areal.broadcast
 import pytest
+import torch
 from areal.net.thread import LoopThread
 from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2 as wire
 from areal.weights.manifest import Manifest
 from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
 from areal_trainer.publish.members import GroupFault, Members
+from torch.distributed import HashStore
 
 MANIFEST = Manifest(policy="3.f1", step=3, created=0, tensors={}, files={})
 
@@ -132,3 +137,30 @@ def test_a_server_whose_engine_left_the_group_ends_a_wait() -> None:
         first.tell(able=False)
         with pytest.raises(GroupFault, match="generation-0 has left it"):
             found.wait("join", "h", ["generation-0"], lambda state: False, 120.0)
+
+
+class Connections:
+    """Of a group in which a broadcast runs that nobody takes: closing them lasts until the timeout."""
+
+    def __init__(self, closers: list[str]) -> None:
+        self._closers = closers
+
+    def __del__(self) -> None:
+        self._closers.append(threading.current_thread().name)
+
+
+def test_a_group_that_is_given_up_is_closed_by_a_thread_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    closers: list[str] = []
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        started(thread)
+        thread.join()  # it may be done before the one that started it goes on
+
+    monkeypatch.setattr(areal.broadcast, "_made", lambda *place: Connections(closers))
+    monkeypatch.setattr(threading.Thread, "start", start)
+    group = areal.broadcast.ProcessGroup("gloo", HashStore(), "g", 0, 2, timedelta(seconds=60))
+    group.give_up()
+    assert closers == ["areal-leave-group"]
+    with pytest.raises(RuntimeError, match="the group g was given up"):
+        group.broadcast(torch.zeros(1))
