@@ -91,18 +91,40 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-@pytest.mark.parametrize("name", JOBS)
-def test_the_children_are_as_reviewed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each change of a child shows as a change of these files. UPDATE_GOLDEN=1 writes them anew."""
-    monkeypatch.setattr("areal.operator.children.files.job_files", lambda job, _: f"{job}-job-0123456789ab")
-    made = everything(JOBS[name]())
-    files = job_files_of(made)
-    files["data"]["resolved.json"] = "the resolved job, which tests of its own are about\n"
+def as_reviewed(name: str, made: list[Json]) -> None:
+    """Compare with a golden file; UPDATE_GOLDEN=1 writes it anew."""
     text = yaml.dump_all(made, Dumper=_Plain, sort_keys=False, width=120)
     path = GOLDEN / f"{name}.yaml"
     if os.environ.get("UPDATE_GOLDEN"):
         path.write_text(text)
     assert list(yaml.safe_load_all(path.read_text())) == made, "look at the change, then UPDATE_GOLDEN=1"
+
+
+def shown(w: Wanted, monkeypatch: pytest.MonkeyPatch) -> list[Json]:
+    """A job's objects as a golden file has them."""
+    monkeypatch.setattr("areal.operator.children.files.job_files", lambda job, _: f"{job}-job-0123456789ab")
+    made = everything(w)
+    job_files_of(made)["data"]["resolved.json"] = "the resolved job, which tests of its own are about\n"
+    return made
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_children_are_as_reviewed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each change of a child shows as a change of these files."""
+    as_reviewed(name, shown(JOBS[name](), monkeypatch))
+
+
+def test_what_a_weight_group_changes_is_as_reviewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers reach the trainer, which sends them weights, and what asks for the mode is in no other object."""
+    made = {}
+    for mode in ("SharedVolume", "Group", "Auto"):
+        values = quickstart()
+        values["spec"]["weightSync"] = {"mode": mode}
+        made[mode] = shown(wanted(values, CPU_RUNTIME), monkeypatch)
+    assert made["Auto"] == made["Group"], "one trainer process, no adapters"
+    volume = made["SharedVolume"]
+    as_reviewed("group", [one for one in made["Group"] if one not in volume])
+    assert [one["metadata"]["name"] for one in made["Group"]] == [one["metadata"]["name"] for one in volume]
 
 
 def test_the_same_job_gives_the_same_objects_in_the_same_order() -> None:
