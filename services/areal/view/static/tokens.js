@@ -35,7 +35,8 @@ class Strip {
     this.panel.setAttribute("role", "status");
     this.strip = document.createElement("div");
     this.strip.className = "strip";
-    this.spans = this.build();
+    this.newest = data.versions.reduce((most, version) => Math.max(most, version), 0);
+    this.chunks = this.build();
     for (const kind of this.kinds) {
       const button = document.createElement("button");
       button.textContent = KINDS[kind].label;
@@ -52,38 +53,60 @@ class Strip {
     this.strip.addEventListener("focusin", (event) => this.tell(event.target));
     this.strip.addEventListener("keydown", (event) => this.step(event));
     this.colour(this.kinds[0]);
-    if (this.spans.length) this.spans[0].tabIndex = 0;
+    if (this.chunks.length) {
+      this.fill(this.chunks[0]);
+      this.chunks[0].children[0].tabIndex = 0;
+    }
   }
 
+  // Each chunk is one text until it comes near the window: a browser takes seconds for 32,000 elements.
   build() {
-    const spans = [];
+    const near = new IntersectionObserver((seen) => {
+      for (const one of seen) if (one.isIntersecting) this.fill(one.target);
+    }, { rootMargin: "100% 0px" });
+    const chunks = [];
     for (let begin = 0; begin < this.data.pieces.length; begin += CHUNK) {
       const chunk = document.createElement("span");
       chunk.className = "chunk";
-      this.data.pieces.slice(begin, begin + CHUNK).forEach((piece, inside) => {
-        const span = document.createElement("span");
-        span.textContent = piece;
-        span.dataset.at = String(begin + inside);
-        spans.push(span);
-        chunk.append(span);
-      });
-      this.strip.append(chunk);
+      chunk.textContent = this.data.pieces.slice(begin, begin + CHUNK).join("");
+      chunk.dataset.begin = String(begin);
+      chunks.push(chunk);
+      near.observe(chunk);
     }
-    return spans;
+    this.strip.append(...chunks);
+    return chunks;
+  }
+
+  fill(chunk) {
+    if (chunk.dataset.filled) return;
+    chunk.dataset.filled = "yes";
+    const begin = Number(chunk.dataset.begin);
+    chunk.replaceChildren(...this.data.pieces.slice(begin, begin + CHUNK).map((piece, inside) => {
+      const span = document.createElement("span");
+      span.textContent = piece;
+      span.dataset.at = String(begin + inside);
+      return span;
+    }));
+    this.paint(chunk);
   }
 
   colour(kind) {
     this.kind = kind;
-    const values = this.data[kind] || [];
-    const newest = Math.max(...(this.data.versions.length ? this.data.versions : [0]));
-    const of = KINDS[kind].grade || ((v) => (v < 0 ? "" : "n" + Math.min(3, 1 + newest - v)));
-    this.spans.forEach((span, at) => {
+    for (const chunk of this.chunks) if (chunk.dataset.filled) this.paint(chunk);
+    for (const button of this.controls.children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
+  }
+
+  paint(chunk) {
+    const values = this.data[this.kind] || [];
+    const of = KINDS[this.kind].grade || ((v) => (v < 0 ? "" : "n" + Math.min(3, 1 + this.newest - v)));
+    for (const span of chunk.children) {
+      const at = Number(span.dataset.at);
       const flags = this.data.flags ? this.data.flags[at] : 0;
       const value = values[at];
       const given = this.data.versions[at] < 0;
-      span.className = "t " + (given ? "given " : "") + (flags > 1 ? "cut " : "") + (given || value === null || value === undefined ? "" : of(value));
-    });
-    for (const button of this.controls.children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
+      const on = span === this.on ? " on" : "";
+      span.className = "t " + (given ? "given " : "") + (flags > 1 ? "cut " : "") + (given || value === null || value === undefined ? "" : of(value)) + on;
+    }
   }
 
   tell(target) {
@@ -98,12 +121,16 @@ class Strip {
       parts.push(figure("in the loss", flags & 1 ? (flags & 4 ? "rejected" : flags & 2 ? "clipped" : "yes") : "no"));
     }
     this.panel.replaceChildren(...parts);
-    for (const on of this.strip.querySelectorAll(".on")) on.classList.remove("on");
+    if (this.on) this.on.classList.remove("on");
+    this.on = target;
     target.classList.add("on");
   }
 
   go(at) {
-    const span = this.spans[at];
+    const chunk = this.chunks[Math.floor(at / CHUNK)];
+    if (!chunk) return;
+    this.fill(chunk);
+    const span = chunk.children[at % CHUNK];
     if (!span) return;
     span.tabIndex = 0;
     span.scrollIntoView({ block: "center" });
