@@ -163,6 +163,8 @@ def shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, Overlong | Kl | Critic):
         given = value.model_dump(by_alias=True, exclude_none=True)
+        if given.get("placement") == "same":  # where its weights are is no value of the loss
+            del given["placement"]
         return "{" + ", ".join(f"{name}: {shown(inner)}" for name, inner in given.items()) + "}"
     return f"{value:g}" if isinstance(value, float) else str(value)
 
