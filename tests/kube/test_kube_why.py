@@ -54,15 +54,19 @@ def test_each_job_says_what_holds_it_up(admin: Client, cluster: Cluster, namespa
     said = says("imageless", "ImagePullBackOff")
     assert said["pod"] == pod["metadata"]["name"]
     assert "build and push the image" in said["fix"]
-    idle = eventually(lambda: read(admin, namespace, "imageless")["status"].get("idle"), "the operator says it, too")
-    assert idle["cause"] == "ImagePullBackOff"
+
+    def told() -> dict[str, Any] | None:
+        idle = read(admin, namespace, "imageless")["status"].get("idle") or {}
+        return dict(idle) if idle.get("cause") == "ImagePullBackOff" else None
+
+    idle = eventually(told, "the operator says it, too", timeout_s=60)
     assert why("imageless")["sentence"].startswith(idle["text"])
 
     assert "there is no RLRuntime ours" in says("nameless", "RuntimeNotFound")["text"]
     said = says("placeless", "Unschedulable")
     assert (said["pod"], said["role"]) == ("placeless-trainer-0", "trainer")
     assert "nodeSelector" in said["fix"]
-    idle = read(admin, namespace, "placeless")["status"]["idle"]
+    idle = eventually(lambda: read(admin, namespace, "placeless")["status"].get("idle"), "the operator says it")
     assert said["sentence"].startswith(idle["text"])
     assert "bare-run" in says("bare", "claim-pending")["text"]
     wait_for(admin, namespace, "healthy", Progressing="True")

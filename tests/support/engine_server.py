@@ -79,7 +79,7 @@ class EngineServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=90.0, trust_env=False)
 
-    def start(self, deadline_s: float = 150.0) -> EngineServer:
+    def start(self, deadline_s: float = 300.0) -> EngineServer:
         module, *flags = ENGINES[self.kind]
         command = [sys.executable, "-m", module, "--model-path", str(self.model), "--port", str(self.port)]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}

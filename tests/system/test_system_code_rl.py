@@ -25,7 +25,11 @@ def start_model() -> None:
 
 @pytest.mark.usefixtures("start_model")
 def test_programs_that_run_in_the_sandbox_teach_the_model(tmp_path: Path):
-    run = JobRun(ROOT / "examples" / "code_rl.yaml", tmp_path / "run", [f"algorithm.maxSteps={STEPS}", "evaluation.intervalSteps=8"]).start()
+    run = JobRun(
+        ROOT / "examples" / "code_rl.yaml",
+        tmp_path / "run",
+        [f"algorithm.maxSteps={STEPS}", "evaluation.intervalSteps=8"],
+    ).start()
     try:
         assert run.finish(800) == 0, run.output[-6000:]
     finally:
