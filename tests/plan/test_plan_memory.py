@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from areal.plan.memory import plan_server, plan_trainer, shape_of
 from areal.plan.memory.activations import bytes_a_token, kept_outside
-from areal.plan.memory.budget import disk_bytes, fewest_ranks, host_bytes, longest_that_fits
+from areal.plan.memory.budget import disk_bytes, fewest_ranks, host_bytes, host_state_bytes, longest_that_fits
 from plan_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -106,6 +106,19 @@ def test_a_critic_has_no_output_layer_and_no_gradients_while_the_policy_has_some
     adapted = {line.what: line.size for line in plan_trainer(shape, **EIGHT, critic=True, trained=87_000_000).lines}
     assert adapted["the critic's share with its optimizer"] == scorer * 16 // 8, "its gradients are the largest"
     assert adapted["embedding and head with their gradients, whole"] == (151936 * 4096 + 2 * 4096) * 6
+
+
+def test_an_optimizer_s_state_takes_less_in_bfloat16_and_nothing_but_masters_on_the_host():
+    shape = shape_of(QWEN3_8B)
+    kinds = {kind: plan_trainer(shape, **EIGHT, state=kind) for kind in ("float32", "bfloat16", "cpu")}
+    assert [plan.lines[0].size * 8 // shape.parameters for plan in kinds.values()] == [16, 12, 8]
+    host = {kind: host_state_bytes(shape, 8, {"state": kind}) for kind in kinds}
+    assert host == {"float32": 0, "bfloat16": 0, "cpu": shape.parameters * 12 // 8}
+    assert host_state_bytes(shape, 8, {"state": "cpu", "trained": 800}) == 1200, "an adapter's alone"
+    both = shape.parameters + shape.value_model.parameters
+    assert host_state_bytes(shape, 8, {"state": "cpu", "critic": True}) == both * 12 // 8
+    disk = {kind: disk_bytes(1000, checkpoints=1, dtype="bfloat16", state=kind) - 6000 for kind in kinds}
+    assert disk == {"float32": 24000, "bfloat16": 16000, "cpu": 24000}
 
 
 def test_a_reward_model_has_no_logits():

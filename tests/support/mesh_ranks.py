@@ -24,10 +24,10 @@ from areal.spec.training import Attention
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.divergence import Divergence
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.publish.plan import owners
 from areal_trainer.trainings.learner import Learner

@@ -10,9 +10,10 @@ import torch
 from areal.errors import DataError
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch, columns
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.model import PolicyModel, Rows
-from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW
+from areal_trainer.engine.optimizer import ShardedAdamW
 from support.trainer_parts import VOCABULARY, batch, sample
 
 

@@ -14,6 +14,7 @@ from areal_trainer.checkpoint.catalog import Began
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position
 from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from support.small_disk import fill, small_disk
@@ -52,15 +53,18 @@ def same(first, second):
     return all(torch.equal(a[1], b[1]) and a[0] == b[0] for a, b in zip(first.export(), second.export(), strict=True))
 
 
-def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+@pytest.mark.parametrize("state", ["float32", "bfloat16", "cpu"])
+def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks, state):
+    options = EngineOptions(optimizer=AdamWOptions(state=state))
+    engine = Engine(model_path, options, ranks)
     train(engine, 0, 3)
     saving = Checkpointer(tmp_path, 2, engine).save(Position(3, 12, 0, 1), mine)
     random = torch.rand(4)
     uninterrupted = train(engine, 3, 3)  # while it is written
     saving.wait()
 
-    resumed = Engine(model_path, EngineOptions(), ranks)
+    resumed = Engine(model_path, options, ranks)
+    train(resumed, 7)  # what it has by then is gone
     checkpointer = Checkpointer(tmp_path, 2, resumed)
     found = checkpointer.newest([])
     assert found is not None
@@ -69,6 +73,21 @@ def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks)
     assert torch.equal(torch.rand(4), random)
     assert train(resumed, 3, 3) == uninterrupted
     assert same(engine, resumed)
+
+
+@pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "cpu")])
+def test_a_resumed_run_may_hold_its_moments_otherwise(tmp_path, model_path, ranks, before, after):
+    engine, other = (
+        Engine(model_path, EngineOptions(optimizer=AdamWOptions(state=state)), ranks) for state in (before, after)
+    )
+    train(engine, 0, 2)
+    saved(Checkpointer(tmp_path, 2, engine), Position(2, 8, 0, 1))
+    checkpointer = Checkpointer(tmp_path, 2, other)
+    checkpointer.load(checkpointer.newest([]))
+    assert other.optimizer.updates == 2
+    for name, value in engine.optimizer.state().items():
+        moved = other.optimizer.state()[name]
+        assert torch.allclose(moved.to_local().float(), value.to_local().float(), rtol=2**-8, atol=0), name
 
 
 def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, ranks, caplog):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from areal.errors import DataError
 from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.logprob import chunked_logprobs
 from areal_trainer.engine.model import empty_model
-from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -17,8 +17,8 @@ from areal.weights.exports import Exports
 from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import EngineOptions
-from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.options import advantage_options, objective_options
 
@@ -110,6 +110,7 @@ class TrainerSettings:
                 epsilon=algorithm.eps,
                 weight_decay=algorithm.weight_decay,
                 grad_clip=algorithm.grad_clip,
+                state=self.spec.trainer.optimizer_state,
             ),
         )
 

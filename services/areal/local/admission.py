@@ -16,7 +16,7 @@ from areal.judge.dispatch.pod_limits import pod_memory_bytes
 from areal.local.memory import adapter_parameters, caches_of, memory_of
 from areal.plan import hub
 from areal.plan.memory import shape_of
-from areal.plan.memory.budget import CHECKPOINT_BYTES, VERSIONS_KEPT, disk_bytes
+from areal.plan.memory.budget import VERSIONS_KEPT, checkpoint_bytes, disk_bytes
 from areal.plan.resolve import reward_model_of, teacher_of
 from areal.spec import Finding, RLJob, Severity, check, refuse
 from areal.spec.locality import hub_models
@@ -171,12 +171,13 @@ def _space(job: RLJob, weights: WeightFiles, run_dir: Path, trained: int | None)
         models=1 + has_critic(job.spec),
         trained=trained,
         exports=exports_kept(job),
+        state=job.spec.trainer.optimizer_state,
     )
     if place is None or (free := shutil.disk_usage(place).free) >= needed:
         return []
     keep = job.spec.checkpoint.keep
     saved = (weights.parameters if trained is None else trained) + weights.parameters * has_critic(job.spec)
-    checkpoint = show_bytes(saved * CHECKPOINT_BYTES)
+    checkpoint = show_bytes(checkpoint_bytes(saved, job.spec.trainer.optimizer_state))
     message = (
         f"{place} has {show_bytes(free)} free, the run needs {show_bytes(needed)}: {keep} + 1 checkpoints of "
         f"{checkpoint} and {VERSIONS_KEPT} versions of the weights"

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from areal.dataflow.builtin import needs_of
 from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of, tokens_in
 from areal.plan.memory.activations import Recompute
-from areal.plan.memory.budget import Beside, disk_bytes, fewest_ranks, host_bytes, longest_that_fits
+from areal.plan.memory.budget import Beside, disk_bytes, fewest_ranks, host_bytes, host_state_bytes, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
@@ -82,6 +82,7 @@ def _beside(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> Beside
         "trained": adapter_parameters(job, shape),
         "tensor": job.spec.trainer.mesh.tensor,
         "context": job.spec.trainer.mesh.context,
+        "state": job.spec.trainer.optimizer_state,
     }
 
 
@@ -115,6 +116,8 @@ def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple
         lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
     if away := host_bytes(shape, trainer.shards, beside):
         lines.append(("offloaded", f"{show_bytes(away)} of pinned host memory a rank, for frozen models between uses"))
+    if moved := host_state_bytes(shape, trainer.shards, beside):
+        lines.append(("optimizer's state", f"{show_bytes(moved)} of host memory a rank: moments, a copy of weights"))
     if job.spec.dpo is not None:
         lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
     memory = trainer.gpu_memory
@@ -229,6 +232,7 @@ def _disk(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[str,
         models=1 + has_critic(job.spec),
         trained=adapter_parameters(job, shape),
         exports=exports,
+        state=job.spec.trainer.optimizer_state,
     )
     models = f" and {exports} exported models" if exports else ""
     sentence = f"{keep} + 1 checkpoints and 3 versions of the weights{models} take {show_bytes(needed)}"

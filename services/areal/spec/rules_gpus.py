@@ -109,6 +109,21 @@ def blocks_on_cpu(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "cpu-state-on-cpu",
+    "spec.trainer.optimizerState",
+    "An optimizer's state is moved to host memory from GPUs.",
+    fix="Leave trainer.optimizerState out, or give the trainer gpus.",
+    cel="self.spec.trainer.gpus > 0 || self.spec.trainer.optimizerState != 'cpu'",
+    every_training=True,
+)
+def host_state_on_cpu(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.gpus or trainer.optimizer_state != "cpu":
+        return None
+    return "without GPUs the optimizer's state is in host memory as it is"
+
+
+@rule(
     "tensor-divides-heads",
     "spec.generation.engine.tensorParallel",
     "A model splits between its attention heads: tensorParallel divides their number.",
@@ -201,6 +216,7 @@ RULES = (
     float32_trainer_on_gpu,
     segments_in_float32,
     blocks_on_cpu,
+    host_state_on_cpu,
     tensor_divides_heads,
     engine_context,
     embedded_too_large,

@@ -14,6 +14,7 @@ Attention = Literal["dense", "varlen", "flex"]
 Adapted = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 _ALL_ADAPTED: tuple[Adapted, ...] = get_args(Adapted)
 Recompute = Literal["none", "selective", "full", "offload"]
+OptimizerState = Literal["float32", "bfloat16", "cpu"]
 
 
 class Mesh(Block):
@@ -96,6 +97,12 @@ class Trainer(Block):
         change=Change.RESUME,
     )
     optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
+    optimizer_state: OptimizerState = knob(
+        "float32",
+        what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "
+        "(cpu). Weights it updates are float32 in each.",
+        change=Change.RESUME,
+    )
     lora: Lora | None = knob(
         None, what="Train adapters and leave the model's weights as they are; all weights unless given."
     )

@@ -24,6 +24,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine import lora
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, Taught
 from areal_trainer.engine.flex import block_mask_of
@@ -31,7 +32,7 @@ from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.layout import Layout, layout_of
 from areal_trainer.engine.load import load_weights
 from areal_trainer.engine.model import PolicyModel, Rows, ValueModel, empty_model, is_tied, max_positions
-from areal_trainer.engine.optimizer import AdamWOptions, ShardedAdamW, like, local
+from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.tensor import split
 

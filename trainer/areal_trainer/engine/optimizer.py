@@ -9,24 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from areal_trainer.engine.adam_states import KINDS, MOMENTS, AdamWOptions
 from areal_trainer.engine.group import Ranks
-
-
-@dataclass(frozen=True)
-class AdamWOptions:
-    """Hyperparameters of AdamW and of gradient clipping."""
-
-    betas: tuple[float, float] = (0.9, 0.99)
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
-    grad_clip: float = 1.0
 
 
 class ShardedAdamW:
@@ -38,42 +27,30 @@ class ShardedAdamW:
         self._shards = {name: p for name, p in parameters.items() if p.requires_grad}
         self._local = {name: local(p.detach()) for name, p in self._shards.items()}
         held = {name: tensor for name, tensor in self._local.items() if tensor.numel()}  # a rank may own none of one
-        decayed = [tensor for name, tensor in held.items() if _decays(name, self._shards[name])]
-        plain = [tensor for name, tensor in held.items() if not _decays(name, self._shards[name])]
-        groups: list[dict[str, Any]] = [{"params": decayed}, {"params": plain, "weight_decay": 0.0}]
-        self._adam = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=0.0,
-            betas=options.betas,
-            eps=options.epsilon,
-            weight_decay=options.weight_decay,
-            fused=True,
-        )
+        decays = {name: _decays(name, self._shards[name]) for name in held}
+        self._adam = KINDS[options.state](held, decays, options)
 
     def step(self, learning_rate: float, loss: Tensor | None = None) -> float:
         """Clip, update, drop the gradients; returns the norm before clipping.
 
         A norm or a rank's `loss` that is not finite changes nothing, and the norm returned is not finite on any rank.
         """
-        gradients: list[Tensor] = []
+        gradients: dict[str, Tensor] = {}
         copies: list[int] = []  # ranks that have the same gradient
         for name, shard in self._shards.items():
             tensor = self._local[name]
             gradient = shard.grad
             shard.grad = None
             if tensor.numel():
-                tensor.grad = torch.zeros_like(tensor) if gradient is None else local(gradient)
-                gradients.append(tensor.grad)
+                gradients[name] = torch.zeros_like(tensor) if gradient is None else local(gradient).contiguous()
                 copies.append(self._ranks.world_size // _parts(shard))
-        norm = self._norm(gradients, copies, loss)
+        norm = self._norm(list(gradients.values()), copies, loss)
         if torch.isfinite(norm):
             scale = self._options.grad_clip / (norm + 1e-6)
             if scale < 1.0:
-                torch._foreach_mul_(gradients, float(scale))
-            for entry in self._adam.param_groups:
-                entry["lr"] = learning_rate
-            self._adam.step()
-        self._adam.zero_grad(set_to_none=True)
+                torch._foreach_mul_(list(gradients.values()), float(scale))
+            with torch.no_grad():
+                self._adam.step(gradients, learning_rate)
         return float(norm)
 
     def _norm(self, gradients: list[Tensor], copies: list[int], loss: Tensor | None) -> Tensor:
@@ -91,29 +68,18 @@ class ShardedAdamW:
         state: dict[str, Tensor] = {}
         for name, shard in self._shards.items():
             tensor = self._local[name]
-            held = self._adam.state[tensor] if tensor.numel() else {}
-            for moment in ("exp_avg", "exp_avg_sq"):
-                value = held.get(moment)
-                if value is None:
-                    value = torch.zeros_like(tensor)
-                    if tensor.numel():
-                        held[moment] = value
-                state[f"{moment}.{name}"] = like(shard, value)
-            if tensor.numel() and "step" not in held:
-                held["step"] = torch.zeros((), dtype=torch.float32, device=tensor.device)
+            held = self._adam.moments(name) if tensor.numel() else dict.fromkeys(MOMENTS, self._adam.empty(tensor))
+            state |= {f"{moment}.{name}": like(shard, held[moment]) for moment in MOMENTS}
         return state
 
     @property
     def updates(self) -> int:
         """Updates made, which bias correction depends on."""
-        for held in self._adam.state.values():
-            return int(held["step"].item()) if "step" in held else 0
-        return 0
+        return self._adam.updates
 
     def set_updates(self, updates: int) -> None:
         """After `state()` was filled from a checkpoint: how many updates it holds."""
-        for held in self._adam.state.values():
-            held["step"].fill_(float(updates))
+        self._adam.restored(updates)
 
 
 def _decays(name: str, parameter: Tensor) -> bool:

@@ -22,10 +22,10 @@ from areal.workflow.tokenizer import Tokenizer
 
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position, Saving
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import EngineOptions
 from areal_trainer.engine.group import Message, Ranks, first_works
 from areal_trainer.engine.meeting import Meeting
-from areal_trainer.engine.optimizer import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.run import LOAD_DEADLINE_S, Ports
 from areal_trainer.settings import adapter_of
@@ -66,8 +66,9 @@ class _Course:
         assert block is not None
         self._settings, self._ranks, self._desk, self._stopping = settings, ranks, desk, stopping
         options = AdamWOptions(
-            betas=block.betas, epsilon=block.eps, weight_decay=block.weight_decay, grad_clip=block.grad_clip
-        )
+            betas=block.betas, epsilon=block.eps, weight_decay=block.weight_decay, grad_clip=block.grad_clip,
+            state=spec.trainer.optimizer_state,
+        )  # fmt: skip
         numerics = EngineOptions(
             precision=spec.trainer.precision,
             attention=spec.trainer.attention_backend,

@@ -13,16 +13,19 @@ from typing import Literal, TypedDict, Unpack
 from areal.plan.memory.activations import Attention, Recompute, bytes_a_token, mask_bytes
 from areal.plan.memory.shape import ModelShape
 
-_STATE_BYTES = 16  # a parameter: float32 master, two moments, gradient
-_IDLE_BYTES = 12  # the same of a model that another one's backward pass follows: its gradient is gone
+_WEIGHT_BYTES = 4  # a parameter's float32 master; its gradient takes as much again
+_MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "cpu": 0}  # a parameter's two moments, where the master is
 _FROZEN_BYTES = 4  # a parameter of a model that only infers: float32, whatever it computes in
 _CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts them
 _LEAST_CHUNK = 128  # tokens
 _CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
 _CONTEXT_BYTES = 3 << 29  # estimate: CUDA context, NCCL's buffers, fragments
 _SGLANG_SHARE = 0.85  # estimate: of memory for weights and cache where the job names no share
-CHECKPOINT_BYTES = 12  # a parameter: float32 weights and the optimizer's two moments
+_CHECKPOINT_BYTES = {"float32": 12, "bfloat16": 8, "cpu": 12}  # a parameter: float32 weights, two moments
+_HOST_STATE_BYTES = 12  # a parameter of `cpu`: a copy of the master, two moments
 VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
+
+OptimizerState = Literal["float32", "bfloat16", "cpu"]
 
 _ELEMENT = {"float32": 4, "bfloat16": 2}
 
@@ -68,7 +71,7 @@ class Beside(TypedDict, total=False):
     policy's own are frozen then, in the precision of the forward pass, and are the reference. A `teacher` is frozen;
     its layers pass one by one, before the student's. What is `offloaded` is in host memory during a backward pass, and
     on the device beside the policy's states, without gradients, while it is asked. `tensor` ranks split each
-    layer, `context` times as many the tokens of each row.
+    layer, `context` times as many the tokens of each row. `state` is where the optimizers' moments are.
     """
 
     critic: bool
@@ -78,6 +81,17 @@ class Beside(TypedDict, total=False):
     trained: int | None
     tensor: int
     context: int
+    state: OptimizerState
+
+
+def _idle_bytes(beside: Beside) -> int:
+    """Bytes a trained parameter takes while another model's gradients are made, or none."""
+    return _WEIGHT_BYTES + _MOMENT_BYTES[beside.get("state", "float32")]
+
+
+def _state_bytes(beside: Beside) -> int:
+    """The same with its gradient."""
+    return _idle_bytes(beside) + _WEIGHT_BYTES
 
 
 def plan_trainer(
@@ -114,6 +128,16 @@ def host_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
     return sum(model.parameters * _FROZEN_BYTES // ranks for _, model in _offloaded(shape, beside))
 
 
+def host_state_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
+    """Host memory of one rank for optimizers' states that are there."""
+    if beside.get("state", "float32") != "cpu":
+        return 0
+    trained = beside.get("trained")
+    held = shape.parameters if trained is None else trained
+    held += shape.value_model.parameters if beside.get("critic") else 0
+    return held * _HOST_STATE_BYTES // ranks
+
+
 def _updating(
     shape: ModelShape,
     *,
@@ -137,17 +161,17 @@ def _updating(
     layers = part.block_parameters * (gathered * element + gradient)
     critic_bytes = 0
     if critic is not None:
-        critic_bytes = critic.parameters * (_IDLE_BYTES if trained is None else _STATE_BYTES)
+        critic_bytes = critic.parameters * (_idle_bytes(beside) if trained is None else _state_bytes(beside))
         root = max(root, critic.root_parameters * (element + 4))
         layers = part.block_parameters * (gathered * element + 4)
     chunk = 0 if shape.scores else min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // shape.vocabulary))
     parts = (
         (
             "weights, optimizer and gradients of the rank's share",
-            shape.parameters * _STATE_BYTES // ranks if trained is None else 0,
+            shape.parameters * _state_bytes(beside) // ranks if trained is None else 0,
         ),
         ("frozen weights of the rank's share", shape.parameters * element // ranks if trained is not None else 0),
-        ("adapter, its optimizer and gradients", (trained or 0) * _STATE_BYTES // ranks),
+        ("adapter, its optimizer and gradients", (trained or 0) * _state_bytes(beside) // ranks),
         ("the critic's share with its optimizer", critic_bytes // ranks),
         ("the KL reference's share", shape.parameters * _FROZEN_BYTES // ranks if reference else 0),
         ("the teacher's share", teacher.parameters * _FROZEN_BYTES // ranks if teacher else 0),
@@ -176,13 +200,13 @@ def _offloaded(shape: ModelShape, beside: Beside) -> list[tuple[str, ModelShape]
 def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: str, beside: Beside) -> list[Line]:
     """What a rank holds between two updates: states without gradients, and the frozen model that stays."""
     trained = beside.get("trained")
-    policy = shape.parameters * (_ELEMENT[precision] if trained is not None else _IDLE_BYTES)
+    policy = shape.parameters * (_ELEMENT[precision] if trained is not None else _idle_bytes(beside))
     critic = shape.value_model.parameters if beside.get("critic") else 0
     frozen = stays.parameters if stays is not None else 0
     return [
         Line("the rank's share of the policy, without gradients", policy // ranks),
-        Line("adapter and its optimizer", (trained or 0) * _IDLE_BYTES // ranks),
-        Line("the critic's share with its optimizer", critic * _IDLE_BYTES // ranks),
+        Line("adapter and its optimizer", (trained or 0) * _idle_bytes(beside) // ranks),
+        Line("the critic's share with its optimizer", critic * _idle_bytes(beside) // ranks),
         Line("the share of the other frozen model", frozen * _FROZEN_BYTES // ranks),
     ]
 
@@ -260,8 +284,20 @@ def tokens_in(shape: ModelShape, cache_bytes: int, dtype: str) -> int:
     return cache_bytes // (2 * shape.layers * shape.keys * _ELEMENT[dtype])
 
 
+def checkpoint_bytes(parameters: int, state: OptimizerState) -> int:
+    """What one checkpoint of so many trained parameters takes."""
+    return parameters * _CHECKPOINT_BYTES[state]
+
+
 def disk_bytes(
-    parameters: int, *, checkpoints: int, dtype: str, models: int = 1, trained: int | None = None, exports: int = 0
+    parameters: int,
+    *,
+    checkpoints: int,
+    dtype: str,
+    models: int = 1,
+    trained: int | None = None,
+    exports: int = 0,
+    state: OptimizerState = "float32",
 ) -> int:
     """What a run's checkpoints, published weights and exported models take at most.
 
@@ -270,8 +306,9 @@ def disk_bytes(
         checkpoints: how many are kept; one more is there while it is written.
         models: how many of them are in a checkpoint: two with a critic.
         trained: parameters of an adapter, saved and published instead of the policy's.
+        state: what the optimizers' moments are in.
     """
     policy = parameters if trained is None else trained
     saved = policy + parameters * (models - 1)
     published = policy * VERSIONS_KEPT + parameters * exports
-    return saved * (checkpoints + 1) * CHECKPOINT_BYTES + published * _ELEMENT[dtype]
+    return checkpoint_bytes(saved, state) * (checkpoints + 1) + published * _ELEMENT[dtype]
