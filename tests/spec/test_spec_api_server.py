@@ -200,7 +200,7 @@ BY_HAND = {  # other values of blocks, whose fields depend on each other
     "algorithm.overlong": {"window": 4},
     "evaluation": {"rows": 3},
     "observability": {"traces": {"sampleRate": 0.5}},
-    "trainer.mesh": {"replicate": 2, "tensor": 1, "context": 1},
+    "trainer.mesh": {"replicate": 2, "tensor": 1, "context": 1, "frozen": 0},
     "trainer.lora": {"rank": 4},
     "storage": {"size": "300Gi"},
     "podTemplate": {"worker": {"labels": {"a": "b"}}},

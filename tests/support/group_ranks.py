@@ -25,8 +25,9 @@ from areal.values.policy import PolicyId
 from areal.weights.group import buckets
 from areal.weights.publish import WeightsRef
 from areal.weights.verify import open_version
-from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import Meeting
+from areal_trainer.engine.message import Message
 from areal_trainer.publish.group import GroupOptions, GroupSender
 from areal_trainer.publish.members import Members
 from areal_trainer.publish.plan import owners

@@ -20,8 +20,9 @@ from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.verify import verify_tensors
-from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import Meeting
+from areal_trainer.engine.message import Message
 from areal_trainer.publish.plan import owners
 from areal_trainer.publish.publisher import Order, Publisher
 

@@ -11,7 +11,8 @@ from areal.errors import ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.blame import exit_code
 from areal_trainer.control import Orders
-from areal_trainer.engine.group import Message, Ranks
+from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.message import Message
 from areal_trainer.publish.canary import Probe
 from areal_trainer.rollout import FirstRank, Rollout
 from areal_trainer.timer import PhaseTimer

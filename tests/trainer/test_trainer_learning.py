@@ -22,6 +22,7 @@ from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.engine.value_engine import ValueEngine
+from areal_trainer.frozen_model import OnSameRanks
 from areal_trainer.options import advantage_options, critic_options, objective_options
 from support.trainer_parts import VOCABULARY, batch
 
@@ -66,8 +67,8 @@ def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: flo
             micro_batch_tokens=micro_batch_tokens,
         ),
         Checkpointer(tmp_path, 1, engine),
-        reference=Engine(model_path, EngineOptions(), ranks).logprobs if resolve(job).kl is not None else None,
-        teacher=says_what_is_wanted if job.algorithm.teacher is not None else None,
+        reference=OnSameRanks(Engine(model_path, EngineOptions(), ranks).logprobs) if resolve(job).kl else None,
+        teacher=OnSameRanks(says_what_is_wanted) if job.algorithm.teacher is not None else None,
         critic=None if values is None else Critic(ValueEngine(model_path, EngineOptions(), ranks), values),
     )
 

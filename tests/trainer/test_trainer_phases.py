@@ -7,7 +7,8 @@ import threading
 import pytest
 from areal.errors import InfraError
 from areal_trainer.engine import group
-from areal_trainer.engine.group import Message, first_works
+from areal_trainer.engine.group import first_works
+from areal_trainer.engine.message import Message
 
 
 class TwoRanks:

@@ -12,7 +12,8 @@ from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.checkpoint import saving
 from areal_trainer.checkpoint.saving import Position, Saved, Saving
-from areal_trainer.engine.group import COLLECTIVE_TIMEOUT, Message
+from areal_trainer.engine.group import COLLECTIVE_TIMEOUT
+from areal_trainer.engine.message import Message
 
 SAVED = Saved(Position(4, 64, 0, 1), Path("step-000004.f1"), 1.0)
 

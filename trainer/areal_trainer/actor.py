@@ -7,7 +7,7 @@ it with the same batch. Knows nothing of groups' origin, ledgers or controllers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -39,6 +39,7 @@ from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.schedule import Schedule
+from areal_trainer.frozen_model import Answer, FrozenModel, Question
 from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, Objective, ObjectiveOptions
 from areal_trainer.timer import PhaseTimer
@@ -84,10 +85,6 @@ class UpdateFigures:
         return self.applied > 0 or (self.critic is not None and self.critic.applied > 0)
 
 
-Reference = Callable[[Sequence[MicroBatch], int], Tensor]
-"""Log-probabilities of all ranks' predicted tokens under a frozen model, as `Engine.logprobs`."""
-
-
 class Trainable(Protocol):
     """A batch as `update` needs it; `max_steps` is what the learning rate's schedule runs to."""
 
@@ -114,8 +111,8 @@ class Actor:
         still_mine: Callable[[], None] = lambda: None,
         compute_advantages: Callable[[AdvantageBatch], Any] | None = None,
         compute_loss: ComputeLoss | None = None,
-        reference: Reference | None = None,
-        teacher: Reference | None = None,
+        reference: FrozenModel | None = None,
+        teacher: FrozenModel | None = None,
         critic: Critic | None = None,
         own_graph: Graph | None = None,
     ) -> None:
@@ -126,6 +123,7 @@ class Actor:
         self._compute_advantages = compute_advantages
         self._compute_loss = compute_loss
         self._frozen = {"reference": reference, "teacher log-probs": teacher}  # by the stage that asks it
+        self._asked: dict[str, tuple[Question, Answer]] = {}  # by stage, while the policy's own pass goes on
         self._critic = critic
         self._timer = timer or PhaseTimer()
         self._still_mine = still_mine
@@ -196,6 +194,8 @@ class Actor:
             return None
         if known is not None:
             return torch.from_numpy(known)
+        if self.options.objective.policy.kl is not None:
+            self._ask("reference", tokens, advantages.trained)
         return self._of_policy(tokens, advantages.trained, self._step(tokens, advantages))
 
     def _step(self, tokens: TokenBatch, advantages: Advantages | None = None) -> StepColumns:
@@ -212,6 +212,10 @@ class Actor:
         counted = tokens.has_signal()
         columns = TokenColumns()
         penalty, taught = self.options.advantages.kl is not None, self.options.advantages.teacher is not None
+        if penalty:
+            self._ask("reference", tokens, counted)
+        if taught:
+            self._ask("teacher log-probs", tokens, counted)
         if penalty or taught:
             behaviour = self.options.objective.proximal == "behaviour"
             proximal = tokens.behaviour_logprobs if behaviour else self._of_policy(tokens, counted, step).numpy()
@@ -235,14 +239,21 @@ class Actor:
         step.end("proximal", {"proximal": found})
         return found
 
-    def _of_frozen(self, stage: str, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
-        """What the frozen model of a stage says of the `chosen` sequences' trainable tokens, [tokens]."""
+    def _ask(self, stage: str, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> None:
+        """Ask the frozen model of a stage before its answer is needed: on other ranks it computes meanwhile."""
         if (model := self._frozen[stage]) is None:
             raise ValueError(f"the stage {stage} needs its model")
+        question = Question(tokens, chosen, self._micro_batch_tokens, self._micros)
+        self._asked[stage] = (question, model.ask(question))
+
+    def _of_frozen(self, stage: str, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
+        """What the frozen model of a stage says of the `chosen` sequences' trainable tokens, [tokens]."""
         step.begin(stage)
         with self._timer.phase("prox"):
-            micros = self._micros(tokens, np.flatnonzero(chosen), tokens.trainable())
-            found = model(micros, tokens.tokens)
+            if stage not in self._asked or not self._asked[stage][0].is_of(tokens, chosen):
+                self._ask(stage, tokens, chosen)
+            _, answer = self._asked.pop(stage)
+            found = answer()
         step.end(stage, {column.name: found for column in self.graph.stage(stage).writes})
         return found
 

@@ -1,6 +1,7 @@
 """Frozen models beside the policy: the KL reference and the teacher, placed as the job says.
 
-Every rank has its share of each; an offloaded one's is in host memory while nobody asks it.
+On the policy's ranks every rank has its share of each, an offloaded one's in host memory while nobody asks it. Ranks of
+their own have nothing else.
 """
 
 from __future__ import annotations
@@ -8,40 +9,112 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from areal.errors import BugError
+from areal.errors import BugError, ExitCode
+from areal.observe.waits import WaitRegistry
 from areal.spec.teacher import Placement
 from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary
 from areal.workflow.tokenizer import Tokenizer
 from torch import Tensor
 
-from areal_trainer.actor import Reference
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.offload import OffloadedParameters
+from areal_trainer.frozen_model import FrozenModel, Logprobs, OnSameRanks
+from areal_trainer.own_ranks import Held, OwnRanks, serve
 from areal_trainer.settings import TrainerSettings
 
-
-def reference_of(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Reference:
-    """The start model's log-probabilities; an adapter's base is the start model."""
-    if settings.adapter is not None:
-        return engine.base_logprobs
-    return placed(Engine(settings.paths.start_model, settings.engine, ranks), settings.actor.reference_placement)
+REFERENCE, TEACHER = "reference", "teacher"
 
 
-def teacher_of(settings: TrainerSettings, engine: Engine, ranks: Ranks) -> Reference:
-    """The log-probabilities of the model that the policy learns from. Raises DataError for one of other tokens."""
+class FrozenModels:
+    """The frozen models of a job, as the policy's ranks see them. Every one of these has one."""
+
+    def __init__(self, settings: TrainerSettings, engine: Engine, ranks: Ranks, waits: WaitRegistry) -> None:
+        """Loads what is on these ranks."""
+        self._own = OwnRanks(ranks, waits) if settings.spec.trainer.mesh.frozen else None
+        self._needed = _placements(settings)
+        self._engine = engine
+        self._settings = settings
+        self._here: dict[str, FrozenModel] = {}
+        if REFERENCE in self._needed and settings.adapter is not None:
+            self._here[REFERENCE] = OnSameRanks(engine.base_logprobs)
+        for name, placement in self._needed.items():
+            if placement != "own" and name not in self._here:
+                model = _LOADED[name](settings, ranks)
+                self._refuse_smaller(name, model.vocabulary)
+                self._here[name] = OnSameRanks(placed(model, placement))
+
+    def ready(self) -> None:
+        """Wait for those on ranks of their own. A collective."""
+        if self._own is not None:
+            self._own.ready(LOAD_DEADLINE_S)
+            for name, size in self._own.vocabulary.items():
+                self._refuse_smaller(name, size)
+
+    def get(self, name: str) -> FrozenModel | None:
+        """The model of that name; None where the job has none."""
+        if self._needed.get(name) == "own" and self._own is not None:
+            return self._own.model(name)
+        return self._here.get(name)
+
+    def close(self) -> None:
+        """Nothing more is asked."""
+        if self._own is not None:
+            self._own.close()
+
+    def _refuse_smaller(self, name: str, vocabulary: int) -> None:
+        teacher = self._settings.paths.teacher
+        if name == TEACHER and teacher is not None:
+            refuse_smaller_vocabulary(self._engine.vocabulary, vocabulary, teacher)
+
+
+def run_frozen(settings: TrainerSettings, ranks: Ranks, waits: WaitRegistry) -> ExitCode:
+    """The whole life of a rank that holds frozen models only."""
+
+    def load() -> dict[str, Held]:
+        loaded = Meeting(ranks, "loading the frozen models", LOAD_DEADLINE_S)
+        names = [name for name, placement in _placements(settings).items() if placement == "own"]
+        models = {name: _LOADED[name](settings, ranks) for name in names}
+        loaded.all_here(waits)
+        return {name: Held(model.logprobs, model.vocabulary) for name, model in models.items()}
+
+    try:
+        return serve(ranks, load, pack_length=settings.spec.trainer.pack_length)
+    finally:
+        ranks.close()
+
+
+def _placements(settings: TrainerSettings) -> dict[str, Placement]:
+    """Where each frozen model of the job is."""
+    found: dict[str, Placement] = {}
+    if settings.needs_reference:
+        found[REFERENCE] = settings.actor.reference_placement
+    if settings.spec.teacher is not None:
+        found[TEACHER] = settings.actor.teacher_placement
+    return found
+
+
+def _reference(settings: TrainerSettings, ranks: Ranks) -> Engine:
+    """The start model."""
+    return Engine(settings.paths.start_model, settings.engine, ranks)
+
+
+def _teacher(settings: TrainerSettings, ranks: Ranks) -> Engine:
+    """The model that the policy learns from. Raises DataError for one of other tokens."""
     paths = settings.paths
     if paths.teacher is None:
         raise BugError("a policy was to be taught without its teacher's directory")
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
-    teacher = Engine(paths.teacher, settings.teacher_engine, ranks)
-    refuse_smaller_vocabulary(engine.vocabulary, teacher.vocabulary, paths.teacher)
-    return placed(teacher, settings.actor.teacher_placement)
+    return Engine(paths.teacher, settings.teacher_engine, ranks)
 
 
-def placed(model: Engine, placement: Placement) -> Reference:
-    """A frozen model's log-probabilities, with its weights where they are to be."""
+_LOADED = {REFERENCE: _reference, TEACHER: _teacher}
+
+
+def placed(model: Engine, placement: Placement) -> Logprobs:
+    """A frozen model's log-probabilities on these ranks, with its weights where they are to be."""
     return model.logprobs if placement == "same" else partial(_asked, model, OffloadedParameters(model.parameters()))
 
 

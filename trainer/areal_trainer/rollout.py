@@ -23,7 +23,8 @@ from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.batch_journal import BatchJournal
 from areal_trainer.checkpoint.saving import Position, Saving
 from areal_trainer.data.batch import TokenBatch, columns
-from areal_trainer.engine.group import Message, Ranks, wait_together
+from areal_trainer.engine.group import Ranks, wait_together
+from areal_trainer.engine.message import Message
 from areal_trainer.feed import Feed, Taken
 from areal_trainer.publish.canary import Probe, canary
 from areal_trainer.publish.plan import owners

@@ -55,12 +55,13 @@ from areal_trainer.context import TrainContext
 from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
 from areal_trainer.critic import Critic
 from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.group import Message, Ranks, first_works
-from areal_trainer.engine.meeting import Meeting
+from areal_trainer.engine.group import Ranks, first_works
+from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
+from areal_trainer.engine.message import Message
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.feed import Feed
-from areal_trainer.frozen import reference_of, teacher_of
+from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels, run_frozen
 from areal_trainer.hooks import Given, try_hooks
 from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
@@ -80,7 +81,6 @@ from areal_trainer.timer import PhaseTimer
 _log = logging.getLogger(__name__)
 
 _SLICE_S = 2.0  # of the wait for Redis
-LOAD_DEADLINE_S = 3600.0  # between the first rank with its part of the model and the last: a cold volume is slow
 
 
 @dataclass(frozen=True)
@@ -94,10 +94,12 @@ class Ports:
 def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
     mesh = settings.spec.trainer.mesh
-    ranks = Ranks(mesh.replicate, mesh.tensor, mesh.context)
+    ranks = Ranks(mesh.replicate, mesh.tensor, mesh.context, mesh.frozen)
+    waits = WaitRegistry("trainer")
+    if ranks.frozen:
+        return run_frozen(settings, ranks, waits)
     user = overrides(settings.paths)
     loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
-    waits = WaitRegistry("trainer")
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
     fence: int | None = None
     wanted, critic = critic_options(settings.spec), None
@@ -113,8 +115,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         engine.vocabulary,
         Given(critic=critic is not None, reference=objective_options(settings.spec).policy.kl is not None, own=own),
     )
-    reference = reference_of(settings, engine, ranks) if settings.needs_reference else None
-    teacher = teacher_of(settings, engine, ranks) if settings.spec.teacher is not None else None
+    frozen = FrozenModels(settings, engine, ranks, waits)
     loaded.all_here(waits)
     timer = PhaseTimer()
     checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values, waits=waits)
@@ -140,6 +141,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
         fence = int(ranks.tell(desk.restore(found) if desk is not None else None).header["fence"])
         if found is not None:
             checkpointer.load(found)
+        frozen.ready()
         first = first_works(ranks, partial(desk.start, fence, stopping.is_set) if desk is not None else None)
         rollout = Rollout(
             ranks,
@@ -158,8 +160,8 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             still_mine=desk.still_mine if desk is not None else lambda: None,
             compute_advantages=told(user.compute_advantages, waits) if user.compute_advantages else None,
             compute_loss=told(user.compute_loss, waits) if user.compute_loss else None,
-            reference=reference,
-            teacher=teacher,
+            reference=frozen.get(REFERENCE),
+            teacher=frozen.get(TEACHER),
             critic=critic,
             own_graph=own,
         )
@@ -180,6 +182,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             _note_exit(settings.paths, Exit(fence, exit_code(error), type(error).__name__), f"rank-{ranks.rank}")
         raise
     finally:
+        frozen.close()
         publisher.close()
         checkpointer.close()
         if desk is not None:

@@ -17,6 +17,8 @@ Axis = Literal["row", "sequence", "token", "model"]
 Clock = Literal["sample", "step"]
 Kind = Literal["data", "generate", "score", "infer", "compute", "update", "publish"]
 
+_PLACES: dict[Placement, str] = {"same": "", "own": "own ranks", "offloaded": "offloaded"}
+
 
 @dataclass(frozen=True)
 class Column:
@@ -31,7 +33,8 @@ class Column:
 class Stage:
     """One thing that is run. `model` is whose weights it needs, empty for none; `placement` is where they are.
 
-    Offloaded weights are on the device while the stage runs, in host memory between.
+    Offloaded weights are on the device while the stage runs, in host memory between; own ones on ranks that train
+    nothing.
     """
 
     name: str
@@ -47,7 +50,7 @@ class Stage:
     @property
     def where(self) -> str:
         """Its model and where that is, for people; empty without a model."""
-        return ", ".join(part for part in (self.model, "" if self.placement == "same" else self.placement) if part)
+        return ", ".join(part for part in (self.model, _PLACES[self.placement]) if part)
 
 
 @dataclass(frozen=True)
@@ -94,10 +97,9 @@ def problems(graph: Graph) -> list[str]:
     updated: set[str] = set()
     trained = {stage.model for stage in graph.stages if stage.kind == "update"}
     for stage in graph.stages:
-        if stage.placement == "offloaded" and (stage.kind != "infer" or stage.model in trained):
-            found.append(
-                f"{stage.name} can't be offloaded: only a model that is asked and never trained leaves its ranks"
-            )
+        if stage.placement != "same" and (stage.kind != "infer" or stage.model in trained):
+            refused = "be offloaded" if stage.placement == "offloaded" else "have ranks of its own"
+            found.append(f"{stage.name} can't {refused}: only a model that is asked and never trained leaves its ranks")
         for wanted in stage.reads:
             found += _unmatched(stage, wanted, written)
         if stage.kind == "infer" and stage.model in updated:

@@ -45,7 +45,7 @@ def lora_attention(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "lora-reference",
     "spec.algorithm.kl.placement",
-    "An adapter's base is the KL reference: there is no second model to offload.",
+    "An adapter's base is the KL reference: there is no second model to put elsewhere.",
     fix="Remove algorithm.kl.placement, or trainer.lora.",
     cel=f"{_NONE} || !has(self.spec.algorithm.kl) || self.spec.algorithm.kl.placement == 'same'",
 )

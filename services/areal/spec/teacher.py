@@ -7,8 +7,8 @@ from typing import Literal
 from areal.spec.block import Block, knob
 from areal.spec.text import LONGEST_PATH
 
-Placement = Literal["same", "offloaded"]
-"""Where a frozen model's weights are: on the policy's ranks, or there while it is asked and else on the host."""
+Placement = Literal["same", "own", "offloaded"]
+"""Where a frozen model's weights are: on the policy's ranks, on others, or on the host and there while it is asked."""
 
 
 class Teacher(Block):
@@ -27,5 +27,7 @@ class PolicyTeacher(Teacher):
         1.0, what="Weight of −(log π_prox − log teacher), which is added to each token's advantage.", gt=0
     )
     placement: Placement = knob(
-        "same", what="Its weights stay beside the policy's, or are in host memory between uses (offloaded)."
+        "same",
+        what="Its weights stay beside the policy's, are on processes of their own (own, see trainer.mesh.frozen), or "
+        "are in host memory between uses (offloaded).",
     )

@@ -36,9 +36,9 @@ from areal_trainer.checkpoint.catalog import Began, Found, Record
 from areal_trainer.checkpoint.hashing_writer import HashingWriter
 from areal_trainer.checkpoint.saving import DEADLINE_S, Position, Saved, Saving
 from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.group import Message
 from areal_trainer.engine.host_copy import copy_to_host
 from areal_trainer.engine.meeting import Meeting, failed, failures
+from areal_trainer.engine.message import Message
 from areal_trainer.engine.model import config_json
 from areal_trainer.engine.optimizer import like, local
 from areal_trainer.engine.value_engine import ValueEngine

@@ -18,6 +18,8 @@ from torch import Tensor
 
 from areal_trainer.engine.group import Ranks
 
+LOAD_DEADLINE_S = 3600.0  # between the first rank with its part of the model and the last: a cold volume is slow
+
 
 class Meeting:
     """All ranks make one at the same place of the program, and call it in the same order."""

@@ -23,7 +23,7 @@ from torch import Tensor
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.group import Message
+from areal_trainer.engine.message import Message
 
 _log = logging.getLogger(__name__)
 

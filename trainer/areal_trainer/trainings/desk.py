@@ -33,7 +33,7 @@ from torch import Tensor
 from areal_trainer.checkpoint.catalog import Began
 from areal_trainer.checkpoint.saving import Saved
 from areal_trainer.control import Telling, TrainerControl
-from areal_trainer.engine.group import Message
+from areal_trainer.engine.message import Message
 from areal_trainer.engine.model import config_json
 from areal_trainer.publish.files import score_config, side_files, sources
 from areal_trainer.publish.merge import merge

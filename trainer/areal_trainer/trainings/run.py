@@ -24,10 +24,11 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position, Saving
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import EngineOptions
-from areal_trainer.engine.group import Message, Ranks, first_works
-from areal_trainer.engine.meeting import Meeting
+from areal_trainer.engine.group import Ranks, first_works
+from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
+from areal_trainer.engine.message import Message
 from areal_trainer.engine.schedule import Schedule
-from areal_trainer.run import LOAD_DEADLINE_S, Ports
+from areal_trainer.run import Ports
 from areal_trainer.settings import adapter_of
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trainings.desk import Desk, SupervisedSettings

@@ -6,6 +6,7 @@ embedding and head with their gradients are not while a backward pass runs. An e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack
@@ -123,6 +124,23 @@ def plan_trainer(
     return max(plans, key=lambda plan: plan.total)
 
 
+def plan_frozen(
+    models: Mapping[str, ModelShape], *, ranks: int, tokens: int, precision: str, attention: Attention
+) -> TrainerPlan:
+    """The budget of one of the `ranks` that hold frozen models alone: while the one that needs most is asked."""
+    asking = partial(_asking, ranks=ranks, tokens=tokens, precision=precision, attention=attention)
+    plans = []
+    for name, model in models.items():
+        others = [
+            Line(f"the {other}'s share", held.parameters * _FROZEN_BYTES // ranks)
+            for other, held in models.items()
+            if other != name
+        ]
+        lines = [*others, *asking(name, model, {})]
+        plans.append(TrainerPlan(tuple(line for line in lines if line.size), tokens))
+    return max(plans, key=lambda plan: plan.total)
+
+
 def host_bytes(shape: ModelShape, ranks: int, beside: Beside) -> int:
     """Host memory of one rank for what is offloaded."""
     return sum(model.parameters * _FROZEN_BYTES // ranks for _, model in _offloaded(shape, beside))
@@ -214,7 +232,7 @@ def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: st
 def _asking(
     name: str, model: ModelShape, beside: Beside, *, ranks: int, tokens: int, precision: str, attention: Attention
 ) -> list[Line]:
-    """What a forward pass of an offloaded model needs; of its activations, an upper bound."""
+    """What a forward pass of a frozen model needs beside the states of others; of its activations, an upper bound."""
     element, part = _ELEMENT[precision], model.part(beside.get("tensor", 1))
     own = -(-tokens // beside.get("context", 1))
     gathered = model.layers if ranks == beside.get("tensor", 1) else 2

@@ -1,0 +1,72 @@
+"""Two forked ranks, the policy's and one of frozen models. Run as a program: prints one JSON line.
+
+Forked after torch is imported. The policy's rank also holds the model itself, and compares.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from areal.errors import InfraError
+from areal.observe.waits import WaitRegistry
+from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from areal_trainer.frozen_model import OnSameRanks, Question
+from areal_trainer.own_ranks import Held, OwnRanks, serve
+from support.trainer_parts import batch
+
+
+def hold(model: Path) -> int:
+    """The rank of frozen models: the model, and one that ends its process."""
+    ranks = Ranks(frozen=1)
+
+    def load() -> dict[str, Held]:
+        engine = Engine(model, EngineOptions(), ranks)
+        return {"reference": Held(engine.logprobs, engine.vocabulary), "dies": Held(lambda *_: os._exit(9), 24)}
+
+    return int(serve(ranks, load, pack_length=None))
+
+
+def ask(model: Path) -> dict[str, object]:
+    """The policy's rank."""
+    ranks = Ranks(frozen=1)
+    own = OwnRanks(ranks, WaitRegistry("trainer"), deadline_s=60.0)
+    beside = OnSameRanks(Engine(model, EngineOptions(), ranks).logprobs)
+    own.ready(60.0)
+    tokens = batch(5, 4)
+    cut = partial(rank_micro_batches, rank=0, world_size=1, micro_batch_tokens=64, pack_length=None)
+    question = Question(tokens, np.arange(tokens.sequences) != 2, 32, cut)
+    answer, here = own.model("reference").ask(question), beside.ask(question)()
+    there = answer()
+    try:
+        own.model("dies").ask(question)()
+        died = ""
+    except InfraError as error:
+        died = error.message
+    own.close()
+    ranks.close()
+    return {
+        "world": ranks.world_size, "vocabulary": own.vocabulary["reference"], "lowest": float(here.min()),
+        "apart": float((there - here).abs().max()), "died": died,
+    }  # fmt: skip
+
+
+def main(model: Path, port: str) -> None:
+    os.environ.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=port, GLOO_SOCKET_IFNAME="lo")
+    child = os.fork()
+    if not child:
+        os.environ["RANK"] = "1"
+        os._exit(hold(model))
+    os.environ["RANK"] = "0"
+    found = ask(model)
+    print(json.dumps({**found, "code": os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2])

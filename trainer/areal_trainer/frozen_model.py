@@ -1,0 +1,60 @@
+"""The question to a frozen model, and its answer: how likely it finds the trainable tokens of a batch.
+
+Every rank of the policy asks, in the same order. Where the model is doesn't show: it may compute on these ranks, on
+its own while these go on, or behind an address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from areal_trainer.critic import Cut
+from areal_trainer.data.batch import TokenBatch
+from areal_trainer.data.micro_batches import MicroBatch
+
+Answer = Callable[[], Tensor]
+"""Log-probabilities of all ranks' predicted tokens, [tokens] float32 on the CPU; 0 where none was. A collective."""
+
+Logprobs = Callable[[Sequence[MicroBatch], int], Tensor]
+"""As `Engine.logprobs`."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """The `chosen` sequences of a batch, and how these ranks cut them into micro-batches of so many tokens."""
+
+    tokens: TokenBatch
+    chosen: NDArray[np.bool_]  # [S]
+    micro_batch_tokens: int
+    cut: Cut
+
+    def micros(self) -> list[MicroBatch]:
+        """This rank's share."""
+        return self.cut(self.tokens, np.flatnonzero(self.chosen), self.tokens.trainable())
+
+    def is_of(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> bool:
+        """Whether it asks for just these."""
+        return self.tokens is tokens and np.array_equal(self.chosen, chosen)
+
+
+class FrozenModel(Protocol):
+    """What is asked."""
+
+    def ask(self, question: Question) -> Answer:
+        """Begin to find the answer. A collective; the answer may be dropped."""
+
+
+class OnSameRanks:
+    """A model that computes where it is asked, once the answer is wanted."""
+
+    def __init__(self, logprobs: Logprobs) -> None:
+        self._logprobs = logprobs
+
+    def ask(self, question: Question) -> Answer:
+        return lambda: self._logprobs(question.micros(), question.tokens.tokens)
