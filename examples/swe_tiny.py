@@ -1,7 +1,6 @@
 """A small software-engineering task: find the bug of a repository with a shell, and have hidden calls judge the repair.
 
-    areal reward serve --boxes 64 --token-file token &
-    AREAL_BOXES=127.0.0.1:7650 AREAL_BOXES_TOKEN_FILE=$PWD/token areal run examples/swe_tiny.yaml
+    areal run examples/swe_tiny.yaml
 
 The model edits files and runs the repository's tests in a box. Its repository is then brought out, and hidden calls are
 made to it in a box of its own; what they should return never enters either box, so that no program can know it.
@@ -46,7 +45,7 @@ class SweTinyWorkflow(BoxToolsWorkflow):
             "        returned.append(None)\n"
             "print(json.dumps(returned))\n"
         )
-        async with self.boxes().box(work_s=60, files={row["module"]: repaired}) as apart:
+        async with box.another(work_s=60, files={row["module"]: repaired}) as apart:
             ran = await apart.python(source, timeout_s=10)
         try:
             returned = json.loads(ran.output)

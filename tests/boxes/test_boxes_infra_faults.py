@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import pytest
 import xxhash
-from areal.clients.boxes import BoxClient
 from areal.ledger.async_client import AsyncLedger
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
 from areal.ledger.journal import read_journal
@@ -31,6 +30,7 @@ from areal.record.episode_ends import infra_share, read_ends
 from areal.rollout.controller.assemble import Parts, Paths, serve
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.settings import ControllerSettings
+from areal.rollout.worker.boxes import Boxes
 from areal.v1 import boxes_pb2, boxes_pb2_grpc, common_pb2, generation_pb2, rollout_pb2, rollout_pb2_grpc
 from areal.workflow import Engine, Episode, GenerationRequest, RolloutWorkflow, Sequence
 from areal.workflow.tokenizer import Tokenizer
@@ -100,26 +100,20 @@ class Boxed(RolloutWorkflow):
         self._address = address
         self._killed = killed
         self._tries: Counter[bytes] = Counter()
-        self._client: BoxClient | None = None
 
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
-        self._client = self._client or BoxClient(self._address, BOX_TOKEN, waits=WaitRegistry("workflow"))
         prompt = engine.prompt(row)
         result = await engine.agenerate(GenerationRequest(prompt.ids))
         said, tokens = result.output_ids.tobytes(), len(result.output_ids)
         self._tries[said] += 1
         dies = drawn(f"{said.hex()} {self._tries[said]}") / 2**63 < risk(tokens)
-        async with self._client.box(work_s=600) as box:
+        async with engine.box(work_s=600) as box:
             running = asyncio.create_task(box.bash(f"echo {tokens}" + "; sleep 1000" * dies, timeout_s=2000))
             if dies:
                 self._killed.append(tokens)
                 await self._end(box.name)
             reward = int((await running).output) / LIMIT
         return Episode([Sequence.of(prompt.ids, result, reward)])
-
-    async def aclose(self) -> None:
-        if self._client is not None:
-            await self._client.close()
 
     async def _end(self, box: str) -> None:
         """Its lease is over now: the service kills what runs in it."""
@@ -181,6 +175,7 @@ async def test_boxes_that_die_under_long_episodes_shift_nothing_that_is_trained(
     port, killed, agent = free_port(), [], Unseeded()
     address = f"127.0.0.1:{port}"
     bench = Bench(tmp_path / "recorded", tokenizer, redis, lambda: Boxed(served.address, killed))
+    bench.boxes = Boxes(served.address, BOX_TOKEN, bench.waits)
     bench.controller = Told(address)  # type: ignore[assignment]
     policy = ConsumerPolicy(batch_groups=B, group_size=N, max_steps=STEPS, checkpoint_interval=STEPS)
     trainer = Trainer(address, SyncLedger(redis.address, controller_peers.JOB), tmp_path / "fences", policy)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
+import psutil
 import pytest
 from areal.clients.boxes import BoxClient, BoxLimits
 from areal.errors import DataError, InfraError
@@ -152,6 +154,52 @@ async def test_a_lost_machine_is_an_infrastructure_fault(served: Served, client:
                 assert (await fresh.bash("echo up", timeout_s=LONG_S)).output == b"up\n"
             return
     pytest.fail("no box after the zygotes' end")
+
+
+def cells(served: Served) -> list[psutil.Process]:
+    """All processes below the zygotes."""
+    return [one for zygote in served.stack.sandbox.zygotes() for one in psutil.Process(zygote.pid).children(True)]
+
+
+def number_inside(process: psutil.Process) -> int:
+    """The process's number in the innermost namespace that it is in; 0 when it is gone."""
+    with contextlib.suppress(OSError):
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        return int(next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[-1])
+    return 0
+
+
+def named(served: Served, *words: str) -> list[psutil.Process]:
+    """Processes of cells with this command line."""
+    found = []
+    for process in cells(served):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [process] * (process.cmdline() == [*words])
+    return found
+
+
+async def test_a_box_that_is_killed_from_outside_in_a_command_is_an_infrastructure_fault(
+    served: Served, client: BoxClient
+) -> None:
+    async with client.box(work_s=600) as box:
+        running = asyncio.create_task(box.bash("sleep 1234.5", timeout_s=LONG_S))
+        await until(lambda: bool(named(served, "sleep", "1234.5")))
+        (sleeper,) = named(served, "sleep", "1234.5")
+        next(parent for parent in sleeper.parents() if number_inside(parent) == 1).kill()
+        with pytest.raises(InfraError, match="the first process of a cell was lost"):
+            await running
+
+
+async def test_a_box_that_is_killed_before_anything_ran_in_it_is_an_infrastructure_fault(
+    served: Served, client: BoxClient
+) -> None:
+    async with client.box(work_s=600) as box:
+        for process in cells(served):
+            if number_inside(process) == 2:  # what serves a box, or is to serve the next one
+                process.kill()
+        await until(lambda: not served.stack.registry.live)
+        with pytest.raises(InfraError, match="killed from outside"):
+            await box.bash("true", timeout_s=LONG_S)
 
 
 async def test_an_unknown_box_is_an_infrastructure_fault(client: BoxClient) -> None:

@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 import json
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
-from areal.errors import ConfigError, InfraError
-from areal.workflow.box_tools import ADDRESS, TOKEN_FILE, BoxToolsWorkflow, client_from_environment
+from areal.clients.boxes import BoxClient
+from areal.errors import InfraError
+from areal.workflow.box_tools import BoxToolsWorkflow
 from areal.workflow.outcome import Outcome
 from areal.workflow.recipe import load_recipe
-from boxes.conftest import TOKEN, Served
+from boxes.conftest import Served
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -39,6 +39,7 @@ class Scripted:
     """An engine whose model says what it is told to, turn by turn; it keeps what it read and the reward."""
 
     answers: list[dict[str, Any]]
+    boxes: BoxClient
     read: list[dict[str, Any]] = field(default_factory=list)
     reward: Any = None
 
@@ -47,6 +48,9 @@ class Scripted:
         with self._served() as self.base_url:
             self.api_key = "key"
             yield self
+
+    def box(self, **wanted: Any) -> Any:
+        return self.boxes.box(**wanted)
 
     async def episode(self, reward: Any = None) -> Any:
         self.reward = reward
@@ -83,26 +87,28 @@ class Scripted:
         return [message["content"] for message in self.read[-1]["messages"] if message["role"] == "tool"]
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def workflow(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BoxToolsWorkflow]:
-    (tmp_path / "token").write_text(TOKEN + "\n")
-    monkeypatch.setenv(ADDRESS, served.address)
-    monkeypatch.setenv(TOKEN_FILE, str(tmp_path / "token"))
+@pytest.fixture(scope="module")
+def workflow() -> BoxToolsWorkflow:
     made = load_recipe(EXAMPLES / "swe_tiny.py").workflows["swe-tiny"](max_turns=8)
     assert isinstance(made, BoxToolsWorkflow)
-    yield made
-    await made.aclose()
+    return made
 
 
-async def played(workflow: BoxToolsWorkflow, *answers: dict[str, Any], row: int = 0) -> Scripted:
-    engine = Scripted([*answers, DONE])
-    await workflow.arun_episode(engine, ROWS[row])  # type: ignore[arg-type]
-    return engine
+Play = Callable[..., Awaitable[Scripted]]
 
 
-async def test_a_repair_earns_by_calls_that_the_agent_never_saw(workflow: BoxToolsWorkflow) -> None:
+@pytest.fixture
+def played(workflow: BoxToolsWorkflow, client: BoxClient) -> Play:
+    async def play(*answers: dict[str, Any], row: int = 0) -> Scripted:
+        engine = Scripted([*answers, DONE], client)
+        await workflow.arun_episode(engine, ROWS[row])  # type: ignore[arg-type]
+        return engine
+
+    return play
+
+
+async def test_a_repair_earns_by_calls_that_the_agent_never_saw(played: Play) -> None:
     engine = await played(
-        workflow,
         call("bash", command="ls; python3 -m unittest 2>&1 | tail -1"),
         call("bash", command=REPAIR),
         call("python", code="import means\nmeans.mean([2, 4])"),
@@ -115,16 +121,16 @@ async def test_a_repair_earns_by_calls_that_the_agent_never_saw(workflow: BoxToo
     assert "2.5" not in seen
 
 
-async def test_an_agent_that_edits_the_tests_earns_nothing(workflow: BoxToolsWorkflow) -> None:
+async def test_an_agent_that_edits_the_tests_earns_nothing(played: Play) -> None:
     passes = "sed -i 's/, 2.0)/, 3.0)/' test_numbers.py && python3 -m unittest 2>&1 | tail -1"
-    engine = await played(workflow, call("bash", command=passes))
+    engine = await played(call("bash", command=passes))
     assert engine.heard == ["OK"]
     assert engine.reward == 0.0
 
 
-async def test_nothing_done_earns_what_was_right_before(workflow: BoxToolsWorkflow) -> None:
-    assert (await played(workflow)).reward == 0.0
-    assert (await played(workflow, row=3)).reward == pytest.approx(2 / 3)
+async def test_nothing_done_earns_what_was_right_before(played: Play) -> None:
+    assert (await played()).reward == 0.0
+    assert (await played(row=3)).reward == pytest.approx(2 / 3)
 
 
 CHEATS = {
@@ -138,27 +144,27 @@ CHEATS = {
 
 
 @pytest.mark.parametrize("cheat", CHEATS.values(), ids=CHEATS)
-async def test_a_module_that_forges_its_judgement_earns_nothing(workflow: BoxToolsWorkflow, cheat: str) -> None:
-    engine = await played(workflow, call("python", code=f"open('means.py', 'w').write({cheat!r})"))
+async def test_a_module_that_forges_its_judgement_earns_nothing(played: Play, cheat: str) -> None:
+    engine = await played(call("python", code=f"open('means.py', 'w').write({cheat!r})"))
     reward = engine.reward.reward if isinstance(engine.reward, Outcome) else engine.reward
     assert reward == 0.0
 
 
-async def test_tools_that_do_not_exist_and_calls_that_are_none_are_told_so(workflow: BoxToolsWorkflow) -> None:
-    engine = await played(workflow, call("browse", url="x"), call("bash", words="x"), call("bash", command="exit 3"))
+async def test_tools_that_do_not_exist_and_calls_that_are_none_are_told_so(played: Play) -> None:
+    engine = await played(call("browse", url="x"), call("bash", words="x"), call("bash", command="exit 3"))
     assert engine.heard[0].startswith("error: call bash")
     assert engine.heard[1].startswith("error: call bash")
     assert engine.heard[2] == "[exit code 3]\n[what it had in memory is lost]"
 
 
 async def test_an_agent_that_ends_its_box_is_scored_and_a_lost_box_is_not(
-    served: Served, workflow: BoxToolsWorkflow
+    served: Served, client: BoxClient, workflow: BoxToolsWorkflow, played: Play
 ) -> None:
-    engine = await played(workflow, call("bash", command="kill -9 $PPID; sleep 1000"))
+    engine = await played(call("bash", command="kill -9 $PPID; sleep 1000"))
     assert isinstance(engine.reward, Outcome)
     assert engine.reward.reward == 0.0
     assert "program" in engine.reward.note
-    stuck = Scripted([call("bash", command="sleep 1000"), DONE])
+    stuck = Scripted([call("bash", command="sleep 1000"), DONE], client)
     playing = asyncio.create_task(workflow.arun_episode(stuck, ROWS[0]))  # type: ignore[arg-type]
     async with asyncio.timeout(60):
         while not stuck.read or not served.stack.registry.live:  # noqa: ASYNC110
@@ -169,10 +175,3 @@ async def test_an_agent_that_ends_its_box_is_scored_and_a_lost_box_is_not(
     with pytest.raises(InfraError):
         await playing
     assert stuck.reward is None
-
-
-async def test_without_a_service_it_says_what_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(ADDRESS, raising=False)
-    with pytest.raises(ConfigError, match="AREAL_BOXES") as error:
-        client_from_environment()
-    assert "areal reward serve --boxes" in error.value.fix

@@ -178,3 +178,26 @@ def test_jobs_that_their_pods_could_never_judge_are_refused_with_the_fix(
     assert refused.reason == "NotAvailable"
     for word in words:
         assert word in refused.message
+
+
+def boxed_job(runtime_class: str | None = None) -> Json:
+    patch = {"podTemplate": {"reward": {"runtimeClassName": runtime_class}}} if runtime_class else {}
+    raw = job_object(rollout={"boxes": {"maxConcurrent": 8}}, **patch)
+    raw["metadata"]["uid"] = "job-uid"
+    return raw
+
+
+def test_boxes_are_in_a_pod_like_the_reward_service_s_that_may_have_namespaces() -> None:
+    for raw, platform in ((boxed_job(), runtime(NAMESPACED)), (boxed_job("gvisor"), runtime())):
+        spec = reward_pod(raw, platform, Role.BOXES)
+        assert resources(spec)["limits"]["memory"] == POD_LIMIT
+        assert environment(spec)["HOME"] == "/tmp"
+    listed = runtime(virtualMachines=["kata"])
+    assert environment(reward_pod(boxed_job("kata"), listed, Role.BOXES))[ENV_SANDBOX_KERNEL] == "kata"
+
+
+def test_a_job_whose_boxes_could_never_be_is_refused_with_the_fix() -> None:
+    refused = asked(boxed_job(), runtime())
+    assert isinstance(refused, Refusal)
+    for word in ("rollout.boxes needs tier T3, but the pod of boxes offers T2", "gVisor", "SYS_ADMIN"):
+        assert word in refused.message

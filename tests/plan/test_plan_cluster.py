@@ -220,3 +220,10 @@ def test_a_reward_model_is_read_from_a_volume_or_the_image_by_a_role_of_its_own(
     assert job.endpoints.reward == "math-reward-model.team.svc:9000"
     assert roles_of(job)[Role.REWARD_MODEL] == 2
     assert not {Role.REWARD, Role.REWARD_CUSTOM} & roles_of(job).keys()
+
+
+def test_boxes_have_one_pod_that_workers_find_by_its_service():
+    job = plan(rollout={"boxes": {"maxConcurrent": 64}})
+    assert job.endpoints.boxes == "math-boxes.team.svc:9000"
+    assert roles_of(job)[Role.BOXES] == 1
+    assert plan().endpoints.boxes is None

@@ -104,6 +104,16 @@ def test_a_reward_model_has_a_role_and_may_load_for_as_long_as_its_verifier_wait
     assert job.endpoints.reward == f"127.0.0.1:{rows['reward-model'].ports['grpc']}"
 
 
+def test_boxes_have_a_role_that_workers_wait_for_and_find_where_the_job_asks_for_some(workspace):
+    job = resolved(workspace, "rollout.boxes.maxConcurrent=8")
+    rows = {row.name: row for row in role_table(job, PLACE)}
+    assert rows["worker-0"].depends_on == ["controller", "reward-custom", "boxes"]
+    assert job.endpoints.boxes == f"127.0.0.1:{rows['boxes'].ports['grpc']}"
+    without = resolved(workspace)
+    assert without.endpoints.boxes is None
+    assert "boxes" not in {row.name for row in role_table(without, PLACE)}
+
+
 def test_the_environment_names_the_job_and_holds_no_secret(workspace):
     for row in role_table(resolved(workspace), PLACE):
         assert row.env["AREAL_JOB"] == "tiny"

@@ -19,6 +19,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.record.segment import frames, read
 from areal.record.writer import RecordWriter
+from areal.rollout.worker.boxes import Boxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, Sessions
@@ -54,6 +55,7 @@ class Bench:
     reward: ScriptedReward = field(default_factory=ScriptedReward)
     limits: Limits = field(default_factory=lambda: Limits(LIMIT, 256, 16))  # of an agent's session
     gateways: Gateways | None = None
+    boxes: Boxes | None = None
     stall_s: float = 30.0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
     waits: WaitRegistry = field(default_factory=lambda: WaitRegistry("worker-0"))
@@ -91,6 +93,7 @@ class Bench:
             progress=ProgressCounter(),
             metrics=metrics,
             sessions=self.sessions,
+            boxes=self.boxes,
         )
         self.worker = Worker(
             Identity("worker-0", "worker-0.1", 64, common.Digests()),

@@ -31,15 +31,25 @@ class Falsified(Exception):
     """The driver doesn't answer, or what it answers is no answer."""
 
 
+class Gone(Falsified):
+    """The driver has ended; the sandbox knows how."""
+
+
 def run_of(request: BoxRequest, longest_s: float) -> Run:
     """The sandbox's run behind a box. Its time is bounded by its lease; the sandbox's own bound is far behind that."""
     limits = replace(request.limits, wall_s=2 * longest_s, cpu_s=2 * longest_s * request.limits.processes)
     return Run(Driver(DRIVER), files=request.files, limits=limits)
 
 
-def end_of(ended: Ended) -> End:
-    """Why a box ended that nobody asked to end."""
+def end_of(ended: Ended, *, asked: bool) -> End:
+    """Why a box ended that nobody asked to end.
+
+    `asked`: whether a command was ever given to it. Before the first one nothing of a program runs in a box, so that a
+    signal came from outside.
+    """
     cause = _CAUSES.get(ended.ending, Cause.PROGRAM)
+    if ended.signal is not None and not asked:
+        return End(Cause.INFRA, f"the box was killed from outside (signal {ended.signal})")
     if cause is Cause.PROGRAM:
         how = f"exit code {ended.exit_code}" if ended.signal is None else f"signal {ended.signal}"
         return End(cause, f"what serves the box was ended by what ran in it ({how})")
@@ -52,9 +62,11 @@ class Line:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._turn = asyncio.Lock()
+        self.asked = False  # whether a command was ever given
 
     async def run(self, language: Language, source: str, timeout_s: float, output_bytes: int) -> CommandResult:
         """Runs a command. Raises Falsified."""
+        self.asked = True
         output_bytes = min(output_bytes, MOST_OUTPUT_BYTES)
         head = {"op": "run", "language": language.value, "timeout_s": timeout_s, "output_bytes": output_bytes}
         answer, output = await self._ask(head, source.encode("utf-8", "surrogateescape"), timeout_s + _SLACK_S)
@@ -87,11 +99,11 @@ class Line:
                 await self._session.send(packed(head, body))
                 frame = await self._session.receive(timeout_s)
                 if frame is None:
-                    raise Falsified("what serves the box has ended")
+                    raise Gone("what serves the box has ended")
                 return unpacked(frame)
             except TimeoutError as error:
                 raise Falsified(f"no answer for {timeout_s:.0f} s: what serves the box was stopped") from error
             except (FrameError, ValueError, RecursionError) as error:
                 raise Falsified(f"an answer that is none: {error}") from error
             except OSError as error:
-                raise Falsified("its channel is closed: the box is being ended") from error
+                raise Gone("its channel is closed: the box is being ended") from error

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from areal.boxes.box import MOST_FRAME_BYTES, Falsified, Line, end_of, run_of
+from areal.boxes.box import MOST_FRAME_BYTES, Falsified, Gone, Line, end_of, run_of
 from areal.boxes.values import BoxRequest
 from areal.errors import ArealError, DataError, InfraError
 from areal.sandbox.host.runner import Sandbox
@@ -25,6 +25,8 @@ from areal.values.boxes import BoxEndedError, Cause, CommandResult, End, Languag
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 20_000  # ends, for calls that come later
+_GONE_S = 60.0  # for the sandbox to say how: a fault of the machine must not become the program's
+_FALSIFIED_S = 5.0
 T = TypeVar("T")
 
 
@@ -132,9 +134,10 @@ class BoxRegistry:
         async with contextlib.AsyncExitStack() as stack:
             async with self._starting:
                 session = await stack.enter_async_context(self._sandbox.session(run, MOST_FRAME_BYTES))
-            box.line.set_result(Line(session))
+            line = Line(session)
+            box.line.set_result(line)
             ended = await session.over()
-        return box.cause or end_of(ended)
+        return box.cause or end_of(ended, asked=line.asked)
 
     def _bury(self, box: _Box, end: End) -> None:
         name = box.request.id
@@ -265,7 +268,8 @@ class BoxRegistry:
                 return work.result()
             if work.done() and not box.ended.done():
                 # What serves the box is gone or lies. Gone: the sandbox says how; else its word would be the program's.
-                await asyncio.wait([box.ended], timeout=5.0)
+                patience_s = _GONE_S if isinstance(work.exception(), Gone) else _FALSIFIED_S
+                await asyncio.wait([box.ended], timeout=patience_s)
                 self._end(box, End(Cause.PROGRAM, str(work.exception())))
             raise BoxEndedError(box.request.id, await asyncio.shield(box.ended))
         finally:

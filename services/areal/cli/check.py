@@ -58,8 +58,9 @@ def _elsewhere(job: RLJob) -> list[Finding]:
 
 
 def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
-    """What only a job with verifier code can have: a sandbox that is too weak here, rows without usable tests."""
-    if job.spec.reward.verifier != "code":
+    """What only a job with programs or boxes can have: a sandbox that is too weak here, rows without usable tests."""
+    judges = job.spec.reward.verifier == "code"
+    if not judges and not job.spec.rollout.boxes.max_concurrent:
         return []
     from areal.local.sandbox import sandbox_findings
     from areal.reward.preflight import check_suites, rows_of_file
@@ -71,6 +72,8 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
             findings += sandbox_findings(job)
         except InfraError as error:
             findings.append(Finding("code-here", Severity.WARNING, "spec.reward.code", error.message, error.fix))
+    if not judges:
+        return findings
     sources = sources_of(job, base_dir)
     for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
         try:

@@ -31,7 +31,8 @@ from areal.values.boxes import END_KEY, BoxEndedError, Cause, CommandEnding, Com
 log = logging.getLogger(__name__)
 
 SCORING_S = 120.0  # of a lease beyond its work: a box outlives whoever looks at what was left in it
-_PATIENCE_S = 15.0  # for a lost connection: less than the grace that the service gives a holder
+PATIENCE_S = 120.0  # for room
+_LOST_S = 15.0  # for a lost connection: less than the grace that the service gives a holder
 _EXTRA_S = 90.0  # of a call beyond its command: its turn, and ending what it started
 _LEAST_RENEWAL_S = 0.5
 T = TypeVar("T")
@@ -77,7 +78,7 @@ class BoxClient:
         files: Mapping[str, bytes] | None = None,
         limits: BoxLimits | None = None,
         name: str = "",
-        patience_s: float = 120.0,
+        patience_s: float = PATIENCE_S,
     ) -> AsyncIterator[Box]:
         """A box for work of at most `work_s`, kept for `scoring_s` beyond that; closed at the end of the context.
 
@@ -153,7 +154,7 @@ class BoxClient:
 
     async def _call(self, method: Callable[..., Awaitable[T]], request: Any, timeout_s: float) -> T:
         """Asks, and again while the service can't be reached."""
-        until = time.monotonic() + _PATIENCE_S
+        until = time.monotonic() + _LOST_S
         backoff = Backoff(0.1, 1.0)
         while True:
             try:
@@ -162,7 +163,7 @@ class BoxClient:
                 raise_if_cancelled()
                 if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > until:
                     _raise(error)
-            with self._waits.waiting("boxes", f"{self._address} to answer", deadline_s=_PATIENCE_S):
+            with self._waits.waiting("boxes", f"{self._address} to answer", deadline_s=_LOST_S):
                 await asyncio.sleep(backoff.failed())
 
 
@@ -173,6 +174,17 @@ class Box:
         self.name = name
         self._client = client
         self._calls = calls
+
+    def another(
+        self,
+        *,
+        work_s: float,
+        files: Mapping[str, bytes] | None = None,
+        limits: BoxLimits | None = None,
+        patience_s: float = PATIENCE_S,
+    ) -> contextlib.AbstractAsyncContextManager[Box]:
+        """A new box at the same service, which shares nothing with this one: to judge what this one made."""
+        return self._client.box(work_s=work_s, files=files, limits=limits, patience_s=patience_s)
 
     async def bash(self, command: str, *, timeout_s: float = 30.0, output_bytes: int = 0) -> CommandResult:
         """Runs a command in the box's shell. Raises BoxEndedError, InfraError."""

@@ -1,7 +1,7 @@
-"""Sandbox check for a local run: `reward.code` against the tier that this machine reaches.
+"""Sandbox check for a local run: `reward.code` and `rollout.boxes` against the tier that this machine reaches.
 
-Owns the comparison of `reward.code` with what probing finds. Runs no program of anybody's. Jobs whose verifier isn't
-code have no findings here.
+Owns the comparison of both with what probing finds. Runs no program of anybody's. Jobs without programs and boxes have
+no findings here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from areal.sandbox.host.probing import probe
 from areal.sandbox.host.tiers import why_not, why_refused
 from areal.sandbox.values import MemoryBound, Powers, Tier
 from areal.spec import Finding, RLJob, Severity
+from areal.spec.code_tiers import PROCESSES
 
 _CAPABILITY_OF_NEED = {"fork": "fork", "scratch": "scratch", "compiler": "execute"}
 RULE = "code-here"
@@ -22,16 +23,21 @@ RULE = "code-here"
 def sandbox_findings(
     job: RLJob, *, powers: Powers | None = None, toolchains: Callable[[], Iterable[Toolchain]] = find
 ) -> list[Finding]:  # fmt: skip
-    """Why this machine can't judge the job's programs; nothing when it can.
+    """Why this machine can't judge the job's programs or run its boxes; nothing when it can.
 
     Args:
         powers: what the sandbox can do here; found by probing unless given (less than a second).
         toolchains: finds out about every language; asked for other languages than Python only.
     """
-    if job.spec.reward.verifier != "code":
-        return []
     code = job.spec.reward.programs
+    judges, boxes = job.spec.reward.verifier == "code", job.spec.is_rl and job.spec.rollout.boxes.max_concurrent > 0
+    if not judges and not boxes:
+        return []
     has = probe(allow_unsafe=code.allow_unsafe) if powers is None else powers
+    if boxes and has.tier < Tier[PROCESSES]:
+        return [_finding(job, "spec.rollout.boxes.maxConcurrent", *why_not(Tier[PROCESSES], has))]
+    if not judges:
+        return []
     if has.tier < Tier[code.min_tier]:
         return [_finding(job, "spec.reward.code.minTier", *why_not(Tier[code.min_tier], has))]
     asked = {_CAPABILITY_OF_NEED[need]: f"spec.reward.code.needs (with {need})" for need in code.needs}

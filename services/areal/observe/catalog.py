@@ -102,6 +102,10 @@ _ALL = [
     Metric("areal_reward_duration_seconds", Type.HISTOGRAM, "Time of an item", ("verifier",), _SECONDS),
     Metric("areal_reward_inflight", Type.GAUGE, "Items being scored"),
     Metric("areal_reward_capacity", Type.GAUGE, "Items that can be scored at once"),
+    # boxes
+    Metric("areal_boxes_live", Type.GAUGE, "Boxes that run or are being started"),
+    Metric("areal_boxes_capacity", Type.GAUGE, "Boxes at once"),
+    Metric("areal_boxes_ended_total", Type.COUNTER, "Boxes that ended, by cause", ("cause",)),
     # sandbox, in the reward service
     Metric("areal_sandbox_slots", Type.GAUGE, "Judgements that may run at once"),
     Metric("areal_sandbox_running", Type.GAUGE, "Judgements that run"),

@@ -6,8 +6,9 @@ Pure: runtime and recipe are given, or said to be missing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from areal.errors import ConfigError
 from areal.kube.resources import Json
@@ -18,7 +19,7 @@ from areal.operator.hot_fields import HotFields
 from areal.operator.memory import reason_of
 from areal.plan.cluster import ClusterRefusal, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role
-from areal.plan.code_pods import offer_of, refusal
+from areal.plan.code_pods import Offer, box_refusal, offer_of, refusal
 from areal.plan.resolved import ResolvedJob
 from areal.spec.check import check, refuse
 from areal.spec.job import RLJob
@@ -102,16 +103,21 @@ def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
 
 
 def _unjudgeable(raw: Json, job: RLJob, resolved: ResolvedJob, runtime: RuntimeSpec) -> str | None:
-    """Why the reward pods that this job would get can't run its programs; None when they can, or when it has none."""
-    if resolved.verifier != "code":
-        return None
+    """Why the pods that this job would get can't run its programs or its boxes; None when they can, or it has none."""
     wanted = Wanted(job=job, raw=raw, runtime=runtime, resolved=resolved, replicas={}, operator_namespace="")
-    try:
-        spec = pod_template(wanted, Role.REWARD)["spec"]
-    except ConfigError:
-        return None  # whoever makes the pods says what is wrong with them
-    refused = refusal(job, offer_of(spec, runtime.sandbox))
-    return None if refused is None else f"{refused[0]}. {refused[1]}"
+    asked: dict[Role, Callable[[Offer], tuple[str, str] | None]] = {}
+    if resolved.verifier == "code":
+        asked[Role.REWARD] = partial(refusal, job)
+    if resolved.endpoints.boxes is not None:
+        asked[Role.BOXES] = box_refusal
+    for role, refuses in asked.items():
+        try:
+            spec = pod_template(wanted, role)["spec"]
+        except ConfigError:
+            continue  # whoever makes the pods says what is wrong with them
+        if (refused := refuses(offer_of(spec, runtime.sandbox))) is not None:
+            return f"{refused[0]}. {refused[1]}"
+    return None
 
 
 def words_of(error: ConfigError) -> str:

@@ -120,6 +120,7 @@ _ANY_OF = (
     (Role.REWARD, "no verifier answers"),
     (Role.REWARD_CUSTOM, "no verifier answers"),
     (Role.REWARD_MODEL, "no verifier answers"),
+    (Role.BOXES, "no box can be had"),
 )
 
 

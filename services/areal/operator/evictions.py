@@ -21,6 +21,7 @@ _FENCED = (
     Role.REWARD,
     Role.REWARD_CUSTOM,
     Role.REWARD_MODEL,
+    Role.BOXES,
     Role.GATEWAY,
 )
 """Roles of which a second pod may run beside one that nobody hears of: the fence refuses what an old trainer or

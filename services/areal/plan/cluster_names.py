@@ -43,6 +43,7 @@ class Role(StrEnum):
     REWARD = "reward"
     REWARD_CUSTOM = "reward-custom"
     REWARD_MODEL = "reward-model"
+    BOXES = "boxes"
     REDIS = "redis"
     GATEWAY = "gateway"
     VIEW = "view"

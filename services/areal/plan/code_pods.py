@@ -1,8 +1,9 @@
 """Sandbox tier that reward pods can offer to programs, told from the pod's spec before there is a pod.
 
-Pure. Owns the refusal of jobs whose programs their pods could never run: below T3 a program is one process that writes
-nothing, and the job's rules tie languages and needs to that tier. What the spec can't tell (the node's kernel, an open
-seccomp profile) is taken for the better, for the service probes when it starts and refuses what it can't do.
+Pure. Owns the refusal of jobs whose programs or boxes their pods could never run: below T3 a program is one process
+that writes nothing, and the job's rules tie languages and needs to that tier. What the spec can't tell (the node's
+kernel, an open seccomp profile) is taken for the better, for the service probes when it starts and refuses what it
+can't do.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from areal.spec.code_tiers import level
+from areal.spec.code_tiers import PROCESSES, level
 from areal.spec.job import RLJob
 from areal.spec.runtime import MAIN_CONTAINER, RuntimeSandbox
 
@@ -63,6 +64,14 @@ def refusal(job: RLJob, offer: Offer) -> tuple[str, str] | None:
         message = f"spec.reward.code.minTier is {code.min_tier}, but its reward pods offer {offer.tier}"
         return message, f"{fix}; or lower minTier."
     return None
+
+
+def box_refusal(offer: Offer) -> tuple[str, str] | None:
+    """Why such pods can't have boxes, which fork, execute and write files; None when they can."""
+    if level(offer.tier) >= level(PROCESSES):
+        return None
+    fix = f"Set podTemplate.reward.runtimeClassName to a class of gVisor or Kata that the runtime lists, or {_LOOSER}."
+    return f"spec.rollout.boxes needs tier {PROCESSES}, but the pod of boxes offers {offer.tier}", fix
 
 
 def _may_unshare(pod_spec: Mapping[str, Any]) -> bool:

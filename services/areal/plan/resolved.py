@@ -42,6 +42,7 @@ class Endpoints(_Value):
     redis: str | None  # None: not the job's own; its URLs are in `redis_urls`, or it has none
     reward: str | None = None
     reward_custom: str | None = None
+    boxes: str | None = None
     trainer: str | None = None  # its first rank's gRPC; servers dial it where weights come by a process group
     gateways: list[str] = []  # that workers dial, one by one
     gateway_urls: list[str] = []  # where agents call them, `http://host:port`

@@ -9,7 +9,7 @@ a name in `cluster_names.Role` and the module that its `entry` names. Pure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal
@@ -27,6 +27,7 @@ from areal.plan.cluster_names import (
     password_key,
 )
 from areal.plan.layout import RunLayout
+from areal.spec.code_room import POD_LIMIT, POD_REQUEST
 from areal.spec.job import JobSpec
 
 Count = Callable[[JobSpec, str | None], int]
@@ -187,6 +188,7 @@ _SANDBOX = Needs(
     scratch={"medium": "Memory", "sizeLimit": "256Mi"},  # gone with the pod, and nothing of it reaches a disk
     grace_s=45,
 )
+_BOX_LIMITS = {**_SANDBOX.limits, "memory": POD_LIMIT}
 _TOOL = Needs(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30)
 
 _REDIS_CALLERS = (
@@ -272,6 +274,20 @@ _ROWS = (  # in the order in which a job's roles are needed
         needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
     ),
     RoleSpec(
+        role=Role.BOXES,
+        what="boxes: sandboxes that live over the commands of an episode",
+        program=Program.AREAL_ROLE,
+        entry="areal.boxes.main:run",
+        workload="Deployment",
+        template_key="reward",  # the platform lets the same sandbox work in both
+        rl_only=True,
+        count=lambda spec, verifier: int(spec.rollout.boxes.max_concurrent > 0),
+        called_by=(Caller(Role.WORKER, "grpc", "runs commands in the boxes of its episodes"),),
+        sealed=True,
+        needs=replace(_SANDBOX, requests={"cpu": "250m", "memory": POD_REQUEST}, limits=_BOX_LIMITS),
+        recreate=True,  # a box is in one pod: a second one beside it would know none of them
+    ),
+    RoleSpec(
         role=Role.CONTROLLER,
         what="admits prompt groups, leases them to workers, closes them; keeps the journal",
         program=Program.AREAL_ROLE,
@@ -351,7 +367,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         count=lambda spec, verifier: spec.rollout.workers,
         indexed=True,
         drain_s=15,
-        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL, Role.GATEWAY),
+        depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL, Role.BOXES, Role.GATEWAY),
         redis_login="worker",
         run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
         reads=(Source.MODEL,),  # the tokenizer

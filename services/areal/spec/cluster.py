@@ -22,7 +22,16 @@ DEFAULT_ACCESS_MODE = "ReadWriteMany"
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"]
 RuntimeKind = Literal["ClusterRLRuntime", "RLRuntime"]
 JobRole = Literal[
-    "controller", "worker", "generation", "trainer", "reward", "reward-custom", "reward-model", "redis", "gateway"
+    "controller",
+    "worker",
+    "generation",
+    "trainer",
+    "reward",
+    "reward-custom",
+    "reward-model",
+    "redis",
+    "gateway",
+    "boxes",
 ]
 
 _YEAR_S = 366 * 86400
@@ -234,7 +243,8 @@ class PodTemplate(Block):
     generation: PodPatch = resting(PodPatch, what="Generation pods: agent and engine.")
     reward: PodPatch = resting(
         PodPatch,
-        what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given, with model they have none.",
+        what="Pods of built-in verifiers; with code their memory limit is 4Gi unless given, with model they have none. "
+        "Also the pod of boxes.",
     )
     reward_custom: PodPatch = resting(PodPatch, what="Pods of the recipe's `reward`.")
     controller: PodPatch = resting(PodPatch, what="The controller's pod.")

@@ -99,6 +99,20 @@ class Gateway(Block):
     )
 
 
+class Boxes(Block):
+    """Sandboxes that live over the commands of an episode, for workflows: `engine.box()`."""
+
+    max_concurrent: int = knob(
+        0,
+        what="Boxes at once, of all episodes together; an episode whose box has no room waits. The role boxes serves "
+        "them, and with 0 there is none. They need the sandbox at tier T3.",
+        unit="boxes",
+        change=Change.RESUME,
+        ge=0,
+        le=3200,
+    )
+
+
 class Rollout(Block):
     """Episodes: what runs them, how many at once, for how long."""
 
@@ -158,6 +172,7 @@ class Rollout(Block):
     agent: Agent | None = knob(None, what="Workflow agent only: what runs each episode.")
     environment: Environment | None = knob(None, what="Workflow environment only: what is played.")
     gateway: Gateway = knob(Gateway, what="Where agents call the policy.")
+    boxes: Boxes = knob(Boxes, what="Sandboxes of workflows whose models call tools.")
 
     @property
     def own_python(self) -> str | None:

@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from areal.workflow.episode import Episode
 from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling
 from areal.workflow.outcome import Outcome
 from areal.workflow.tokenizer import Tokenizer
+
+if TYPE_CHECKING:  # it brings gRPC along
+    from areal.clients.boxes import Box, BoxLimits
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,19 @@ class Engine(Protocol):
         """A base URL for the agents of this episode, until the context ends.
 
         Raises ConfigError where the job's sampling is truncated."""
+
+    def box(
+        self,
+        *,
+        work_s: float,
+        scoring_s: float = ...,
+        files: Mapping[str, bytes] | None = None,
+        limits: BoxLimits | None = None,
+        name: str = "",
+    ) -> AbstractAsyncContextManager[Box]:
+        """A sandbox for commands of this episode, for `work_s` and `scoring_s` beyond that; see `BoxClient.box`.
+
+        Raises ConfigError where the job has no `rollout.boxes`, InfraError where there was no room in time."""
 
 
 class RolloutWorkflow(ABC):

@@ -8,47 +8,23 @@ fault, which never becomes a reward.
 from __future__ import annotations
 
 import json
-import os
 from abc import abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import httpx
 
-from areal.clients.boxes import Box, BoxClient, BoxLimits
-from areal.errors import ConfigError
-from areal.observe.waits import WaitRegistry
+from areal.clients.boxes import Box, BoxLimits
 from areal.values.boxes import BoxEndedError, CommandEnding, CommandResult, Language
 from areal.workflow.base import AgentSession, Engine, RolloutWorkflow
 from areal.workflow.episode import Episode
 from areal.workflow.outcome import Outcome
 
-ADDRESS, TOKEN_FILE = "AREAL_BOXES", "AREAL_BOXES_TOKEN_FILE"
 _TURNS = 8
 _ABOUT = {
     Language.BASH: ("command", "Run a command in a bash that keeps its directory and variables between calls."),
     Language.PYTHON: ("code", "Run statements in a Python interpreter that keeps its names between calls."),
 }
-
-
-def client_from_environment() -> BoxClient:
-    """A client of the service that the environment names: AREAL_BOXES=host:port, AREAL_BOXES_TOKEN_FILE=path.
-
-    Raises ConfigError.
-    """
-    address, file = os.environ.get(ADDRESS), os.environ.get(TOKEN_FILE)
-    if not address or not file:
-        raise ConfigError(
-            f"no service of boxes is named: {ADDRESS} and {TOKEN_FILE} are not set",
-            fix=f"start `areal reward serve --boxes 64 --token-file token`, and set {ADDRESS}=127.0.0.1:7650 and "
-            f"{TOKEN_FILE}=token (its whole path)",
-        )
-    try:
-        token = Path(file).read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"can't read {TOKEN_FILE}={file}: {error.strerror}", fix="name a file of workers") from error
-    return BoxClient(address, token, waits=WaitRegistry("workflow"))
 
 
 class BoxToolsWorkflow(RolloutWorkflow):
@@ -59,7 +35,6 @@ class BoxToolsWorkflow(RolloutWorkflow):
     output_bytes = 4096  # of one command, as the model reads it
     ended_reward = 0.0  # of a program that ended its own box
     limits = BoxLimits()
-    _client: BoxClient | None = None
 
     @abstractmethod
     def files(self, row: dict[str, Any]) -> Mapping[str, bytes]:
@@ -73,23 +48,12 @@ class BoxToolsWorkflow(RolloutWorkflow):
     async def judge(self, row: dict[str, Any], box: Box) -> float:
         """The reward, by what is in the box now.
 
-        Whatever runs in this box may lie: bring files out, and run what judges them in a box of its own.
+        Whatever runs in this box may lie: bring files out, and run what judges them in `box.another(…)`.
         """
-
-    def boxes(self) -> BoxClient:
-        """Makes boxes; one client for all episodes of an event loop."""
-        if self._client is None:
-            self._client = client_from_environment()
-        return self._client
-
-    async def aclose(self) -> None:
-        """Lets go of the boxes' service."""
-        if self._client is not None:
-            await self._client.close()
 
     async def arun_episode(self, engine: Engine, row: dict[str, Any]) -> Episode | None:
         """One conversation; it ends with an answer that calls no tool, or after `max_turns` answers."""
-        making = self.boxes().box(work_s=self.work_s, files=self.files(row), limits=self.limits)
+        making = engine.box(work_s=self.work_s, files=self.files(row), limits=self.limits)
         async with engine.session() as session, making as box:
             try:
                 await self._converse(session, row, box)

@@ -194,7 +194,7 @@ def _grace_s(given: object, needed: int) -> int:
 def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_class: str | None) -> Json:
     kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
     ours = _environment(role)
-    if role is Role.REWARD and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
+    if role in (Role.REWARD, Role.BOXES) and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
         ours.append({"name": ENV_SANDBOX_KERNEL, "value": "kata"})
     ours += _hub_token(w, role)
     names = {variable["name"] for variable in ours}

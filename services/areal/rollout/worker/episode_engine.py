@@ -9,14 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
 import orjson
 
-from areal.errors import ArealError, DataError
+from areal.clients.boxes import SCORING_S, Box, BoxLimits
+from areal.errors import ArealError, ConfigError, DataError
 from areal.gateway.core import Access
+from areal.rollout.worker.boxes import Boxes
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
 from areal.workflow.base import Prompt
 from areal.workflow.branches import Finished
@@ -155,6 +158,7 @@ class EpisodeEngine:
         sampling: Sampling,
         max_sample_tokens: int,
         greedy: bool,
+        boxes: Boxes | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.sampling = sampling.greedy() if greedy else sampling
@@ -164,6 +168,7 @@ class EpisodeEngine:
         self._group_row = group_row
         self._max_sample_tokens = max_sample_tokens
         self._greedy = greedy
+        self._boxes = boxes
         self._turn = 0
 
     def prompt(self, row: Mapping[str, Any]) -> Prompt:
@@ -218,6 +223,24 @@ class EpisodeEngine:
             yield opened
         finally:
             await opened.end()
+
+    def box(
+        self,
+        *,
+        work_s: float,
+        scoring_s: float = SCORING_S,
+        files: Mapping[str, bytes] | None = None,
+        limits: BoxLimits | None = None,
+        name: str = "",
+    ) -> AbstractAsyncContextManager[Box]:
+        """See `Engine.box`."""
+        if self._boxes is None:
+            raise ConfigError(
+                "the workflow asks for a box, and the job has none",
+                fix="set rollout.boxes.maxConcurrent to how many boxes there may be at once",
+            )
+        client = self._boxes.client()
+        return client.box(work_s=work_s, scoring_s=scoring_s, files=files, limits=limits, name=name)
 
     async def _ask(self, method: Any, *args: Any) -> Any:
         future = self._user.loop.create_future()

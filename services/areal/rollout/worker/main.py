@@ -21,6 +21,7 @@ from areal.plan.context import RoleContext
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 from areal.record.writer import RecordWriter
+from areal.rollout.worker.boxes import Boxes
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, Sessions
@@ -79,6 +80,7 @@ async def run(ctx: RoleContext) -> int:
         progress=progress,
         metrics=metrics,
         sessions=sessions,
+        boxes=Boxes(ends.boxes, ctx.token, waits) if (ends := job.endpoints).boxes is not None else None,
         traces=ctx.traces,
     )
     identity = Identity(

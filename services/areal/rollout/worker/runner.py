@@ -19,6 +19,7 @@ from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
 from areal.errors import ArealError, BugError, DataError, InfraError
 from areal.rollout.contract.values import FailureKind
+from areal.rollout.worker.boxes import Boxes
 from areal.rollout.worker.episode_engine import EpisodeEngine, GroupRow
 from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.kept_answers import KeptAnswers
@@ -91,8 +92,10 @@ class Runner:
         *,
         stall_s: float,
         sessions: Sessions,
+        boxes: Boxes | None = None,
     ) -> None:
         self._sessions = sessions
+        self._boxes = boxes
         self._client = client
         self._reward = reward
         self._tokenizer = tokenizer
@@ -150,6 +153,7 @@ class Runner:
             sampling=settings.sampling,
             max_sample_tokens=settings.max_sample_tokens,
             greedy=greedy,
+            boxes=self._boxes,
         )
         self._user.mailbox.post(self._launch, slot, self._workflow, engine, row)
 
@@ -210,9 +214,17 @@ class Runner:
         """End everything."""
         for key in list(self._slots):
             self.stop(key)
-        self._user.stop(self._workflow.aclose)
+        self._user.stop(self._close_user)
 
     # ---- on the user's loop
+
+    async def _close_user(self) -> None:
+        """What all episodes shared."""
+        try:
+            await self._workflow.aclose()
+        finally:
+            if self._boxes is not None:
+                await self._boxes.close()
 
     def _launch(self, slot: _Slot, workflow: RolloutWorkflow, engine: EpisodeEngine, row: GroupRow) -> None:
         if not slot.ended:

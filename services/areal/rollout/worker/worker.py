@@ -26,6 +26,7 @@ from areal.observe.waits import WaitRegistry
 from areal.rollout.contract import wire
 from areal.rollout.contract.values import Evaluated, EvaluationGrant, Failure, FailureKind, Report, WorkerReport
 from areal.rollout.worker import samples
+from areal.rollout.worker.boxes import Boxes
 from areal.rollout.worker.core import Action, Start, StartEvaluation, Stop, WorkerCore
 from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording
@@ -67,6 +68,7 @@ class Tools:
     progress: ProgressCounter
     metrics: RoleMetrics
     sessions: Sessions  # of agents
+    boxes: Boxes | None = None
     traces: Traces = NO_TRACES
 
 
@@ -99,6 +101,7 @@ class Worker:
             self._ended,
             stall_s=stall_s,
             sessions=tools.sessions,
+            boxes=tools.boxes,
         )
         self._storer = Storer(self.core, tools.ledger, tools.waits, self._news, tools.traces)
         self._stream: KeptStream[rollout.WorkerMessage, rollout.WorkOrders] = KeptStream(
