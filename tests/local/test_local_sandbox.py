@@ -51,10 +51,6 @@ def test_a_weaker_machine_is_refused_with_what_it_lacks_and_how_to_get_it():
     assert "override reward.code.minTier=T3" in finding.where
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [("reward.code.language=cpp", "starts another program"), ("reward.code.needs=[fork]", "several")],
-)
 def test_boxes_need_a_machine_where_programs_fork_and_write():
     boxed = job("reward.verifier=exact", "reward.code=null", "rollout.boxes.maxConcurrent=8")
     assert sandbox_findings(boxed, powers=powers(Tier.T3)) == []
@@ -63,6 +59,10 @@ def test_boxes_need_a_machine_where_programs_fork_and_write():
     assert "below T3" in finding.message
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [("reward.code.language=cpp", "starts another program"), ("reward.code.needs=[fork]", "several")],
+)
 def test_what_the_tier_that_is_there_cannot_run_is_refused_whatever_the_job_accepts(override, words):
     given = job(override, "reward.code.minTier=T0", "reward.code.allowUnsafe=true")
     (finding,) = sandbox_findings(given, powers=powers(Tier.T2))
