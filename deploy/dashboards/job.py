@@ -255,6 +255,16 @@ def _flow(made: dashboard.Dashboard) -> dashboard.Dashboard:
         )
         .with_panel(
             graph(
+                "Boxes",
+                "Boxes that run beside how many may, and those that ended a second, by cause.",
+                "short",
+                (f"sum(areal_boxes_live{{{JOB}}})", "live"),
+                (f"sum(areal_boxes_capacity{{{JOB}}})", "capacity"),
+                (f"sum by (cause) (rate(areal_boxes_ended_total{{{JOB}}}{_RATE}))", "ended: {{cause}}"),
+            )
+        )
+        .with_panel(
+            graph(
                 "Time of a reward",
                 "99th percentile by verifier.",
                 "s",
