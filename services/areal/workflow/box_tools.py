@@ -21,6 +21,7 @@ from areal.workflow.episode import Episode
 from areal.workflow.outcome import Outcome
 
 _TURNS = 8
+_SHOWN = 500  # letters of an error
 _ABOUT = {
     Language.BASH: ("command", "Run a command in a bash that keeps its directory and variables between calls."),
     Language.PYTHON: ("code", "Run statements in a Python interpreter that keeps its names between calls."),
@@ -71,7 +72,9 @@ class BoxToolsWorkflow(RolloutWorkflow):
                 answered = await http.post(f"{session.base_url}/chat/completions", json=body)
                 if answered.status_code == httpx.codes.BAD_REQUEST and turn:
                     return  # no room for another answer: what is in the box counts
-                message = answered.raise_for_status().json()["choices"][0]["message"]
+                if answered.is_error:
+                    raise ValueError(f"the gateway answered {answered.status_code}: {answered.text[:_SHOWN]}")
+                message = answered.json()["choices"][0]["message"]
                 messages.append(message)
                 if not message.get("tool_calls"):
                     return
