@@ -23,7 +23,7 @@ help:  ## Show the targets
 setup:  ## Install what is missing: uv, .venv, Redis
 	@tools/setup
 
-k8s-tools:  ## Build Kubernetes, etcd, containerd, helm … for the tests, once, into ~/.cache/areal (11 minutes)
+k8s-tools:  ## Build Kubernetes, etcd, containerd, helm … for the tests, once, into ~/.cache/areal (8 minutes)
 	@tools/k8s/build
 
 quickstart: setup runs/digits-sft/model  ## Set up everything, teach a small model a little, train it to a rising reward (a few minutes on 2 cores)
