@@ -28,7 +28,7 @@ def test_programs_that_run_in_the_sandbox_teach_the_model(tmp_path: Path):
     run = JobRun(
         ROOT / "examples" / "code_rl.yaml",
         tmp_path / "run",
-        [f"algorithm.maxSteps={STEPS}", "evaluation.intervalSteps=8"],
+        [f"algorithm.maxSteps={STEPS}", f"evaluation.intervalSteps={STEPS}"],
     ).start()
     try:
         assert run.finish(800) == 0, run.output[-6000:]

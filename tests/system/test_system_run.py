@@ -95,8 +95,10 @@ def test_stock_sglang_trains_for_some_steps(start_job):
 
 
 def test_other_examples_run_to_the_end(start_job):
-    for name in ("custom_reward", "multi_turn", "environment", "own_loop"):
+    small = ("algorithm.batchSize=64", "rollout.maxConcurrentRollouts=128", "algorithm.critic.warmupSteps=1")
+    for name in ("custom_reward", "multi_turn", "environment", "own_loop", "ppo"):
         job = f"examples/{name}.yaml"
-        run = start_job("algorithm.maxSteps=3", "evaluation.intervalSteps=3", job=job)
+        own = small if name == "ppo" else ()
+        run = start_job("algorithm.maxSteps=3", "evaluation.intervalSteps=3", *own, job=job)
         assert run.finish(timeout_s=120) == 0, f"{job}:\n{run.output[-4000:]}"
         assert run.summary()["steps"] == 3, job
