@@ -32,8 +32,7 @@ Object = dict[str, Any]
 API = "areal.dev/v1alpha1"
 WITH_CEL = {rule.id for rule in RULES if rule.cel is not None}
 BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
-    "foreign-tokenizer": "the tokenizer's and the model's vocabulary",
-    **dict.fromkeys(("context-too-short", "supervised-context"), "the model's context"),
+    **dict.fromkeys(("foreign-tokenizer", "context-too-short", "supervised-context"), "the model's files"),
     **dict.fromkeys(("heads-that-do-not-split", "tensor-of-few-heads", "context-of-few-heads"), "the model's heads"),
     **dict.fromkeys(("lora-of-missing-layers", "lora-of-query-alone", "lora-without-room"), "layers, the engine"),
     **dict.fromkeys(("math-without-answers", "prompt-too-long"), "the dataset's rows"),
@@ -43,10 +42,11 @@ BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     "training-without-roles": "which blocks were given: the server fills in the defaults of all",
     **dict.fromkeys(
         (
-            "clip-low-of-one", "kl-in-reward-without-a-pass", "kl-k1-as-loss", "kl-k3u-as-reward",
-            "leave-one-out-of-batch", "leave-one-out-without-a-mean", "mask-by-packing", "masked-without-group-mean",
-            "overlong-in-turns", "overlong-window-too-wide", "rejects-everything", "rejects-its-own-policy",
-            "rejects-nothing", "teacher-filters-groups", "teacher-in-the-training-pass", "weights-upside-down",
+            "clip-low-of-one", "frozen-processes-without-models", "kl-in-reward-without-a-pass", "kl-k1-as-loss",
+            "kl-k3u-as-reward", "leave-one-out-of-batch", "leave-one-out-without-a-mean", "mask-by-packing",
+            "masked-without-group-mean", "overlong-in-turns", "overlong-window-too-wide", "own-ranks-without-processes",
+            "rejects-everything", "rejects-its-own-policy", "rejects-nothing", "teacher-filters-groups",
+            "teacher-in-the-training-pass", "weights-upside-down",
         ),
         "the values in force, which the algorithm's name decides",
     ),
