@@ -70,6 +70,7 @@ def test_every_test_file_belongs_to_a_tier(tool):
     for mark in ("component", "sglang_real", "system", "kube_api", "kube_node"):
         for file in tool.marked(mark):
             assert any(file in command for command in commands), file
+    assert "kube_api and not system" in next(it for it in commands if "tests/kube/test_kube_scale.py" in it)
     unit = check[-1].command
     assert "tests" in unit
     ignored = {word.removeprefix("--ignore=") for word in unit if word.startswith("--ignore=")}

@@ -19,6 +19,13 @@ MOST_MISMATCH = 0.12  # mean |log π trainer − log π engine|; 0.034 to 0.043 
 MOST_WEIGHT = 0.05  # distance of the mean importance weight from 1
 PASSED = re.compile(r"canary of (\S+) passed: mean (\S+), worst (\S+)")
 REFUSED = re.compile(r"refused \S+ \(try \d+\)")
+GROUPS = 2  # a step: without bfloat16 in its processor a machine trains one in 20 seconds
+
+# Four answers of a group differ, so their rewards do and their tokens are trained, whatever the model can add.
+REWARD = """
+def reward(prompt, completions, prompt_ids, completion_ids, **row):
+    return sum(completion_ids) % 97 / 97
+"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Case:
 
 
 CASES = [
-    pytest.param(Case("embedded", steps=3, staleness=1), id="embedded"),
+    pytest.param(Case("embedded", steps=2, staleness=1), id="embedded"),
     pytest.param(Case("sglang", steps=2, staleness=0), id="sglang", marks=pytest.mark.sglang_real),
 ]
 
@@ -39,9 +46,11 @@ CASES = [
 @pytest.mark.usefixtures("smollm2")
 @pytest.mark.parametrize("case", CASES)
 def test_a_real_model_in_bfloat16_is_trained_on_what_was_sampled(case: Case, tmp_path: Path, capsys):
+    (tmp_path / "spread.py").write_text(REWARD)
     job = [
+        f"recipe.file={tmp_path / 'spread.py'}", f"algorithm.batchSize={GROUPS}", "recording.tokenAudit=true",
         f"generation.engine.type={case.engine}", f"algorithm.maxSteps={case.steps}",
-        f"algorithm.maxStaleness={case.staleness}", "recording.tokenAudit=true",
+        f"algorithm.maxStaleness={case.staleness}",
     ]  # fmt: skip
     run = JobRun(ROOT / "examples/smollm2.yaml", tmp_path / "run", job).start()
     try:
@@ -63,7 +72,7 @@ def test_a_real_model_in_bfloat16_is_trained_on_what_was_sampled(case: Case, tmp
 
     assert summary["status"] == "Complete"
     assert [row["step"] for row in rows] == list(range(case.steps))
-    assert (summary["groups"]["trained"], summary["groups"]["tombstoned"]) == (4 * case.steps, {})
+    assert (summary["groups"]["trained"], summary["groups"]["tombstoned"]) == (GROUPS * case.steps, {})
     assert summary["staleness"]["max"] <= case.staleness
     assert set(summary["restarts"].values()) == {0}
 
@@ -78,7 +87,7 @@ def test_a_real_model_in_bfloat16_is_trained_on_what_was_sampled(case: Case, tmp
     assert max(mean for mean, _ in canaries.values()) <= bound
     assert not REFUSED.findall(log)
 
-    assert run.audit()["trained"] == 4 * case.steps
+    assert run.audit()["trained"] == GROUPS * case.steps
     tokens = run.audit("--tokens")
     assert tokens["trained"] == tokens["equal"] >= sum(row["trained_tokens"] for row in rows) > 0
     assert (tokens["unwitnessed"], tokens["gaps"]) == (0, [])
