@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from areal.errors import ConfigError, ExitCode, InfraError
+from areal.spec import job_from_object
 from areal.spec.crd import definitions
+from areal.spec.runtime import RuntimeSpec
 from areal.submit.cluster import Cluster, TakenError, connect
 from areal.submit.follow import follow
+from areal.submit.manifests import page_pod
+from areal.submit.page import page_of
 from areal.submit.submit import SubmitRequest, submit
 from kube.harness.client import Client
 from kube.harness.control_plane import ControlPlane
@@ -22,6 +30,9 @@ pytestmark = pytest.mark.kube_api
 
 API = "areal.dev/v1alpha1"
 Object = dict[str, Any]
+TOOLS = RuntimeSpec.model_validate(
+    {"roles": {"tools": {"template": {"spec": {"containers": [{"name": "main", "image": "none.test/tools:1"}]}}}}}
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -204,3 +215,77 @@ def test_a_job_that_is_deleted_meanwhile_ends_the_waiting(send, target, admin):
     job = send()
     admin.delete(job)
     assert follow(target, job, lambda text: None) == (ExitCode.CONFIG, "digits was deleted")
+
+
+class Greeter:
+    """What runs in the pod of a page: says its address, and greets who connects to its port."""
+
+    def __init__(self, admin: Client) -> None:
+        self.admin = admin
+        self.pod: Object = {}
+        self.serving = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._greet, daemon=True).start()
+
+    @contextmanager
+    def program(self, namespace: str, pod: str, container: str, command: list[str]) -> Iterator[Any]:
+        self.pod = self.admin.get("v1", "Pod", namespace, pod)
+        self.port = int(command[-1])
+        assert command[:3] == ["areal", "view", "/areal/run/digits"]
+        yield SimpleNamespace(line=lambda timeout_s: f"http://127.0.0.1:{self.port}/r/digits?key=k".encode())
+
+    def connected(self, namespace: str, pod: str, port: int) -> socket.socket:
+        self.reached = (pod, port)
+        return socket.create_connection(self.serving.getsockname())
+
+    def _greet(self) -> None:
+        while True:
+            there, _ = self.serving.accept()
+            with there:
+                there.sendall(b"hello " + there.recv(100))
+
+
+def asked(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as near:
+        near.sendall(b"you")
+        return near.makefile("rb").read()
+
+
+def test_a_job_without_a_page_is_shown_from_a_pod_that_goes_afterwards(send, target, admin, namespace):
+    job, inside = send(), Greeter(admin)
+    with page_of(job, target, 0, lambda text: None, inside.program, inside.connected) as address:
+        assert address == f"http://127.0.0.1:{inside.port}/r/digits?key=k"
+        assert [asked(inside.port) for _ in range(3)] == [b"hello you"] * 3
+    name = inside.pod["metadata"]["name"]
+    assert inside.reached == (name, inside.port)
+    assert [owner["uid"] for owner in inside.pod["metadata"]["ownerReferences"]] == [job["metadata"]["uid"]]
+    assert admin.get("v1", "Pod", namespace, name) is None
+    with pytest.raises(ConnectionRefusedError):
+        asked(inside.port)
+
+
+def test_a_job_with_a_page_is_shown_from_its_own_pod(send, target, admin, namespace):
+    job, inside = send(), Greeter(admin)
+    labels = {"areal.dev/rljob": "digits", "areal.dev/role": "view"}
+    pod = page_pod(job_from_object(job), job["metadata"]["uid"], namespace, "digits-run", TOOLS, "own")
+    admin.create({**pod, "metadata": {**pod["metadata"], "labels": labels}})
+
+    def ready() -> bool:
+        conditions = admin.get("v1", "Pod", namespace, "digits-view-own")["status"].get("conditions", ())
+        return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+    eventually(ready, "the job's own page")
+    with page_of(job, target, 0, lambda text: None, inside.program, inside.connected) as address:
+        port = urlsplit(address).port
+        assert asked(port) == b"hello you"
+    assert inside.reached == ("digits-view-own", 8000)
+    assert inside.pod == {}, "no other was made"
+
+
+def test_who_may_make_no_pods_sees_no_page_and_hears_which_right_is_missing(send, admin, control_plane, namespace):
+    job = send()
+    with (
+        pytest.raises(ConfigError, match='User "nobody" cannot') as caught,
+        page_of(job, connect(control_plane.as_user("nobody"), None), 0, lambda text: None),
+    ):
+        pass
+    assert "pods" in caught.value.message + caught.value.fix

@@ -12,7 +12,7 @@ from areal.kube.words import explanation
 from areal.spec import job_from_object
 from areal.submit.cluster import api_error
 from areal.submit.follow import ended, line
-from areal.submit.submit import _not_started as not_started
+from areal.submit.temporary_pod import not_started
 from submit_parts import RECIPE, write_job
 from typer.testing import CliRunner
 

@@ -12,6 +12,7 @@ from areal.submit import manifests
 from submit_parts import RECIPE, job_in
 
 VERSIONS = ("1.32", "1.34", "1.36")
+UID = "0123456789"
 
 
 def runtime(**tools: Any) -> RuntimeSpec:
@@ -35,6 +36,7 @@ def test_all_are_valid(version, job):
         manifests.recipe_config_map("digits", "team-a", "recipe.py", RECIPE),
         manifests.claim("digits", "team-a", volume),
         pod,
+        manifests.page_pod(job, UID, "team-a", "digits-run", runtime(), "abc"),
     ):
         kubernetes_validate.validate(obj, version, strict=True)
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -52,6 +54,33 @@ def test_the_pod_has_the_runtime_s_image_nodes_and_credentials_and_the_job_s_pat
     assert spec["tolerations"] == [{"key": "spot", "operator": "Exists"}]
     assert spec["volumes"] == [{"name": "run", "persistentVolumeClaim": {"claimName": "digits-run"}}]
     assert spec["automountServiceAccountToken"] is False
+
+
+def test_the_pod_of_a_page_sees_its_run_read_only_and_nothing_else_and_goes_with_the_job(job):
+    mounted = {"name": "env", "mountPath": "/opt/areal/env"}
+    environment = {"name": "env", "persistentVolumeClaim": {"claimName": "env"}}
+    made = RuntimeSpec.model_validate(
+        {
+            "template": {
+                "spec": {"volumes": [environment], "containers": [{"name": "main", "volumeMounts": [mounted]}]}
+            },
+            "roles": {"tools": {"template": {"spec": {"containers": [{"name": "main", "image": "tools:1"}]}}}},
+        }
+    )
+    pod = manifests.page_pod(job, UID, "team-a", "digits-run", made, "abc")
+    [owner], spec = pod["metadata"]["ownerReferences"], pod["spec"]
+    [main] = spec["containers"]
+    assert (pod["metadata"]["name"], owner["name"], owner["uid"]) == ("digits-view-abc", "digits", UID)
+    run, scratch, extra = main["volumeMounts"]
+    assert run == {
+        "name": "run", "mountPath": "/areal/run/digits", "subPath": "rljobs/digits-01234567", "readOnly": True
+    }  # fmt: skip
+    assert scratch["mountPath"] == "/tmp"
+    assert extra == mounted
+    assert [volume["name"] for volume in spec["volumes"]] == ["run", "scratch", "env"]
+    assert spec["automountServiceAccountToken"] is False
+    assert spec["activeDeadlineSeconds"] <= 24 * 3600
+    assert main["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 def test_a_runtime_without_an_image_for_tools_is_refused(job):

@@ -274,16 +274,28 @@ def why(
 
 
 @app.command(
-    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000",
+    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000\n\n  areal view rljob/digits -n team",
     short_help="Show runs as a web page on this machine.",
 )
 def view(
     runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUNS]...", help="Runs, or directories of runs; runs/ unless given.")
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUNS]...",
+            help="Runs, or directories of runs; runs/ unless given. Or rljob/NAME, one job on a cluster.",
+        ),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen, on loopback; 0 picks one.")] = 0,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
 ) -> None:
     """Show runs, live ones and finished ones, as a web page: steps, groups, samples, tokens. Ends with Ctrl-C."""
+    if runs and len(runs) == 1 and (name := _job_name(runs[0])) is not None:
+        from areal.cli.job_view import job_view_command
+
+        job_view_command(name, namespace, kubeconfig, context, port)
+        return
     from areal.cli.runs import view_command
 
     view_command(runs or [Path("runs")], port)

@@ -111,23 +111,39 @@ class Cluster:
 
     def receiver(self, namespace: str, pod: str, container: str) -> PodChannel:
         """Start `receive` in a pod."""
-        from kubernetes.client import CoreV1Api
+        return self.program(namespace, pod, container, RECEIVE)
+
+    def program(self, namespace: str, pod: str, container: str, command: list[str]) -> PodChannel:
+        """Start a program in a pod."""
         from kubernetes.stream import stream
 
-        core = CoreV1Api(self._api)
         options = {"stdin": True, "stdout": True, "stderr": True, "tty": False}
         with self._explained(f"run a program in the pod {pod}", "Pod", namespace):
             socket = stream(
-                core.connect_get_namespaced_pod_exec,
+                self._core().connect_get_namespaced_pod_exec,
                 pod,
                 namespace,
                 container=container,
-                command=RECEIVE,
+                command=command,
                 **options,
                 _preload_content=False,
                 binary=True,
             )
         return PodChannel(socket)
+
+    def port(self, namespace: str, pod: str, port: int) -> Any:
+        """A connection to a port of a pod's loopback, as a socket. Safe from any thread."""
+        from kubernetes.stream import portforward
+
+        with self._explained(f"reach port {port} of the pod {pod}", "Pod", namespace):
+            opened = portforward(self._core().connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        return opened.socket(port)
+
+    def _core(self) -> Any:
+        """With a client of its own: opening a websocket changes the client for the time of the call."""
+        from kubernetes.client import ApiClient, CoreV1Api
+
+        return CoreV1Api(ApiClient(self._api.configuration))
 
     def _call(
         self,

@@ -1,4 +1,5 @@
-"""The objects that `areal submit` makes beside the job: a ConfigMap with the recipe, a claim, a pod to upload through.
+"""The objects that commands make beside a job: `areal submit` a ConfigMap with the recipe, a claim, a pod to upload
+through; `areal view` the pod of a temporary page.
 
 Pure. The claim is the one that the operator would make, so that it goes on with it. The pod is confined as the
 restricted level asks, and takes image, node and credentials from the runtime's tools role.
@@ -13,10 +14,13 @@ from areal.errors import ConfigError
 from areal.plan.cluster_names import (
     LABEL_MANAGED_BY,
     MAIN_CONTAINER,
+    RUN_DIR,
+    SCRATCH_DIR,
     Role,
     job_labels,
     role_labels,
     run_claim,
+    run_sub_path,
     workload,
 )
 from areal.spec import RLJob
@@ -33,6 +37,8 @@ LARGEST_RECIPE = 900 << 10  # a ConfigMap holds 1 MiB with everything around it
 
 _NOBODY = 65532
 _DEADLINE_S = 24 * 3600  # a forgotten pod ends by itself
+_PAGE_DEADLINE_S = 8 * 3600
+_INDEX_BYTES = "2Gi"  # of the recording, as in the pod of a job's page
 _WAIT = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); signal.pause()"
 _PLACEMENT = ("affinity", "imagePullSecrets", "nodeSelector", "priorityClassName", "runtimeClassName", "schedulerName")
 _OF_MAIN = ("image", "imagePullPolicy", "resources")
@@ -74,6 +80,47 @@ def claim(job: str, namespace: str, volume: Volume) -> Json | None:
 def upload_pod(job: RLJob, namespace: str, claim_name: str, runtime: RuntimeSpec) -> Json:
     """A pod that mounts the volume and waits. Raises ConfigError when the runtime names no image for tools."""
     name = job.metadata.name
+    receiver = resources.files("areal.submit").joinpath("receive.py").read_text(encoding="utf-8")
+    pod = _waiting_pod(job, runtime, claim_name, {"name": "run", "mountPath": UPLOAD_DIR}, _DEADLINE_S)
+    pod["metadata"] = _metadata(workload(name, Role.UPLOAD), namespace, role_labels(name, Role.UPLOAD))
+    pod["spec"]["containers"][0]["env"].append({"name": RECEIVER_ENV, "value": receiver})
+    return pod
+
+
+def page_pod(job: RLJob, uid: str, namespace: str, claim_name: str, runtime: RuntimeSpec, suffix: str) -> Json:
+    """A pod that mounts the run's directory read-only and waits; it goes with the job.
+
+    Volumes of the runtime's templates are mounted, too: the page's environment may come from one.
+    """
+    name = job.metadata.name
+    mount = {"name": "run", "mountPath": page_dir(name), "subPath": run_sub_path(name, uid), "readOnly": True}
+    pod = _waiting_pod(job, runtime, claim_name, mount, _PAGE_DEADLINE_S)
+    metadata = _metadata(f"{workload(name, Role.VIEW)}-{suffix}", namespace, role_labels(name, Role.UPLOAD))
+    owner = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "name": name, "uid": uid}
+    pod["metadata"] = {**metadata, "ownerReferences": [owner]}
+    spec: Json = pod["spec"]
+    container = spec["containers"][0]
+    spec["volumes"].append({"name": "scratch", "emptyDir": {"sizeLimit": _INDEX_BYTES}})
+    container["volumeMounts"].append({"name": "scratch", "mountPath": str(SCRATCH_DIR)})
+    for template in (runtime.template, runtime.template_of("tools")):
+        theirs = template.get("spec") or {}
+        main: Json = next((each for each in theirs.get("containers") or [] if each.get("name") == MAIN_CONTAINER), {})
+        spec["volumes"] += _new(theirs.get("volumes"), spec["volumes"], "name")
+        container["volumeMounts"] += _new(main.get("volumeMounts"), container["volumeMounts"], "mountPath")
+    return pod
+
+
+def page_dir(job: str) -> str:
+    """The run's directory in the pod of a temporary page, which names the run."""
+    return str(RUN_DIR / job)
+
+
+def _new(listed: list[Json] | None, known: list[Json], key: str) -> list[Json]:
+    return [each for each in listed or [] if each[key] not in {other[key] for other in known}]
+
+
+def _waiting_pod(job: RLJob, runtime: RuntimeSpec, claim_name: str, mount: Json, deadline_s: int) -> Json:
+    """A confined pod with the tools' image and placement, the claim mounted as `mount` says; without metadata."""
     placement: Json = {}
     main: Json = {}
     env: dict[str, Json] = {}
@@ -87,31 +134,29 @@ def upload_pod(job: RLJob, namespace: str, claim_name: str, runtime: RuntimeSpec
         env |= {variable["name"]: variable for variable in ours.get("env") or []}
     if "image" not in main:
         raise ConfigError(
-            "the runtime names no image for tools, which the upload needs",
+            "the runtime names no image for tools, which this pod needs",
             fix="Set image of the container main in the runtime's spec.roles.tools.template.",
         )
-    receiver = resources.files("areal.submit").joinpath("receive.py").read_text(encoding="utf-8")
     container: Json = {
         "name": MAIN_CONTAINER,
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
         **main,
         "command": ["python3", "-c", _WAIT],
-        "env": [*env.values(), {"name": RECEIVER_ENV, "value": receiver}],
+        "env": [*env.values()],
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "capabilities": {"drop": ["ALL"]},
             "readOnlyRootFilesystem": True,
         },
-        "volumeMounts": [{"name": "run", "mountPath": UPLOAD_DIR}],
+        "volumeMounts": [mount],
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": _metadata(workload(name, Role.UPLOAD), namespace, role_labels(name, Role.UPLOAD)),
         "spec": {
             **placement,
             **({"tolerations": tolerations} if tolerations else {}),
-            "activeDeadlineSeconds": _DEADLINE_S,
+            "activeDeadlineSeconds": deadline_s,
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
             "restartPolicy": "Never",

@@ -6,15 +6,15 @@ run. What a submission that broke off leaves behind (a ConfigMap, a claim with f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import yaml
 
-from areal.errors import ArealError, ConfigError, DataError, InfraError
+from areal.errors import ConfigError, DataError
 from areal.plan.cluster_names import MAIN_CONTAINER, run_claim
 from areal.spec import RLJob
 from areal.spec.locality import Locality, locality_of
@@ -26,9 +26,7 @@ from areal.submit.cluster import Cluster, TakenError
 from areal.submit.inputs import INPUTS, Tree
 from areal.submit.manifests import Json
 from areal.submit.runtime import runtime_of
-
-POD_START_S = 300.0
-_POD_END_S = 120.0
+from areal.submit.temporary_pod import running
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """Shows one piece of work: what, and how many bytes; gives the function to be told of each part done."""
@@ -196,7 +194,7 @@ def _upload(
     receivers: Receivers,
 ) -> None:
     with (
-        _running(pod, cluster, say),
+        running(pod, cluster, say, "to send files through"),
         receivers(pod["metadata"]["namespace"], pod["metadata"]["name"], MAIN_CONTAINER) as channel,
     ):
         missing = send.plan(trees, channel)
@@ -205,72 +203,3 @@ def _upload(
         say(f"inputs: {len(files)} files, {len(files) - len(missing)} of them there already")
         with progress("sending files", size) as sent:
             send.send(missing, channel, sent)
-
-
-@contextmanager
-def _running(pod: Json, cluster: Cluster, say: Callable[[str], None]) -> Iterator[None]:
-    """The pod while it runs; it is gone afterwards, so that a volume for one node is free."""
-    _remove(pod, cluster)
-    cluster.create(pod)
-    try:
-        metadata = pod["metadata"]
-        say(f"starting the pod {metadata['name']} to send files through")
-        cluster.until(
-            "Pod",
-            metadata["namespace"],
-            metadata["name"],
-            lambda seen: _started(metadata["name"], seen),
-            timeout_s=POD_START_S,
-            late=lambda seen: _not_started(metadata["name"], seen),
-        )
-        yield
-    finally:
-        _remove(pod, cluster)
-
-
-def _remove(pod: Json, cluster: Cluster) -> None:
-    metadata = pod["metadata"]
-    cluster.delete(pod)
-    cluster.until(
-        "Pod",
-        metadata["namespace"],
-        metadata["name"],
-        lambda seen: True if seen is None else None,
-        timeout_s=_POD_END_S,
-        late=lambda seen: InfraError(
-            f"the pod {metadata['name']} doesn't end", fix=f"Look at it: `kubectl describe pod {metadata['name']}`."
-        ),
-    )
-
-
-def _started(name: str, seen: Json | None) -> bool | None:
-    """Whether the pod's container runs; raises for one that never will."""
-    status: Json = (seen or {}).get("status") or {}
-    states = [each.get("state") or {} for each in status.get("containerStatuses") or []]
-    if status.get("phase") == "Running" and any("running" in state for state in states):
-        return True
-    if seen is None or status.get("phase") in ("Failed", "Succeeded"):
-        raise _not_started(name, seen)
-    return None
-
-
-def _not_started(name: str, seen: Json | None) -> ArealError:
-    return InfraError(
-        f"the pod {name} did not start: {_why(seen)}",
-        fix="Check image, node and volume: the runtime's tools role, storage class and size of spec.storage.",
-    )
-
-
-def _why(seen: Json | None) -> str:
-    """What Kubernetes says about a pod that doesn't run."""
-    if seen is None:
-        return "it was deleted"
-    status: Any = seen.get("status") or {}
-    for container in status.get("containerStatuses") or []:
-        for state in (container.get("state") or {}).values():
-            if state.get("reason"):
-                return f"{state['reason']}: {state.get('message', '')}"
-    for condition in status.get("conditions") or []:
-        if condition.get("status") == "False" and condition.get("message"):
-            return str(condition["message"])
-    return str(status.get("message") or status.get("phase") or "nothing is said")
