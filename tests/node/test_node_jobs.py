@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 from kube.harness.processes import eventually
@@ -89,7 +90,35 @@ def test_a_short_run_with_stock_sglang_in_the_generation_pods(
     assert status["progress"]["step"] == 4
 
 
-def test_a_short_run_with_the_reward_pods_in_gvisor(
+def token_that_may_get(node: Node, room: str, job: str) -> str:
+    """Of a service account with this one right."""
+    one = ("--verb=get", "--resource=rljobs.areal.dev", f"--resource-name={job}")
+    for command in (
+        ("create", "serviceaccount", "reader"),
+        ("create", "role", "reader", *one),
+        ("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={room}:reader"),
+    ):
+        node.kubectl(*command, namespace=room)
+    return node.kubectl("create", "token", "reader", namespace=room).stdout.strip()
+
+
+def shown_to_who_may_get_it(job: Job, token: str) -> str:
+    """The page as the job's own pod serves it."""
+    with job.page() as address, httpx.Client(base_url=address.rpartition("/r/")[0], timeout=60) as browser:
+        assert browser.post("/login", data={"token": "nonsense"}).status_code == 401
+        assert browser.get(f"/r/{job.name}/config").status_code == 401
+        assert browser.post("/login", data={"token": token}).status_code == 303
+        return browser.get(f"/r/{job.name}/config").raise_for_status().text
+
+
+def shown_from_a_temporary_pod(job: Job) -> str:
+    """The page of a run whose pods are gone."""
+    with job.page() as address, httpx.Client(timeout=60, follow_redirects=True) as browser:
+        assert browser.get(address.partition("?")[0]).status_code == 403
+        return browser.get(address).raise_for_status().text
+
+
+def test_a_short_run_with_the_reward_pods_in_gvisor_and_a_page(
     node: Node, installed: None, room: str, digits: Path, tmp_path: Path
 ) -> None:
     told = yaml.safe_load(QUICKSTART.read_text())
@@ -99,13 +128,20 @@ def test_a_short_run_with_the_reward_pods_in_gvisor(
     told["spec"]["podTemplate"] = {"reward": {"runtimeClassName": "gvisor"}}
     file = tmp_path / "cells.yaml"
     file.write_text(yaml.safe_dump(told))
-    job = Job.submit(node, room, file, *SHORT, "algorithm.maxSteps=4", "evaluation.intervalSteps=4")
+    job = Job.submit(
+        node, room, file, *SHORT, "algorithm.maxSteps=4", "evaluation.intervalSteps=4", "observability.view=true"
+    )
     job.await_step(1, timeout_s=600)
+    shown = shown_to_who_may_get_it(job, token_that_may_get(node, room, job.name))
     where = node.kubectl("exec", job.pods("reward")[0]["metadata"]["name"], "--", "uname", "-r", namespace=room)
     status = job.await_end(timeout_s=600)
     assert "gvisor" in where.stdout
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == 4
+    assert "digits-in-cells" in shown
+    eventually(lambda: job.pods("view") == [], "the job's pods are gone", timeout_s=60)
+    assert "4 of 4" in shown_from_a_temporary_pod(job)
+    assert job.pods("upload") == []
 
 
 def test_uninstalling_leaves_jobs_to_their_owner_and_nothing_else(node: Node, installed: None) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +114,20 @@ class Job:
     def summary(self) -> dict[str, Any]:
         """What the finished run says of itself."""
         return dict(json.loads((self.run_dir() / "summary.json").read_text()))
+
+    @contextmanager
+    def page(self) -> Iterator[str]:
+        """`areal view rljob/NAME` while entered: the address that it prints."""
+        where = ["--namespace", self.namespace, "--kubeconfig", str(self.node.kubeconfig)]
+        command = [*AREAL, "view", f"rljob/{self.name}", *where]
+        running = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert running.stdout is not None
+        try:
+            with running.stdout:
+                yield running.stdout.readline().strip()
+        finally:
+            running.terminate()
+            running.wait(timeout=60)
 
     def picture(self) -> str:
         """Everything one wants to see of a job that went wrong."""
