@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from areal.observe.waits import WaitRegistry
+from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from areal_trainer.frozen_model import OnSameRanks, Question
+from areal_trainer.served_teacher import ServedTeacher
 from support.engine_models import CONTEXT, EOS, VOCAB, hf_logprobs, make_model
 from support.engine_server import EngineServer, logprobs
+from support.trainer_parts import batch
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(240)]
 
@@ -59,6 +69,21 @@ def test_logprobs_equal_hugging_face(engine, models):
     for prompt, answer in zip(prompts, answers, strict=True):
         assert len(answer["output_ids"]) == 24
         assert worst(logprobs(answer), hf_logprobs(models[0], prompt, answer["output_ids"])) < 1e-5
+
+
+def test_a_served_teacher_says_what_one_in_the_trainer_says(engine, models):
+    ranks = Ranks()
+    tokens = batch(4, 3)
+    cut = partial(rank_micro_batches, rank=0, world_size=1, micro_batch_tokens=64, pack_length=None)
+    question = Question(tokens, np.arange(tokens.sequences) != 3, 64, cut)
+    served = ServedTeacher(f"http://127.0.0.1:{engine.port}", ranks, WaitRegistry("trainer"), away_s=20.0)
+    served.ready([])
+    found = served.ask(question)()
+    beside = OnSameRanks(Engine(models[0], EngineOptions(), ranks).logprobs).ask(question)()
+    ranks.close()
+    served.close()
+    assert beside.min() < -1
+    torch.testing.assert_close(found, beside, rtol=0, atol=1e-4)
 
 
 def test_logprobs_are_of_the_temperature_scaled_softmax(engine, models):

@@ -17,9 +17,8 @@ from areal.dataflow import builtin as columns_of
 from areal.dataflow.builtin import Needs, policy_gradient
 from areal.dataflow.own import StageInputs, own_stages, reward_column, run_stage
 from areal.dataflow.running import StepColumns
-from areal.dataflow.stages import Graph
+from areal.dataflow.stages import Graph, Place
 from areal.errors import DataError
-from areal.spec.teacher import Placement
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -58,8 +57,8 @@ class ActorOptions:
     pack_length: int | None = None
     seed: int = 0
     keep_tokens: bool = False  # what was computed of each token, for the recording
-    reference_placement: Placement = "same"
-    teacher_placement: Placement = "same"
+    reference_placement: Place = "same"
+    teacher_placement: Place = "same"
 
 
 @dataclass(frozen=True)

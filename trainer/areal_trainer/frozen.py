@@ -1,18 +1,19 @@
 """Frozen models beside the policy: the KL reference and the teacher, placed as the job says.
 
 On the policy's ranks every rank has its share of each, an offloaded one's in host memory while nobody asks it. Ranks of
-their own have nothing else.
+their own have nothing else, and one that is served is behind an address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
+from areal.dataflow.stages import Place
 from areal.errors import BugError, ExitCode
 from areal.observe.waits import WaitRegistry
-from areal.spec.teacher import Placement
-from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary
+from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
 from areal.workflow.tokenizer import Tokenizer
 from torch import Tensor
 
@@ -23,6 +24,7 @@ from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.offload import OffloadedParameters
 from areal_trainer.frozen_model import FrozenModel, Logprobs, OnSameRanks
 from areal_trainer.own_ranks import Held, OwnRanks, serve
+from areal_trainer.served_teacher import ServedTeacher
 from areal_trainer.settings import TrainerSettings
 
 REFERENCE, TEACHER = "reference", "teacher"
@@ -38,10 +40,11 @@ class FrozenModels:
         self._engine = engine
         self._settings = settings
         self._here: dict[str, FrozenModel] = {}
+        self._served = self._served_teacher(ranks, waits)
         if REFERENCE in self._needed and settings.adapter is not None:
             self._here[REFERENCE] = OnSameRanks(engine.base_logprobs)
         for name, placement in self._needed.items():
-            if placement != "own" and name not in self._here:
+            if placement not in ("own", "served") and name not in self._here:
                 model = _LOADED[name](settings, ranks)
                 self._refuse_smaller(name, model.vocabulary)
                 self._here[name] = OnSameRanks(placed(model, placement))
@@ -52,6 +55,11 @@ class FrozenModels:
             self._own.ready(LOAD_DEADLINE_S)
             for name, size in self._own.vocabulary.items():
                 self._refuse_smaller(name, size)
+        if self._served is not None:
+            paths = self._settings.paths
+            tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
+            known = min(self._engine.vocabulary, max(tokenizer.vocabulary) + 1)
+            self._served.ready([tokenizer.decode([token], skip_special=False) for token in range(known)])
 
     def get(self, name: str) -> FrozenModel | None:
         """The model of that name; None where the job has none."""
@@ -63,6 +71,19 @@ class FrozenModels:
         """Nothing more is asked."""
         if self._own is not None:
             self._own.close()
+        if self._served is not None:
+            self._served.close()
+
+    def _served_teacher(self, ranks: Ranks, waits: WaitRegistry) -> ServedTeacher | None:
+        """The teacher behind an address: compared by the files of what is served there."""
+        settings, teacher = self._settings, self._settings.spec.algorithm.teacher
+        if teacher is None or teacher.endpoint is None:
+            return None
+        directory = _refuse_other_teacher(settings)
+        refuse_smaller_vocabulary(self._engine.vocabulary, vocabulary_of(directory), directory)
+        served = ServedTeacher(teacher.endpoint, ranks, waits, away_s=settings.outage_s, start_s=settings.patience_s)
+        self._here[TEACHER] = served
+        return served
 
     def _refuse_smaller(self, name: str, vocabulary: int) -> None:
         teacher = self._settings.paths.teacher
@@ -86,9 +107,9 @@ def run_frozen(settings: TrainerSettings, ranks: Ranks, waits: WaitRegistry) -> 
         ranks.close()
 
 
-def _placements(settings: TrainerSettings) -> dict[str, Placement]:
+def _placements(settings: TrainerSettings) -> dict[str, Place]:
     """Where each frozen model of the job is."""
-    found: dict[str, Placement] = {}
+    found: dict[str, Place] = {}
     if settings.needs_reference:
         found[REFERENCE] = settings.actor.reference_placement
     if settings.spec.teacher is not None:
@@ -103,17 +124,22 @@ def _reference(settings: TrainerSettings, ranks: Ranks) -> Engine:
 
 def _teacher(settings: TrainerSettings, ranks: Ranks) -> Engine:
     """The model that the policy learns from. Raises DataError for one of other tokens."""
+    return Engine(_refuse_other_teacher(settings), settings.teacher_engine, ranks)
+
+
+def _refuse_other_teacher(settings: TrainerSettings) -> Path:
+    """The teacher's directory. Raises DataError where its tokens aren't the policy's."""
     paths = settings.paths
     if paths.teacher is None:
         raise BugError("a policy was to be taught without its teacher's directory")
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
-    return Engine(paths.teacher, settings.teacher_engine, ranks)
+    return paths.teacher
 
 
 _LOADED = {REFERENCE: _reference, TEACHER: _teacher}
 
 
-def placed(model: Engine, placement: Placement) -> Logprobs:
+def placed(model: Engine, placement: Place) -> Logprobs:
     """A frozen model's log-probabilities on these ranks, with its weights where they are to be."""
     return model.logprobs if placement == "same" else partial(_asked, model, OffloadedParameters(model.parameters()))
 

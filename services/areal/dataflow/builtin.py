@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from areal.dataflow.stages import Column, Graph, Stage
+from areal.dataflow.stages import Column, Graph, Place, Stage
 from areal.spec.job import JobSpec
 from areal.spec.resolved_algorithm import resolve
-from areal.spec.teacher import Placement
+from areal.spec.teacher import PolicyTeacher
 
 PROMPTS = Column("prompts", "row", "json")
 TOKEN_IDS = Column("token_ids", "token", "int64")
@@ -48,8 +48,8 @@ class Needs:
     of_behaviour: bool = False  # penalty and teacher are compared with the policy that made the tokens
     critic: bool = False
     teacher: bool = False  # of each sampled token: on-policy distillation
-    reference_placement: Placement = "same"
-    teacher_placement: Placement = "same"
+    reference_placement: Place = "same"
+    teacher_placement: Place = "same"
 
     @property
     def policy_first(self) -> bool:
@@ -67,8 +67,14 @@ def needs_of(spec: JobSpec) -> Needs:
         critic=meant.critic is not None,
         teacher=teacher is not None,
         reference_placement=meant.kl.placement if meant.kl is not None else "same",
-        teacher_placement=teacher.placement if teacher is not None else "same",
+        teacher_placement=_place_of(teacher),
     )
+
+
+def _place_of(teacher: PolicyTeacher | None) -> Place:
+    if teacher is None:
+        return "same"
+    return teacher.placement if teacher.endpoint is None else "served"
 
 
 def graph_of(spec: JobSpec) -> Graph:

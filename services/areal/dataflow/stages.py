@@ -17,7 +17,8 @@ Axis = Literal["row", "sequence", "token", "model"]
 Clock = Literal["sample", "step"]
 Kind = Literal["data", "generate", "score", "infer", "compute", "update", "publish"]
 
-_PLACES: dict[Placement, str] = {"same": "", "own": "own ranks", "offloaded": "offloaded"}
+Place = Placement | Literal["served"]
+_PLACES: dict[Place, str] = {"same": "", "own": "own ranks", "offloaded": "offloaded", "served": "served"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Stage:
     """One thing that is run. `model` is whose weights it needs, empty for none; `placement` is where they are.
 
     Offloaded weights are on the device while the stage runs, in host memory between; own ones on ranks that train
-    nothing.
+    nothing, served ones behind an address.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Stage:
     clock: Clock = "step"
     lagged: tuple[Column, ...] = ()  # read as some step before left them
     run: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)  # of a recipe's own stage
-    placement: Placement = "same"
+    placement: Place = "same"
 
     @property
     def where(self) -> str:
@@ -98,7 +99,7 @@ def problems(graph: Graph) -> list[str]:
     trained = {stage.model for stage in graph.stages if stage.kind == "update"}
     for stage in graph.stages:
         if stage.placement != "same" and (stage.kind != "infer" or stage.model in trained):
-            refused = "be offloaded" if stage.placement == "offloaded" else "have ranks of its own"
+            refused = "have ranks of its own" if stage.placement == "own" else f"be {stage.placement}"
             found.append(f"{stage.name} can't {refused}: only a model that is asked and never trained leaves its ranks")
         for wanted in stage.reads:
             found += _unmatched(stage, wanted, written)

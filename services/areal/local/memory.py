@@ -76,10 +76,11 @@ def adapter_parameters(job: RLJob, shape: ModelShape) -> int | None:
 def _beside(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> Beside:
     """What a rank holds beside the policy, as the trainer loads it."""
     elsewhere = models_on_own_ranks(job.spec)
+    served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
     return {
         "critic": has_critic(job.spec),
         "reference": has_reference(job.spec) and "reference" not in elsewhere,
-        "teacher": None if "teacher" in elsewhere else teacher,
+        "teacher": None if "teacher" in elsewhere or served else teacher,
         "offloaded": _offloaded(job),
         "trained": adapter_parameters(job, shape),
         "tensor": job.spec.trainer.mesh.tensor,

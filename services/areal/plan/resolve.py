@@ -24,6 +24,7 @@ from areal.spec.locality import hub_models, where_models_come_from
 from areal.spec.locate import locate, must_locate
 from areal.spec.model_families import refuse_unclassifying
 from areal.spec.sources import Dataset, DatasetSource, on_volume
+from areal.spec.teacher import PolicyTeacher
 
 _HOST = "127.0.0.1"
 
@@ -141,9 +142,9 @@ def _model(job: RLJob, base_dir: Path) -> Path:
     return check_model(found, job.where("spec.model.path"))
 
 
-def check_model(found: Path, where: str) -> Path:
-    """The directory, when it holds a model; `where` is the field's place in the job file."""
-    if not (found / "config.json").exists() or not any(found.glob("*.safetensors")):
+def check_model(found: Path, where: str, *, weights: bool = True) -> Path:
+    """The directory, when it holds a model, with `weights` or without; `where` is the field's place in the job file."""
+    if not (found / "config.json").exists() or (weights and not any(found.glob("*.safetensors"))):
         raise ConfigError(
             f"{where}: {found} is no Hugging Face model: it needs config.json and *.safetensors",
             fix="Name the directory of a model saved with `save_pretrained`, or make one with `areal init-model`.",
@@ -202,7 +203,12 @@ def teacher_of(job: RLJob, base_dir: Path) -> Path | None:
     where = job.where(field)
     fix = f"Correct {field.removeprefix('spec.')}."
     found = _model_at(teacher.path, base_dir, "the teacher", where, fix)
-    return check_tokenizer(check_model(found, where), where)
+    return check_tokenizer(check_model(found, where, weights=not served_elsewhere(job)), where)
+
+
+def served_elsewhere(job: RLJob) -> bool:
+    """Whether the teacher is behind an address, so that its weights aren't the trainer's to load."""
+    return isinstance(job.spec.teacher, PolicyTeacher) and job.spec.teacher.endpoint is not None
 
 
 def _model_at(source: str, base_dir: Path, what: str, where: str, fix: str) -> Path:

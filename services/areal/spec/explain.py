@@ -103,6 +103,7 @@ def _teacher(job: RLJob) -> list[tuple[str, str]]:
     rewards = "beside the rewards' advantages" if needs_scores(job.spec) else "and nothing of rewards"
     said = f"each token's advantage has −{teacher.coefficient:g}·(log π_prox − log teacher), {rewards}"
     place = "frozen on processes of its own" if teacher.placement == "own" else "frozen beside the policy"
+    place = place if teacher.endpoint is None else f"served at {teacher.endpoint}"
     return [("teacher", f"{teacher.path}, {place}; {said}")]
 
 

@@ -73,4 +73,42 @@ def unscored_evaluation(job: RLJob, facts: Facts) -> str | None:
     return "the teacher needs no scores, but held-out rows do, and nobody gives any"
 
 
-RULES = (teacher_missing, teacher_proximal, teacher_groups, unscored_evaluation)
+@rule(
+    "teacher-served-weights",
+    "spec.algorithm.teacher.placement",
+    "A teacher with an endpoint has its weights where it is served.",
+    fix="Remove algorithm.teacher.placement, or algorithm.teacher.endpoint.",
+    cel=(
+        "!has(self.spec.algorithm.teacher) || !has(self.spec.algorithm.teacher.endpoint) || "
+        "self.spec.algorithm.teacher.placement == 'same'"
+    ),
+)
+def teacher_served_weights(job: RLJob, facts: Facts) -> str | None:
+    teacher = job.spec.algorithm.teacher
+    if teacher is None or teacher.endpoint is None or teacher.placement == "same":
+        return None
+    return f"the trainer holds nothing of a served teacher, and placement is {teacher.placement}"
+
+
+@rule(
+    "teacher-served-temperature",
+    "spec.algorithm.teacher.endpoint",
+    "A served teacher says log-probabilities at temperature 1, so the policy samples at 1.",
+    fix="Set rollout.sampling.temperature to 1, or remove algorithm.teacher.endpoint.",
+    cel=None,
+)
+def teacher_served_temperature(job: RLJob, facts: Facts) -> str | None:
+    teacher, temperature = job.spec.algorithm.teacher, job.spec.rollout.sampling.temperature
+    if teacher is None or teacher.endpoint is None or temperature == 1:
+        return None
+    return f"servers score a prompt's tokens at temperature 1, and the policy would sample at {temperature:g}"
+
+
+RULES = (
+    teacher_missing,
+    teacher_proximal,
+    teacher_groups,
+    unscored_evaluation,
+    teacher_served_weights,
+    teacher_served_temperature,
+)

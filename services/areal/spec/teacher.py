@@ -26,6 +26,14 @@ class PolicyTeacher(Teacher):
     coefficient: float = knob(
         1.0, what="Weight of −(log π_prox − log teacher), which is added to each token's advantage.", gt=0
     )
+    endpoint: str | None = knob(
+        None,
+        what="Where it is served, such as http://teacher.models:30000: its log-probabilities come from there by "
+        "SGLang's native API (`/generate`), and the trainer loads only the tokenizer and config.json of `path`.",
+        min_length=1,
+        max_length=LONGEST_PATH,
+        pattern="^https?://[^/?#]+",
+    )
     placement: Placement = knob(
         "same",
         what="Its weights stay beside the policy's, are on processes of their own (own, see trainer.mesh.frozen), or "

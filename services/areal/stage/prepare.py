@@ -14,7 +14,7 @@ from pathlib import Path
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
 from areal.plan import ResolvedJob, hub
-from areal.plan.resolve import check_model, check_reward_model, check_tokenizer
+from areal.plan.resolve import check_model, check_reward_model, check_tokenizer, served_elsewhere
 from areal.plan.write import make_directories
 from areal.spec import check, refuse
 from areal.spec.locality import hub_models
@@ -104,6 +104,6 @@ def _check_sources(resolved: ResolvedJob) -> None:
         check_reward_model(resolved.reward_model_path, "spec.reward.model")
     if (teacher := resolved.teacher_path) is not None:
         field = resolved.spec.teacher_field
-        check_tokenizer(check_model(teacher, field), field)
+        check_tokenizer(check_model(teacher, field, weights=not served_elsewhere(resolved.job)), field)
         student = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path)
         refuse_teacher(resolved.spec, student, resolved.model_path, teacher)

@@ -25,7 +25,7 @@ def refuse_teacher(spec: JobSpec, student: Tokenizer, model: Path, teacher: Path
         )
     refuse_other_tokens(student, teacher)
     if spec.is_rl:
-        refuse_smaller_vocabulary(_config(model).get("vocab_size"), config.get("vocab_size"), teacher)
+        refuse_smaller_vocabulary(vocabulary_of(model), vocabulary_of(teacher), teacher)
 
 
 def refuse_other_tokens(student: Tokenizer, teacher: Path) -> None:
@@ -49,6 +49,12 @@ def refuse_smaller_vocabulary(student: int | None, teacher: int | None, place: P
             "student has the teacher can't say how likely they are",
             fix="take a teacher with as many rows in its embedding, or pad it with rows",
         )
+
+
+def vocabulary_of(model: Path) -> int | None:
+    """How many token ids a model's directory says it has an embedding of."""
+    found = _config(model).get("vocab_size")
+    return found if isinstance(found, int) else None
 
 
 def _config(model: Path) -> dict[str, Any]:

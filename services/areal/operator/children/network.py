@@ -24,6 +24,7 @@ from areal.plan.cluster_names import (
     workload,
 )
 from areal.plan.role_specs import Outsider, batch_jobs, spec_of
+from areal.spec.job import JobSpec
 from areal.spec.observability import Observability
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
@@ -103,14 +104,26 @@ def _egress(w: Wanted, role: Role) -> list[Json]:
             rules.append({"to": peers, **_ports(port)})
     if row.redis_login is not None and w.resolved.redis_urls:
         rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
+    if role is Role.TRAINER:
+        rules += _teacher(w.resolved.spec)
     return rules + (_collector(w.resolved.spec.observability) if role in _TRACED else [])
 
 
 def _collector(wanted: Observability) -> list[Json]:
-    """The way to the job's trace collector where that is a Service of this cluster: its namespace, its port."""
-    if wanted.traces is None or wanted.traces.endpoint is None:
-        return []
-    address = urlsplit(wanted.traces.endpoint)
+    """The way to the job's trace collector."""
+    traces = wanted.traces
+    return [] if traces is None or traces.endpoint is None else _service(traces.endpoint)
+
+
+def _teacher(spec: JobSpec) -> list[Json]:
+    """The way to a teacher that is served."""
+    teacher = spec.algorithm.teacher if spec.is_rl else None
+    return [] if teacher is None or teacher.endpoint is None else _service(teacher.endpoint)
+
+
+def _service(url: str) -> list[Json]:
+    """The way to an address where that is a Service of this cluster: its namespace, its port."""
+    address = urlsplit(url)
     _, *rest = (address.hostname or "").split(".")
     if len(rest) != 1 and rest[1:2] != ["svc"]:
         return []  # outside: who may leave the cluster is the platform's to say
