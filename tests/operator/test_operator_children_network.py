@@ -230,3 +230,16 @@ def test_the_way_to_a_trace_collector_is_open_only_where_it_is_a_service(endpoin
         assert passes(made, worker, PROMETHEUS, port) is (port == open_port)
         assert not passes(made, worker, INTERNET, port)
         assert not passes(made, pod(job["metadata"]["name"], Role.REWARD_CUSTOM), PROMETHEUS, port)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "opened"), [("http://teacher.models:30000", True), ("http://teacher.example.com:30000", False)]
+)
+def test_the_way_to_a_served_teacher_is_the_trainers_alone(endpoint: str, opened: bool) -> None:
+    job = quickstart()
+    job["spec"]["algorithm"]["teacher"] = {"path": "pvc://models/large", "endpoint": endpoint}
+    made, name = policies(wanted(job, CPU_RUNTIME)), job["metadata"]["name"]
+    teacher = Pod("models", {"app": "teacher"}, {"kubernetes.io/metadata.name": "models"})
+    assert passes(made, pod(name, Role.TRAINER), teacher, 30000) is opened
+    assert not passes(made, pod(name, Role.TRAINER), teacher, 443)
+    assert not passes(made, pod(name, Role.WORKER), teacher, 30000)
