@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from areal.errors import ArealError, BugError, ExitCode, InfraError, Kind, by_kind
-from areal.observe.waits import WaitRegistry
+from areal.observe.waits import OTHER_MODELS, WaitRegistry
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import rank_micro_batches
@@ -30,6 +30,7 @@ ANSWER_DEADLINE_S = 1800.0  # one pass over one batch; a process that ends is se
 _SAY_S = 3600.0  # for the policy to take a message: it may still load its own model
 _END_S = 5.0
 _IDLE_S = 30 * 86400.0  # between two questions: the policy waits for samples; its end closes the link
+_WAIT, _ = OTHER_MODELS
 _WORDS = "the ranks of the frozen models"
 
 
@@ -78,7 +79,7 @@ class OwnRanks:
         return answer
 
     def _received(self, words: str, deadline_s: float) -> Message:
-        with self._waits.waiting("frozen models", words, deadline_s=deadline_s):
+        with self._waits.waiting(_WAIT, words, deadline_s=deadline_s):
             told = self._link.receive(deadline_s)
         if told.header["kind"] == "failed":
             self._over, said = True, told.header

@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
+OTHER_MODELS = ("frozen models", "teacher")
+"""Names of the trainer's waits for models on ranks of their own, and behind an address: who is stuck is elsewhere."""
+
 
 @dataclass(frozen=True)
 class Wait:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.observe.user_code import WAIT as USER_CODE
+from areal.observe.waits import OTHER_MODELS
 from areal.why.live import Live, LiveRole, LiveWait
 
 NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
@@ -160,6 +161,20 @@ def _user_code(live: Live) -> Answer | None:
     return None
 
 
+def _other_models(live: Live) -> Answer | None:
+    """A frozen model elsewhere that takes long: long before the deadline, which is for the longest pass."""
+    trainer = _role(live, "trainer")
+    waits = [wait for name in OTHER_MODELS if (wait := _wait(trainer, name)) is not None]
+    if trainer is None or not waits or (oldest := max(waits, key=lambda wait: wait.age_s)).age_s < LONG_WAIT_S:
+        return None
+    text = f"it waits for {oldest.waits_for}, and gives up after {_span(oldest.deadline_s)}"
+    fix = (
+        f"is that a long pass, or is who makes it stuck? logs/{trainer.name}.log has the words of its processes; "
+        "a served model has logs where it is served"
+    )
+    return Answer("waits-for-model", text, fix, trainer.name, trainer.pid, oldest.age_s)
+
+
 def _overdue(live: Live) -> Answer | None:
     """A wait beyond half of its deadline, the oldest first; the trainer's for groups has a cause of its own."""
     late = [
@@ -199,7 +214,7 @@ def _trains(live: Live) -> Answer:
 
 CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
     _ended, _gone, _disk, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _user_code, _not_admitting,
-    _evaluating, _overdue, _groups, _trains,
+    _other_models, _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
 
