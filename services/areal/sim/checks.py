@@ -8,15 +8,17 @@ own: it finishes within bounded virtual time.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, Reason
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import CloseGroup, JournalTombstone
+from areal.rollout.controller.kept import Kept
 from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.world import Trained, World
 
+HELD = ("served", "max_steps", "max_staleness", "max_concurrent")  # what a controller keeps
 _HEALED = {Reason.INFRA, Reason.DEADLINE, Reason.POISON}
 
 
@@ -60,6 +62,18 @@ def check_length(world: World, core: Controller) -> None:
         world.truth.problems.append(f"group {max(core.book.open)} beyond the end of {core.max_steps} steps stays open")
 
 
+def held(core: Controller) -> Kept:
+    """What a controller goes by of all that it keeps."""
+    settings = core.settings
+    return Kept(core.fleet.served, settings.max_steps, settings.max_staleness, settings.max_concurrent)
+
+
+def check_kept(world: World, core: Controller, on_disk: Sequence[Kept]) -> None:
+    """A controller goes by nothing that a restart could forget."""
+    if held(core) not in on_disk[-2:]:
+        world.truth.problems.append(f"{held(core)} holds before it is on disk")
+
+
 def check_void(world: World, entries: Iterable[Entry], fence: int) -> None:
     """What a controller writes after a newer one began does not count."""
     for entry in entries:
@@ -72,7 +86,7 @@ def check_void(world: World, entries: Iterable[Entry], fence: int) -> None:
 def check_rebuilt(world: World, settings: ControllerSettings) -> None:
     """Hot fields survive a restart."""
     kept = world.truth.kept
-    for name in ("max_steps", "max_staleness", "max_concurrent"):
+    for name in HELD[1:]:
         said = getattr(kept, name)
         if said is not None and getattr(settings, name) != said:
             world.truth.problems.append(f"a restart forgot {name} {said}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,17 @@ from areal.rollout.controller.inputs import Input
 from areal.rollout.controller.journal_writer import write_entries
 from areal.rollout.controller.kept import Kept, check_alive
 from areal.rollout.controller.settings import ControllerSettings
-from areal.sim.checks import check_admission, check_close, check_closed, check_length, check_rebuilt, check_void
+from areal.sim.checks import (
+    HELD,
+    check_admission,
+    check_close,
+    check_closed,
+    check_kept,
+    check_length,
+    check_rebuilt,
+    check_void,
+    held,
+)
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import Life, Pipe
 from areal.sim.watched import WatchedController
@@ -139,6 +150,7 @@ class ControllerProcess:
         check_rebuilt(world, settings)
         core = WatchedController(settings, rebuilt, world.scheduler.now, world.truth.problems.append)
         self.carrier = Carrier(core, self, self._kept)
+        self._on_disk = [held(core)]  # and what was added while this process lives
         world.log(lambda: f"controller f{self.fence} starts at group {rebuilt.next_group}")
         self._after(_TICK_S, self._tick)
         self.wake()
@@ -177,6 +189,7 @@ class ControllerProcess:
         assert self.carrier is not None
         core, orders = self.carrier.core, self._orders
         check_length(self.world, core)
+        check_kept(self.world, core, self._on_disk)
         self._orders = {}
         for name, todo in orders.items():
             if name in self.workers:
@@ -213,9 +226,20 @@ class ControllerProcess:
         self.carrier.journalled()
 
     def keep(self, kept: Kept) -> None:
+        world = self.world
+        self._after(world.scheduler.between(0.001, world.scenario.journal_s), self._write_kept, kept)
+
+    def _write_kept(self, kept: Kept) -> None:
         self.world.kept[self.fence] = kept
         check_alive(self.fence, self.world.fences["controller"])
         self.world.truth.kept = kept
+        said = {name: value for name in HELD if (value := getattr(kept, name)) is not None}
+        self._on_disk.append(replace(self._on_disk[-1], **said))
+        self._after(self.world.scheduler.between(0.0, 0.01), self._told)
+
+    def _told(self) -> None:
+        assert self.carrier is not None
+        self.carrier.kept()
 
     def reply(self, answer: Answer) -> None:
         self.answers[answer.ticket] = answer

@@ -18,6 +18,8 @@ from areal.rollout.controller.decisions import (
     GrantLease,
     JournalCursor,
     JournalTombstone,
+    KeepHot,
+    KeepServed,
     ReopenGroup,
     ScanLedger,
 )
@@ -29,6 +31,7 @@ from areal.rollout.controller.inputs import (
     GroupClosed,
     Input,
     Journalled,
+    KeptOnDisk,
     LedgerScanned,
     PublishWeights,
     ServerBeat,
@@ -56,11 +59,12 @@ def weights(version: int, fence: int = 1, *, rollback: bool = False) -> Weights:
 
 @dataclass
 class Bench:
-    """A core, a ledger model that does at once what it decides, and a journal that does so when told."""
+    """A core, a ledger model that does at once what it decides, and a journal and a kept file that do so when told."""
 
     settings: ControllerSettings = SETTINGS
     rebuilt: Rebuilt = field(default_factory=lambda: Rebuilt(view=LedgerModel().scan()))
     journalling: bool = True
+    keeping: bool = True
     ledger: LedgerModel = field(default_factory=LedgerModel)
     now: float = 0.0
 
@@ -87,6 +91,9 @@ class Bench:
                 self.unwritten.append(decision)
                 if self.journalling:
                     self.write()
+            case KeepServed() | KeepHot():
+                if self.keeping:
+                    self.core.take(KeptOnDisk(), self.now)
             case CloseGroup(epoch, group, outcome, indices, short):
                 answer = self.ledger.close(1, group, outcome, N, len(indices) if short else None)
                 missing = answer.missing if answer.status is CloseStatus.MISSING else ()

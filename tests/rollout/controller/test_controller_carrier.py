@@ -20,12 +20,11 @@ from areal.rollout.controller.decisions import (
     CloseGroup,
     Decision,
     JournalTombstone,
-    KeepServed,
     RecordEvaluation,
     ReopenGroup,
     ScanLedger,
 )
-from areal.rollout.controller.inputs import SetHotFields
+from areal.rollout.controller.inputs import PublishWeights, SetHotFields
 from areal.rollout.controller.journal_writer import write_entries
 from areal.rollout.controller.kept import Kept, KeptFile
 from controller_bench import SETTINGS, weights
@@ -58,7 +57,10 @@ class Written:
     def resend(self) -> None: ...
     def stop_workers(self) -> None: ...
     def tell_fleet(self) -> None: ...
-    def tell_servers(self) -> None: ...
+
+    def tell_servers(self) -> None:
+        self.effects.append(("tell_servers", None))
+
     def record(self, evaluation: RecordEvaluation) -> None: ...
     def admitted(self, group: int) -> None: ...
 
@@ -129,8 +131,14 @@ def test_a_restarted_ledger_is_asked_nothing_that_was_meant_for_the_old_one() ->
 
 
 def test_what_is_kept_is_on_disk_before_the_answer() -> None:
-    _, ports = carrier(KeepServed(weights(1)), Answer(7))
-    assert [name for name, _ in ports.effects] == ["keep", "reply"]
+    ports = Written()
+    made = Carrier(Controller(SETTINGS, Rebuilt(view=LedgerModel().scan()), 0.0), ports, Kept())
+    made.ask(PublishWeights(1, weights(1)))
+    made.step(0.0)
+    assert [name for name, _ in ports.effects if name != "ledger"] == ["keep"]
+    made.kept()
+    made.step(0.0)
+    assert [name for name, _ in ports.effects if name != "ledger"] == ["keep", "tell_servers", "reply"]
 
 
 def test_an_answer_that_came_twice_changes_nothing_the_second_time() -> None:

@@ -9,6 +9,7 @@ from areal.rollout.controller.inputs import (
     AdvanceCursor,
     AttachTrainer,
     Input,
+    KeptOnDisk,
     ProposeTombstone,
     PublishWeights,
     ServerBeat,
@@ -58,6 +59,7 @@ inputs: st.SearchStrategy[Input] = st.one_of(
     st.builds(PublishWeights, some, published),
     st.builds(ProposeTombstone, some, some, names, names),
     st.builds(SetHotFields, st.none() | some, st.none() | some, st.none() | some),
+    st.just(KeptOnDisk()),
 )
 
 

@@ -21,19 +21,23 @@ from areal.rollout.controller.decisions import (
     Revoke,
     ScanLedger,
     StopWorkers,
+    WantWeights,
 )
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
     AttachTrainer,
+    KeptOnDisk,
     LedgerRestarted,
     ProposeTombstone,
     PublishWeights,
+    SetHotFields,
     TrainerBeat,
     WorkerBeat,
 )
 from areal.rollout.controller.position import Position
 from areal.rollout.controller.reports import RefusalReport, TrainerReport
+from areal.rollout.controller.status import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
 from hypothesis import given
 from hypothesis import strategies as st
@@ -171,6 +175,29 @@ def test_published_versions_only_go_on() -> None:
     for policy, accepted in ((weights(2), True), (weights(1), False), (weights(2), True), (weights(1, 2), True)):
         assert bench.ask(PublishWeights(policy.fence, policy)) == Answer(bench.tickets, accepted=accepted)
     assert [kept.weights.policy_id for kept in bench.all(KeepServed)] == ["0.f1", "2.f1", "1.f2"]
+
+
+def test_nobody_hears_of_weights_or_hot_fields_before_they_are_on_disk_and_calls_keep_their_order() -> None:
+    bench = started()
+    bench.keeping = False
+    assert bench.ask(PublishWeights(1, weights(1))) is None
+    assert bench.ask(SetHotFields(max_steps=7)) is None
+    assert bench.ask(PublishWeights(1, weights(1))) is None
+    assert bench.ask(AttachTrainer(2, 0, 0)) is None
+    status = rollout_status("job", bench.core, [])
+    assert (status.served_policy_id, status.max_steps) == ("0.f1", SETTINGS.max_steps)
+    assert bench.core.desk.fence == 0
+    wanted = bench.all(WantWeights)
+    bench.take(KeptOnDisk())
+    assert bench.all(WantWeights) == [*wanted, WantWeights(weights(1))]
+    assert bench.core.max_steps == SETTINGS.max_steps
+    bench.take(KeptOnDisk())
+    assert bench.core.max_steps == 7
+    assert bench.core.desk.fence == 2
+    first = bench.tickets - 3
+    assert [answer for answer in bench.all(Answer) if answer.ticket >= first] == [
+        Answer(ticket) for ticket in range(first, bench.tickets + 1)
+    ]
 
 
 def test_a_ledger_that_forgot_the_trainers_position_is_read_again() -> None:

@@ -26,6 +26,7 @@ from areal.observe.waits import WaitRegistry
 from areal.record.episode_ends import read_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
+from areal.rollout.controller.disk_writer import KeptWriter
 from areal.rollout.controller.ends_keeper import EndsKeeper
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.gauges import Gauges
@@ -96,7 +97,7 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     outlets = Outlets(
         journal=JournalWriter(journal, fence, newest),
         link=LedgerLink(parts.ledger, fence, settings.group_size, parts.waits, view.run_id),
-        kept=kept,
+        kept=KeptWriter(kept),
         evaluations=evaluations,
         streams=Streams(),
         rows=parts.rows,
@@ -113,7 +114,8 @@ async def serve(parts: Parts, port: int, stop: asyncio.Event, started: Callable[
     gauges = Gauges(parts.metrics, parts.waits, parts.progress, parts.traces)
     try:
         carrier = loop.carrier
-        await _until(stop, loop.run(gauges), outlets.link.run(carrier), outlets.journal.run(carrier), ends.run())
+        writers = (outlets.journal.run(carrier), outlets.kept.run(loop.kept), ends.run())
+        await _until(stop, loop.run(gauges), outlets.link.run(carrier), *writers)
     finally:
         outlets.streams.end()
         await server.stop(_GRACE_S)

@@ -1,9 +1,9 @@
 """Carries out what the controller's core decides, in the order that its promises need. Pure: `Ports` do the work.
 
 Owns the order of effects: an entry is in the journal before the ledger, or a caller, hears of it; what is kept is on
-disk before the call that changed it is answered; operations for a ledger that lost data are dropped with its epoch. One
-batch of journal entries and one of ledger operations is under way at a time; what is decided meanwhile is the next. The
-service drives it with asyncio, the simulation with virtual time.
+disk before the core, servers or a caller hear of it; operations for a ledger that lost data are dropped with its epoch.
+One batch of journal entries and one of ledger operations is under way at a time; what is decided meanwhile is the next.
+The service drives it with asyncio, the simulation with virtual time.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from areal.rollout.controller.inputs import (
     GroupClosed,
     Input,
     Journalled,
+    KeptOnDisk,
     LedgerRestarted,
     LedgerScanned,
 )
@@ -72,7 +73,7 @@ class Ports(Protocol):
         """Carry these out, at once or one after the other, and call `Carrier.answered` for each."""
 
     def keep(self, kept: Kept) -> None:
-        """On disk when it returns."""
+        """Write this to disk, then call `Carrier.kept`."""
 
     def reply(self, answer: Answer) -> None:
         """A call has its answer."""
@@ -106,6 +107,7 @@ class Carrier:
         self.core = core
         self._ports = ports
         self._kept = kept
+        self._keeping = False
         self._inbox: list[Input] = []
         self._tickets = 0
         self._to_write: list[Entry] = []
@@ -155,6 +157,11 @@ class Carrier:
         self._write_next()
         self._ask_next()
 
+    def kept(self) -> None:
+        """What was given to keep is on disk."""
+        self._keeping = False
+        self.post(KeptOnDisk())
+
     def answered(self, operation: Operation, answer: LedgerAnswer) -> None:
         """The ledger did an operation. An answer that nobody waits for any more changes nothing."""
         if operation not in self._asked:
@@ -183,8 +190,8 @@ class Carrier:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is on its way to the journal or the ledger."""
-        return not (self._to_write or self._writing or self._to_ask or self._asked)
+        """Whether nothing is on its way to the disk or the ledger."""
+        return not (self._to_write or self._writing or self._keeping or self._to_ask or self._asked)
 
     # ---- decisions
 
@@ -220,7 +227,7 @@ class Carrier:
         self._ask_next()
 
     def _keep(self, kept: Kept) -> None:
-        self._kept = kept
+        self._kept, self._keeping = kept, True
         self._ports.keep(kept)
 
     def _write_next(self) -> None:

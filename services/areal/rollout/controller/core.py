@@ -7,6 +7,7 @@ talks to Redis, and never gives credit for a tombstone before it was told that t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -35,6 +36,7 @@ from areal.rollout.controller.inputs import (
     GroupClosed,
     Input,
     Journalled,
+    KeptOnDisk,
     LedgerRestarted,
     LedgerScanned,
     ProposeTombstone,
@@ -86,6 +88,8 @@ class Controller:
         self._attention = now
         self._reconciled_epoch = 0
         self._scan_again_at: float | None = None
+        self._calls: deque[AttachTrainer | PublishWeights | SetHotFields] = deque()  # behind the one that waits
+        self._keeping: PublishWeights | SetHotFields | None = None  # waits until what it changes is on disk
         if self._comparable(now, rebuilt.view):
             self.book.reconcile(now, rebuilt.view, lost=False, grace_s=settings.adopt_grace_s)
         if rebuilt.served is not None:
@@ -141,18 +145,16 @@ class Controller:
                 self.fleet.beat(self._attention, report)
             case TrainerBeat(report):
                 self.desk.beat(self._attention, report)
-            case AttachTrainer():
-                self.desk.attach(item)
-                self.done = self.done and self.desk.finished
+            case AttachTrainer() | PublishWeights() | SetHotFields():
+                self._calls.append(item)
+                self._next_calls()
             case AdvanceCursor():
                 self.desk.advance(now, item)
-            case PublishWeights():
-                if self.desk.publish(item):
-                    self.evaluations.published(item.weights)
             case ProposeTombstone():
                 self.desk.propose(item)
-            case SetHotFields():
-                self._set_hot(item)
+            case KeptOnDisk():
+                self._kept()
+                self._next_calls()
             case Journalled(group, reason):
                 self.book.journalled(now, group, reason)
             case CursorJournalled(ticket):
@@ -191,26 +193,44 @@ class Controller:
         for index in news.released:
             self.book.given_back(now, name, index)
 
-    def _set_hot(self, call: SetHotFields) -> None:
-        """Groups with tokens keep their η; groups beyond a lowered end are ended.
+    def _next_calls(self) -> None:
+        """Calls in their order, until one waits for the disk: what it changes holds for nobody before it is kept."""
+        while self._calls and self._keeping is None:
+            call = self._calls.popleft()
+            match call:
+                case AttachTrainer():
+                    self.desk.attach(call)
+                    self.done = self.done and self.desk.finished
+                case PublishWeights():
+                    self._keeping = call if self.desk.publish(call) else None
+                case SetHotFields():
+                    self._keeping = call if self._set_hot(call) else None
+
+    def _kept(self) -> None:
+        """The call that waited for the disk takes effect and is answered."""
+        call, self._keeping = self._keeping, None
+        match call:
+            case PublishWeights():
+                self.desk.serve(call)
+                self.evaluations.published(call.weights)
+            case SetHotFields():
+                self._position.settings = _changed(self.settings, call)
+                self._out.append(Answer(call.ticket))
+
+    def _set_hot(self, call: SetHotFields) -> bool:
+        """Groups with tokens keep their η; groups beyond a lowered end are ended. True when something changes.
 
         Being told what holds already is no change, and is never refused: whoever sets fields may repeat itself.
         """
-        old = self.settings
-        new = replace(
-            old,
-            max_steps=old.max_steps if call.max_steps is None else call.max_steps,
-            max_staleness=old.max_staleness if call.max_staleness is None else call.max_staleness,
-            max_concurrent=old.max_concurrent if call.max_concurrent is None else call.max_concurrent,
-        )
-        error = self._wrong_with(new) if new != old else None
-        if error is not None:
+        new = _changed(self.settings, call)
+        if new == self.settings:
+            self._out.append(Answer(call.ticket))
+            return False
+        if (error := self._wrong_with(new)) is not None:
             self._out.append(Answer(call.ticket, error, accepted=False))
-            return
-        if new != old:
-            self._position.settings = new
-            self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent))
-        self._out.append(Answer(call.ticket))
+            return False
+        self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent))
+        return True
 
     def _wrong_with(self, new: ControllerSettings) -> ConfigError | None:
         if new.publish_interval > new.max_staleness + 1:
@@ -316,3 +336,13 @@ class Controller:
         if measured and not self.book.unsettled() and not self.book.open:
             self.done = True
             self._out.append(StopWorkers())
+
+
+def _changed(settings: ControllerSettings, call: SetHotFields) -> ControllerSettings:
+    """The settings with the fields that the call names."""
+    return replace(
+        settings,
+        max_steps=settings.max_steps if call.max_steps is None else call.max_steps,
+        max_staleness=settings.max_staleness if call.max_staleness is None else call.max_staleness,
+        max_concurrent=settings.max_concurrent if call.max_concurrent is None else call.max_concurrent,
+    )

@@ -111,14 +111,14 @@ class AdvanceLedger:
 
 @dataclass(frozen=True, slots=True)
 class KeepServed:
-    """Write the served weights to disk before the next decision is carried out."""
+    """Write the weights that will be served to disk; answered by `KeptOnDisk`."""
 
     weights: Weights
 
 
 @dataclass(frozen=True, slots=True)
 class KeepHot:
-    """Write the hot fields to disk before the next decision is carried out."""
+    """Write the hot fields that will hold to disk; answered by `KeptOnDisk`."""
 
     max_steps: int
     max_staleness: int

@@ -83,17 +83,16 @@ class Fleet:
                 server.health = health
                 self.changed = True
 
-    def publish(self, weights: Weights) -> bool:
-        """Serve these weights if they follow on the served ones: a higher fence, or the same and a higher version."""
-        if self.served is not None:
-            if weights.policy_id == self.served.policy_id:
-                return False
-            if (weights.fence, weights.version) <= (self.served.fence, self.served.version):
-                return False
+    def publish(self, weights: Weights) -> None:
+        """Serve these weights from now on."""
         self.served = weights
-        return True
 
     # ---- answers
+
+    def follow(self, weights: Weights) -> bool:
+        """Whether these weights follow on the served ones: a higher fence, or the same and a higher version."""
+        served = self.served
+        return served is None or (weights.fence, weights.version) > (served.fence, served.version)
 
     @property
     def newest_version(self) -> int | None:

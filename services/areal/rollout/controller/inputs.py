@@ -107,6 +107,11 @@ class CursorJournalled:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptOnDisk:
+    """What was last to be kept is on disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupClosed:
     """The ledger answered a close: the outcome that holds, or the samples that a complete one lacks."""
 
@@ -138,6 +143,7 @@ Input: TypeAlias = (
     | Call
     | Journalled
     | CursorJournalled
+    | KeptOnDisk
     | GroupClosed
     | LedgerScanned
     | LedgerRestarted

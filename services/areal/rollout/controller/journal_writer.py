@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from areal.ledger.journal import Journal, Tombstone
 from areal.rollout.controller.carrier import Carrier, Entry
 from areal.rollout.controller.decisions import JournalCursor, JournalTombstone
+from areal.rollout.controller.disk_writer import write_to_the_end
 from areal.rollout.controller.kept import check_alive
 
 _DETAIL_CHARS = 4000  # of a traceback: its end says what happened, and the journal is never shortened
@@ -51,5 +52,5 @@ class JournalWriter:
         """Write for ever."""
         while True:
             entries = await self._batches.get()
-            await asyncio.to_thread(write_entries, self._journal, entries, self._fence, self._newest)
+            await write_to_the_end(write_entries, self._journal, entries, self._fence, self._newest)
             carrier.journalled()

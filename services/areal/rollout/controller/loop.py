@@ -7,6 +7,7 @@ on our side.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -25,11 +26,12 @@ from areal.rollout.controller.decisions import (
     RecordEvaluation,
     Revoke,
 )
+from areal.rollout.controller.disk_writer import KeptWriter
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.inputs import Call, Input
 from areal.rollout.controller.journal_writer import JournalWriter
-from areal.rollout.controller.kept import Kept, KeptFile
+from areal.rollout.controller.kept import Kept
 from areal.rollout.controller.ledger_link import LedgerLink
 from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.streams import Streams
@@ -48,7 +50,7 @@ class Outlets:
 
     journal: JournalWriter
     link: LedgerLink
-    kept: KeptFile
+    kept: KeptWriter
     evaluations: EvaluationsFile
     streams: Streams
     rows: Rows
@@ -66,6 +68,7 @@ class CoreLoop:
         self._clock = clock
         self.carrier = Carrier(core, self, outlets.kept.kept)
         self._woken = asyncio.Event()
+        self._hurried = asyncio.Event()
         self._answers: dict[int, asyncio.Future[bool]] = {}
 
     # ---- inputs
@@ -77,6 +80,7 @@ class CoreLoop:
     async def ask(self, call: Call) -> bool:
         """Queue a call and wait for its answer. Raises the ArealError of a refusal."""
         ticket = self.carrier.ask(call)
+        self._hurried.set()
         future = self._answers[ticket] = asyncio.get_running_loop().create_future()
         try:
             accepted: bool = await future
@@ -84,8 +88,16 @@ class CoreLoop:
         finally:
             self._answers.pop(ticket, None)
 
+    def kept(self) -> None:
+        """What was given to keep is on disk: the call that waits for it goes on now."""
+        self.carrier.kept()
+        self._hurried.set()
+
     async def run(self, gauges: Gauges) -> None:
-        """Own the core for ever. A pass looks at every open group: the more there are, the more inputs it takes."""
+        """Own the core for ever. A pass looks at every open group: the more there are, the more inputs it takes.
+
+        Calls are few and don't wait for the end of a rest.
+        """
         ticked = 0.0
         while True:
             wait = max(0.0, ticked + _TICK_S - self._clock())
@@ -102,7 +114,10 @@ class CoreLoop:
             else:
                 self.carrier.step(now)
             gauges.show(self.core, now)
-            await asyncio.sleep(min(_REST * (self._clock() - now), _MOST_REST_S))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(_REST * (self._clock() - now), _MOST_REST_S)):
+                    await self._hurried.wait()
+            self._hurried.clear()
 
     # ---- ports
 
@@ -120,8 +135,7 @@ class CoreLoop:
         self._outlets.link.wake()
 
     def keep(self, kept: Kept) -> None:
-        self._outlets.kept.write(kept)
-        self.streams.wake_trainers()
+        self._outlets.kept.submit(kept)
 
     def reply(self, answer: Answer) -> None:
         self.streams.wake_trainers()

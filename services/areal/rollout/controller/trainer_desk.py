@@ -118,18 +118,24 @@ class TrainerDesk:
         self._journal(call)
 
     def publish(self, call: PublishWeights) -> bool:
-        """New weights: they are served from now on when they follow on the served ones. True when they do."""
+        """New weights: they are kept, then served, when they follow on the served ones. True when they do."""
         if call.fence < self.fence:
             self._refuse(call.ticket, self._fenced(call.fence))
             return False
         served = self._fleet.served
-        again = served is not None and served.policy_id == call.weights.policy_id  # told again: the answer was lost
-        new = self._fleet.publish(call.weights)
+        new = self._fleet.follow(call.weights)
         if new:
             self._emit(KeepServed(call.weights))
-            self._emit(WantWeights(call.weights))
-        self._emit(Answer(call.ticket, accepted=new or again))
+        else:  # told again when the answer was lost
+            again = served is not None and served.policy_id == call.weights.policy_id
+            self._emit(Answer(call.ticket, accepted=again))
         return new
+
+    def serve(self, call: PublishWeights) -> None:
+        """The weights of this call are kept: they are served from now on."""
+        self._fleet.publish(call.weights)
+        self._emit(WantWeights(call.weights))
+        self._emit(Answer(call.ticket))
 
     def propose(self, call: ProposeTombstone) -> None:
         """A group that can't be trained gets a tombstone, also when it is complete."""
