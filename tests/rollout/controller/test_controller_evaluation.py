@@ -115,14 +115,12 @@ def test_an_evaluation_begins_with_the_settings_of_its_moment() -> None:
     assert len(emitted) == 4
 
 
-def test_weights_that_a_restarted_trainer_publishes_again_are_measured_once() -> None:
+def test_last_weights_that_a_restarted_trainer_publishes_again_are_measured_once() -> None:
     emitted: list[object] = []
     evaluations = Evaluations(Position(PINNED), [], emitted.append)
     first = replace(weights(0), content_digest="c" * 64)
     again = replace(weights(0, 2), content_digest="c" * 64)
-    evaluations.published(first)
-    evaluations.published(again)
+    assert not evaluations.final(first)
+    assert not evaluations.final(again)
     assert [run.name for run in evaluations.runs] == [first.evaluation]
-    later = Evaluations(Position(PINNED), [first.evaluation], emitted.append)
-    later.published(again)
-    assert not later.runs
+    assert Evaluations(Position(PINNED), [first.evaluation], emitted.append).final(again)
