@@ -65,7 +65,7 @@ def float32_on_gpu(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "trainer-precision-on-gpu",
     "spec.trainer.precision",
-    "A trainer on GPUs computes in bfloat16; its weights and optimizer stay float32.",
+    "A trainer on GPUs computes in bfloat16; its weights stay float32, its moments are as optimizerState says.",
     fix="Set trainer.precision: bfloat16, or leave it out.",
     cel=f"self.spec.trainer.gpus == 0 || {PRECISION_CEL} == 'bfloat16'",
     severity=Severity.WARNING,
