@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 from areal.errors import ConfigError
 from areal.plan import Place, ResolvedJob, resolve, role_table
-from areal.spec import load_job
+from areal.plan.gpus import unused
+from areal.spec import Severity, load_job
 
 PLACE = Place("python", ("areal-role",), "redis-server", gpus=tuple("01234567"))
 ON_GPUS = ["generation.engine={type: sglang, tensorParallel: 2}", "generation.replicas=2", "trainer.gpus=4"]
@@ -48,3 +49,14 @@ def test_a_job_on_cpus_sees_no_gpu_of_a_machine_that_has_some(workspace):
     job = resolved(workspace)
     assert visible(job, PLACE) == {"generation-0": "", "trainer": ""}
     assert visible(job, replace(PLACE, gpus=())) == {"generation-0": None, "trainer": None}
+
+
+def test_a_machines_gpus_that_no_process_is_given_are_a_warning(workspace):
+    (warned,) = unused(load_job(workspace.job_file), ("0", "1"))
+    assert (warned.severity, warned.message) == (
+        Severity.WARNING, "this machine shows 2 GPUs, and the job runs on CPUs",
+    )  # fmt: skip
+    assert "generation.engine.type: sglang" in warned.fix
+    assert unused(load_job(workspace.job_file), ()) == []
+    for given in ("trainer.gpus=1", "generation.engine={type: sglang, gpus: 1}"):
+        assert unused(load_job(workspace.job_file, [given]), ("0",)) == []

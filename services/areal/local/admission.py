@@ -10,11 +10,13 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from areal import nvidia
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
 from areal.judge.dispatch.pod_limits import pod_memory_bytes
 from areal.local.memory import adapter_parameters, caches_of, memory_of
 from areal.plan import hub
+from areal.plan.gpus import unused
 from areal.plan.memory import shape_of
 from areal.plan.memory.budget import VERSIONS_KEPT, checkpoint_bytes, disk_bytes
 from areal.plan.resolve import reward_model_of, teacher_of
@@ -74,6 +76,7 @@ def admit(job: RLJob, base_dir: Path, run_dir: Path, model_config: Path | None =
         findings += _space(job, looked.weights, run_dir, _trained(job, sources.model))
     if job.spec.runtime_ref is None:
         findings += caches_of(job, pod_memory_bytes())
+        findings += unused(job, nvidia.Machine().devices())
     memory: list[tuple[str, str]] = []
     place = model_config or sources.model
     if place is not None and not looked.faults and job.spec.is_whole:
