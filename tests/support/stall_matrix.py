@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +25,17 @@ ROLES = {  # role of the matrix → as the run names it
     "redis": "redis", "reward": "reward-custom", "controller": "controller", "agent": "generation-0",
     "engine": "generation-0", "worker": "worker-0", "trainer": "trainer",
 }  # fmt: skip
+
+_BLACKHOLED = {  # whose ports lose every packet → what may be said
+    "redis": {"store-silent"},
+    "controller": {"role-silent"},
+    "agent": {"role-silent", "no-server"},
+    "engine": {"no-server", "old-version"},
+    "reward": {"role-silent"},
+    "worker": {"role-silent"},
+    "trainer": {"role-silent"},
+}
+_USER_CODE = {"trainer": "advantages", "reward": "reward"}
 
 
 @dataclass(frozen=True)
@@ -62,8 +77,18 @@ def cells() -> list[Cell]:
     mortal = ("redis", "worker", "controller", "reward", "agent", "trainer")
     deaths = [Cell("SIGKILL", role, dead, frozenset({ROLES[role]})) for role in mortal]
     deaths.append(Cell("SIGKILL", "engine", dead | {"no-server"}, frozenset({"generation-0"})))
+    blackholes = [
+        Cell("blackholed edge", role, frozenset(causes), frozenset({ROLES[role]}))
+        for role, causes in _BLACKHOLED.items()
+        if os.geteuid() == 0 and shutil.which("iptables")
+    ]
+    deadlocks = [
+        Cell("deadlock in user code", "trainer", frozenset({"user-code"}), frozenset({"trainer"})),
+        Cell("deadlock in user code", "reward", frozenset({"user-code"}), frozenset({"reward-custom"})),
+    ]
+    refused = Cell("no engine at the version", "engine", frozenset({"old-version"}), frozenset({"generation-0"}))
     above = Cell("SIGSTOP", "areal run", frozenset({"run-silent"}), frozenset({"areal run"}))
-    return [*everyone, above, *loops, *deaths]
+    return [*everyone, above, *loops, *deaths, *blackholes, *deadlocks, refused]
 
 
 class Matrix:
@@ -90,7 +115,7 @@ class Matrix:
     def try_cell(self, cell: Cell, within_s: float = WITHIN_S) -> Outcome:
         """Put the fault in, listen for as long as the right answer may take, take it out, and wait until it works."""
         victim = self._victim(cell.role)
-        undo = self._inject(cell.fault, victim)
+        undo = self._inject(cell, victim)
         began, answer, after = time.monotonic(), self.said(), None
         try:
             while after is None and time.monotonic() < began + within_s:
@@ -116,18 +141,39 @@ class Matrix:
             return psutil.Process(self._run.process.pid)
         return self._run.processes(*VICTIMS[role])[-1]
 
-    def _inject(self, fault: str, victim: psutil.Process) -> Callable[[], object]:
-        match fault:
+    def _inject(self, cell: Cell, victim: psutil.Process) -> Callable[[], object]:
+        match cell.fault:
             case "SIGSTOP":
                 victim.suspend()
                 return victim.resume
             case "SIGKILL":
                 victim.kill()
                 return lambda: None
+            case "blackholed edge":
+                return self._drop_packets(cell.role)
+            case "deadlock in user code":
+                return self._flagged(_USER_CODE[cell.role])
+            case "no engine at the version":
+                return self._flagged("weights")
             case _:
                 self._flag.touch()
                 victim.send_signal(signal.SIGUSR2)
                 return self._flag.unlink
+
+    def _flagged(self, name: str) -> Callable[[], object]:
+        flag = self._flag.with_name(f"{self._flag.name}.{name}")
+        flag.touch()
+        return flag.unlink
+
+    def _drop_packets(self, role: str) -> Callable[[], object]:
+        """Everything that is sent to the role's ports, also on connections that are open."""
+        told = json.loads(self._layout.resolved.read_text())["ports"]
+        name = ROLES[role]
+        ports = told.get(name) or told[name.rpartition("-")[0]]
+        listed = ",".join(str(port) for purpose, port in ports.items() if (purpose == "engine") == (role == "engine"))
+        rule = ["INPUT", "-i", "lo", "-p", "tcp", "-m", "multiport", "--dports", listed, "-j", "DROP"]
+        subprocess.run(["iptables", "-I", *rule], check=True)
+        return lambda: subprocess.run(["iptables", "-D", *rule], check=True)
 
     def _works_again(self, cell: Cell) -> None:
         step = self._run.step()

@@ -11,7 +11,9 @@ from support.stall_matrix import BLOCKING, PATIENCE_S, WITHIN_S, Cell, Matrix, c
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
-FEW = ("SIGSTOP × engine", "SIGSTOP × trainer", "blocked event loop × worker")  # of every test run; `make chaos`: all
+FEW = (  # of every test run; `make chaos`: all
+    "SIGSTOP × engine", "SIGSTOP × trainer", "blocked event loop × worker", "deadlock in user code × reward",
+)  # fmt: skip
 SHARE = 0.95
 HEALTHY_S = 60.0
 
@@ -20,7 +22,8 @@ HEALTHY_S = 60.0
 def run(digits: Path, tmp_path: Path) -> Iterator[JobRun]:
     """A small run without an end, whose processes can be blocked."""
     environment = {"PYTHONPATH": str(BLOCKING), "STALL_FLAG": str(tmp_path / "block")}
-    overrides = [*SMALL, "algorithm.maxSteps=100000", "evaluation.intervalSteps=100000"]
+    endless = ("algorithm.maxSteps=100000", "evaluation.intervalSteps=100000")
+    overrides = [*SMALL, *endless, f"recipe.file={BLOCKING / 'recipe.py'}"]
     made = JobRun(ROOT / "examples/quickstart.yaml", tmp_path / "run", overrides, environment=environment).start()
     yield made
     made.stop()

@@ -23,6 +23,23 @@ def having(name: str, **fields: object) -> Live:
 WAITS = LiveWait("groups", "group 448 and more, for step 7", 41.0, 1800.0)
 OTHER = LiveWait("frozen models", "the ranks of the frozen models to answer for the teacher", 45.0, 1800.0)
 STUCK = LiveWait("user code", "compute_loss of hooks.py, at line 17 in inner", 9.0)
+STORED = LiveWait("ledger", "16 samples stored", 6.0, 30.0)
+WAITS_NOW = replace(WAITS, age_s=9.0)
+SCORES = LiveWait("reward.recipe", "23 items judged", 8.0, 120.0)
+HUNG = replace(
+    HEALTHY,
+    roles=[
+        replace(r, waits=[WAITS_NOW] if r.name == "trainer" else [SCORES, SCORES] if r.name == "reward-custom" else [])
+        for r in ROLES
+    ],
+)
+OLD = replace(
+    HEALTHY, idle="the gate is closed at version 3 with maxStaleness 2", idle_s=30.0,
+    roles=[
+        replace(r, waits=[WAITS_NOW] if r.name == "trainer" else [], policy="3.f1" if "generation" in r.name else "")
+        for r in ROLES
+    ],
+)  # fmt: skip
 CASES: list[tuple[Live, str, str, str]] = [
     (replace(HEALTHY, ended=True, alive=False), "ended", "", "step 7 of 160"),
     (replace(HEALTHY, alive=False, age_s=300.0), "run-gone", "areal run", "for 5 min"),
@@ -51,6 +68,16 @@ CASES: list[tuple[Live, str, str, str]] = [
      "for 9 s"),
     (having("trainer", waits=[replace(STUCK, age_s=2.0)]), "none", "", "nothing is wrong"),
     (having("trainer", waits=[WAITS]), "waits-for-groups", "trainer", "group 448"),
+    (HUNG, "user-code", "reward-custom", "2 calls wait for the user's reward, the oldest for 23 items judged, for 8 s"),
+    (having("reward-custom", waits=[SCORES]), "none", "", "nothing is wrong"),  # slow, and nobody waits for it
+    (OLD, "old-version", "generation-0", "it serves 3.f1 and has not taken 7.f1"),
+    (replace(OLD, policy="3.f1"), "none", "", "nothing is wrong"),
+    (replace(OLD, roles=[*OLD.roles, LiveRole("generation-1", "ready", policy="7.f1")]), "none", "", "nothing"),
+    (replace(HEALTHY, alive=False, disk_free=4096), "disk-full", "areal run", "4,096 bytes are left"),
+    (having("worker-0", waits=[STORED]), "store-silent", "redis", "worker-0 waits for 16 samples stored, for 6 s"),
+    (having("worker-0", waits=[replace(STORED, age_s=2.0)]), "none", "", "nothing is wrong"),
+    (replace(HEALTHY, ended=True, alive=False, disk_free=4096), "disk-full", "areal run", "4,096 bytes are left"),
+    (replace(HEALTHY, step=160, ended=True, alive=False, disk_free=4096), "ended", "", "160 of 160"),
     (HEALTHY, "none", "", "at step 7 of 160"),
     (having("trainer", waits=[replace(WAITS, age_s=3.0)]), "none", "", "nothing is wrong"),
     (having("worker-0", silent_s=1.5), "none", "", "nothing is wrong"),

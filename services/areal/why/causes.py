@@ -18,7 +18,13 @@ SILENT_S = 7.0  # a role is asked once a second and has one second to answer; on
 DISK_FULL = 4 << 20  # bytes: less than one record of a journal and one version of a tiny model
 IDLE_S = 4.0  # a server that swaps weights is not ready for a moment
 USER_CODE_S = 7.0  # a loss or advantages of one micro-batch take less than a second
+STORE_S = 5.0  # of one command or pipeline, which takes milliseconds
+OLD_VERSION_S = 7.0  # of waiting for groups; a swap of a small model takes less than a second
 LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
+
+_RECIPE = "reward.recipe"  # waits of the reward service for the recipe's function
+_LEDGER = "ledger"  # waits for an answer of Redis
+_GATE = "the gate is closed"  # how the controller begins to say so
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def _frozen(live: Live) -> Answer | None:
 
 
 def _disk(live: Live) -> Answer | None:
-    if live.disk_free is None or live.disk_free >= DISK_FULL:
+    if live.disk_free is None or live.disk_free >= DISK_FULL or (live.ended and live.step >= live.max_steps):
         return None
     text = f"the disk of its directory is full: {live.disk_free:,} bytes are left"
     return Answer("disk-full", text, "make room: the run goes on by itself, or with --resume", "areal run", live.pid)
@@ -175,6 +181,50 @@ def _other_models(live: Live) -> Answer | None:
     return Answer("waits-for-model", text, fix, trainer.name, trainer.pid, oldest.age_s)
 
 
+def _reward(live: Live) -> Answer | None:
+    """The recipe's reward that does not return, and holds up the trainer: it may be slow while there is enough."""
+    if _trainers_wait(live) < USER_CODE_S:
+        return None
+    for role in live.roles:
+        inside = [wait for wait in role.waits if wait.name == _RECIPE and wait.age_s >= USER_CODE_S]
+        if inside:
+            oldest = max(inside, key=lambda wait: wait.age_s)
+            text = f"{len(inside)} calls wait for the user's reward, the oldest for {oldest.waits_for}"
+            fix = (
+                "a lock, a socket or a loop without an end? Each item is cut off after reward.deadlineSeconds and "
+                f"counts as a fault; logs/{role.name}.log says which"
+            )
+            return Answer("user-code", text, fix, role.name, role.pid, oldest.age_s)
+    return None
+
+
+def _old_version(live: Live) -> Answer | None:
+    """No server took the newest version, and the gate admits nothing more for the one that they hold."""
+    since_s = _trainers_wait(live)
+    servers = [role for role in live.roles if role.name.startswith("generation") and role.policy]
+    behind = [role for role in servers if role.policy != live.policy]
+    if since_s < OLD_VERSION_S or not live.policy or not live.idle.startswith(_GATE) or not behind:
+        return None
+    if len(behind) < len(servers):
+        return None
+    text = f"it serves {behind[0].policy} and has not taken {live.policy}, and the trainer waits for groups of it"
+    fix = f"a large model takes its time to load; that it was refused, and why, is said in {_logs(live, 'generation')}"
+    return Answer("old-version", text, fix, behind[0].name, behind[0].pid, since_s)
+
+
+def _store(live: Live) -> Answer | None:
+    """Redis, which takes or gives nothing: it has no event loop of ours that could be asked."""
+    late = [(wait, role) for role in live.roles for wait in role.waits if wait.name == _LEDGER]
+    if not late:
+        return None
+    wait, role = max(late, key=lambda one: one[0].age_s)
+    if wait.age_s < STORE_S:
+        return None
+    text = f"it does not answer: {role.name} waits for {wait.waits_for}"
+    fix = "is its disk full, its machine out of memory, or a packet filter in between? See logs/redis.log"
+    return Answer("store-silent", text, fix, "redis", _pid(live, "redis"), wait.age_s)
+
+
 def _overdue(live: Live) -> Answer | None:
     """A wait beyond half of its deadline, the oldest first; the trainer's for groups has a cause of its own."""
     late = [
@@ -213,8 +263,8 @@ def _trains(live: Live) -> Answer:
 
 
 CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
-    _ended, _gone, _disk, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _user_code, _not_admitting,
-    _other_models, _evaluating, _overdue, _groups, _trains,
+    _disk, _ended, _gone, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _store, _user_code, _reward,
+    _old_version, _not_admitting, _other_models, _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
 
