@@ -12,14 +12,39 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from areal.dataflow.builtin import LOSS_MASK, REWARDS, TOKEN_IDS, Needs, policy_gradient
+from areal.dataflow.stages import Column, Stage
 from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
+from areal_trainer.actor import Actor, ActorOptions
+from areal_trainer.algorithms.advantages import AdvantageOptions
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.schedule import Schedule
 from areal_trainer.frozen_model import OnSameRanks, Question
+from areal_trainer.objective import ObjectiveOptions
 from areal_trainer.own_ranks import Held, OwnRanks, serve
 from support.trainer_parts import batch
+
+
+def judge(columns):
+    """A second reward: the mean of a sequence's sampled token ids."""
+    firsts = columns.offsets[:-1]
+    sampled = np.add.reduceat(columns["loss_mask"].astype(np.float64), firsts)
+    sums = np.add.reduceat(columns["token_ids"] * columns["loss_mask"].astype(np.float64), firsts)
+    return {"total": columns["rewards"] + sums / sampled}
+
+
+def advantages_by(run, engine: Engine):
+    """The advantages of a step whose rewards are replaced by a stage that does `run`; the usual ones without."""
+    graph = policy_gradient(Needs(proximal=False, kl=None))
+    total = Column("total", "sequence", "float64")
+    if run is not None:
+        stage = Stage("judge", "compute", (REWARDS, TOKEN_IDS, LOSS_MASK), (total,), run=run, placement="own")
+        graph = graph.before("advantages", stage).reading("advantages", total, instead_of=REWARDS)
+    options = ActorOptions(ObjectiveOptions(), AdvantageOptions(), Schedule(1e-3, 0, "constant"))
+    return Actor(engine, options, None, own_graph=graph).advantages(batch(5, 4)).tokens
 
 
 def hold(model: Path) -> int:
@@ -30,20 +55,22 @@ def hold(model: Path) -> int:
         engine = Engine(model, EngineOptions(), ranks)
         return {"reference": Held(engine.logprobs, engine.vocabulary), "dies": Held(lambda *_: os._exit(9), 24)}
 
-    return int(serve(ranks, load, pack_length=None))
+    return int(serve(ranks, load, pack_length=None, stages={"judge": judge}))
 
 
 def ask(model: Path) -> dict[str, object]:
     """The policy's rank."""
     ranks = Ranks(frozen=1)
     own = OwnRanks(ranks, WaitRegistry("trainer"), deadline_s=60.0)
-    beside = OnSameRanks(Engine(model, EngineOptions(), ranks).logprobs)
+    engine = Engine(model, EngineOptions(), ranks)
+    beside = OnSameRanks(engine.logprobs)
     own.ready(60.0)
     tokens = batch(5, 4)
     cut = partial(rank_micro_batches, rank=0, world_size=1, micro_batch_tokens=64, pack_length=None)
     question = Question(tokens, np.arange(tokens.sequences) != 2, 32, cut)
     answer, here = own.model("reference").ask(question), beside.ask(question)()
     there = answer()
+    asked, made, usual = (advantages_by(run, engine) for run in (own.stage("judge"), judge, None))
     try:
         own.model("dies").ask(question)()
         died = ""
@@ -54,6 +81,7 @@ def ask(model: Path) -> dict[str, object]:
     return {
         "world": ranks.world_size, "vocabulary": own.vocabulary["reference"], "lowest": float(here.min()),
         "apart": float((there - here).abs().max()), "died": died,
+        "judged": float(np.abs(asked - made).max()), "moved": float(np.abs(asked - usual).max()),
     }  # fmt: skip
 
 

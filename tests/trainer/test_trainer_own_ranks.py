@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from areal.dataflow.own import StageInputs
 from areal.errors import ConfigError, DataError, ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.data.micro_batches import rank_micro_batches
@@ -81,10 +82,10 @@ def beside():
     ended: list[object] = []
     threads: list[threading.Thread] = []
 
-    def start(load: Callable[[], Any]) -> None:
+    def start(load: Callable[[], Any], stages: Any = None) -> None:
         def run() -> None:
             try:
-                ended.append(serve(alone(there), load, pack_length=None))
+                ended.append(serve(alone(there), load, pack_length=None, stages=stages))
             except Exception as error:
                 ended.append(error)
 
@@ -156,6 +157,18 @@ def test_a_side_that_is_silent_or_gone_is_named_and_a_policy_that_is_gone_ends_t
     assert serve(alone(there), lambda: {"reference": Held(square, 24)}, pack_length=None) == ExitCode.DONE
 
 
+def test_a_recipe_s_stage_is_run_over_there_and_fails_as_the_recipe_s_fault(beside):
+    asking, start, end = beside
+    stages = {"double": lambda columns: {"total": columns["rewards"] * 2}, "fails": lambda columns: columns["scores"]}
+    start(dict, stages)
+    asking.ready(20.0)
+    inputs = StageInputs({"rewards": np.array([1.0, 0.5])}, np.array([0, 3, 5]))
+    np.testing.assert_array_equal(asking.stage("double")(inputs)["total"], [2.0, 1.0])
+    with pytest.raises(DataError, match="failed: the recipe's stage fails fails: KeyError: 'scores'"):
+        asking.stage("fails")(inputs)
+    assert isinstance(end()[0], DataError)
+
+
 @pytest.mark.component
 @pytest.mark.timeout(300)
 def test_a_rank_of_its_own_says_what_the_model_says_beside_the_policy_and_its_death_is_named(model_path):
@@ -168,5 +181,6 @@ def test_a_rank_of_its_own_says_what_the_model_says_beside_the_policy_and_its_de
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert found["apart"] < 1e-6 < -found["lowest"]
+    assert found["judged"] == 0.0 < 0.1 < found["moved"], "scores of a recipe's stage there are what advantages are of"
     assert (found["world"], found["vocabulary"], found["code"]) == (1, 24, 9)
     assert "the first rank of the frozen models is gone" in found["died"]

@@ -7,10 +7,12 @@ their own have nothing else, and one that is served is behind an address.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from areal.dataflow.stages import Place
+from areal.dataflow.own import own_graph, stages_elsewhere
+from areal.dataflow.stages import Graph, Place
 from areal.errors import BugError, ExitCode
 from areal.observe.waits import WaitRegistry
 from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
@@ -23,9 +25,9 @@ from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.offload import OffloadedParameters
 from areal_trainer.frozen_model import FrozenModel, Logprobs, OnSameRanks
-from areal_trainer.own_ranks import Held, OwnRanks, serve
+from areal_trainer.own_ranks import Held, OwnRanks, Run, serve
 from areal_trainer.served_teacher import ServedTeacher
-from areal_trainer.settings import TrainerSettings
+from areal_trainer.settings import TrainerSettings, overrides
 
 REFERENCE, TEACHER = "reference", "teacher"
 
@@ -67,6 +69,17 @@ class FrozenModels:
             return self._own.model(name)
         return self._here.get(name)
 
+    def asking(self, graph: Graph | None) -> Graph | None:
+        """A recipe's graph, whose stages on other ranks are asked there."""
+        if graph is None or (own := self._own) is None:
+            return graph
+        return Graph(
+            tuple(
+                replace(stage, run=own.stage(stage.name)) if stage in stages_elsewhere(graph) else stage
+                for stage in graph.stages
+            )
+        )
+
     def close(self) -> None:
         """Nothing more is asked."""
         if self._own is not None:
@@ -94,17 +107,29 @@ class FrozenModels:
 def run_frozen(settings: TrainerSettings, ranks: Ranks, waits: WaitRegistry) -> ExitCode:
     """The whole life of a rank that holds frozen models only."""
 
+    stages: dict[str, Run] = {}
+
     def load() -> dict[str, Held]:
         loaded = Meeting(ranks, "loading the frozen models", LOAD_DEADLINE_S)
         names = [name for name, placement in _placements(settings).items() if placement == "own"]
         models = {name: _LOADED[name](settings, ranks) for name in names}
+        stages.update(_stages(settings))
         loaded.all_here(waits)
         return {name: Held(model.logprobs, model.vocabulary) for name, model in models.items()}
 
     try:
-        return serve(ranks, load, pack_length=settings.spec.trainer.pack_length)
+        return serve(ranks, load, pack_length=settings.spec.trainer.pack_length, stages=stages)
     finally:
         ranks.close()
+
+
+def _stages(settings: TrainerSettings) -> dict[str, Run]:
+    """The recipe's stages that run here, tried."""
+    user = overrides(settings.paths)
+    if user.graph is None:
+        return {}
+    graph = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None)
+    return {stage.name: stage.run for stage in stages_elsewhere(graph) if stage.run is not None}
 
 
 def _placements(settings: TrainerSettings) -> dict[str, Place]:

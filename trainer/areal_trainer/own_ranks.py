@@ -10,10 +10,12 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from areal.errors import ArealError, BugError, ExitCode, InfraError, Kind, by_kind
+from areal.dataflow.own import StageInputs
+from areal.errors import ArealError, BugError, DataError, ExitCode, InfraError, Kind, by_kind
 from areal.observe.waits import OTHER_MODELS, WaitRegistry
 
 from areal_trainer.data.batch import TokenBatch
@@ -32,6 +34,11 @@ _END_S = 5.0
 _IDLE_S = 30 * 86400.0  # between two questions: the policy waits for samples; its end closes the link
 _WAIT, _ = OTHER_MODELS
 _WORDS = "the ranks of the frozen models"
+
+_OFFSETS = ":offsets"  # no column is called so
+
+Run = Callable[[StageInputs], Mapping[str, Any]]
+"""What a recipe's stage does."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +68,16 @@ class OwnRanks:
     def model(self, name: str) -> FrozenModel:
         """The model of that name over there."""
         return _Asked(name, self._asks, self._exchange)
+
+    def stage(self, name: str) -> Run:
+        """The recipe's stage of that name, which runs over there. A collective."""
+
+        def run(inputs: StageInputs) -> Mapping[str, Any]:
+            header = {"kind": "stage", "model": f"stage {name}", "stage": name}
+            message = Message(header, {**inputs, _OFFSETS: inputs.offsets})
+            return self._asks.begin(lambda: self._exchange(message))().arrays
+
+        return run
 
     def close(self) -> None:
         """Tell the other side that nothing more is asked."""
@@ -108,7 +125,13 @@ class _Asked:
         return lambda: torch.from_numpy(found().arrays["logprobs"].astype(np.float32))
 
 
-def serve(ranks: Ranks, load: Callable[[], Mapping[str, Held]], *, pack_length: int | None) -> ExitCode:
+def serve(
+    ranks: Ranks,
+    load: Callable[[], Mapping[str, Held]],
+    *,
+    pack_length: int | None,
+    stages: Mapping[str, Run] | None = None,
+) -> ExitCode:
     """The frozen models' side: load them, and answer until the policy's side ends. Each of their ranks calls this.
 
     A policy that is gone ends it, too: who failed there says why.
@@ -117,7 +140,10 @@ def serve(ranks: Ranks, load: Callable[[], Mapping[str, Held]], *, pack_length: 
         models = load()
         _say(ranks, Message({"kind": "ready", "vocabulary": {name: m.vocabulary for name, m in models.items()}}, {}))
         while (message := _next(ranks)).header["kind"] != "end":
-            _say(ranks, _answer(ranks, models, message, pack_length))
+            if message.header["kind"] == "stage":
+                _say(ranks, _run(message, (stages or {})[message.header["stage"]]))
+            else:
+                _say(ranks, _answer(ranks, models, message, pack_length))
     except _PolicyGone as gone:
         _log.warning("the frozen models are asked no more: %s", gone)
     except Exception as error:
@@ -146,6 +172,21 @@ def _answer(ranks: Ranks, models: Mapping[str, Held], message: Message, pack_len
     )
     found = models[message.header["model"]].logprobs(micros, tokens.tokens)
     return Message({"kind": "answer"}, {"logprobs": found.numpy()})
+
+
+def _run(message: Message, stage: Run) -> Message:
+    """A recipe's stage, whose columns are checked where they are asked for."""
+    columns = dict(message.arrays)
+    offsets = columns.pop(_OFFSETS)
+    try:
+        made = {
+            name: np.asarray(value)
+            for name, value in stage(StageInputs(columns, offsets.astype(np.int64, copy=False))).items()
+        }
+    except Exception as error:
+        words = f"the recipe's {message.header['model']} fails: {type(error).__name__}: {error}"
+        raise DataError(words, fix="correct its function") from error
+    return Message({"kind": "answer"}, made)
 
 
 def _next(ranks: Ranks) -> Message:

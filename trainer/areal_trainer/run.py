@@ -108,7 +108,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
     values = critic.engine if critic is not None else None
     own = None
     if user.graph is not None:
-        own = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None)
+        own = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None, elsewhere=True)
     try_hooks(
         user.compute_advantages,
         user.compute_loss,
@@ -163,7 +163,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             reference=frozen.get(REFERENCE),
             teacher=frozen.get(TEACHER),
             critic=critic,
-            own_graph=own,
+            own_graph=frozen.asking(own),
         )
         ctx = TrainContext(rollout, actor, settings.spec, ranks.rank, ranks.world_size)
         if actor.graph != (own or graph_of(settings.spec)):

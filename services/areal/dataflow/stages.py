@@ -98,7 +98,8 @@ def problems(graph: Graph) -> list[str]:
     updated: set[str] = set()
     trained = {stage.model for stage in graph.stages if stage.kind == "update"}
     for stage in graph.stages:
-        if stage.placement != "same" and (stage.kind != "infer" or stage.model in trained):
+        recipes = stage.kind == "compute" and stage.placement == "own"
+        if stage.placement != "same" and not recipes and (stage.kind != "infer" or stage.model in trained):
             refused = "have ranks of its own" if stage.placement == "own" else f"be {stage.placement}"
             found.append(f"{stage.name} can't {refused}: only a model that is asked and never trained leaves its ranks")
         for wanted in stage.reads:

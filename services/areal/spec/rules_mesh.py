@@ -75,7 +75,7 @@ def frozen_leaves_policy(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "frozen-ranks",
     "spec.trainer.mesh.frozen",
-    "Processes for frozen models are there when a reference or a teacher of RL has placement own, and only then.",
+    "Processes for frozen models are there when a reference, a teacher or a recipe's stage has placement own.",
     fix="Set trainer.mesh.frozen to 1 or more and algorithm.kl.placement or algorithm.teacher.placement to own, or "
     "neither.",
     cel=None,
@@ -87,6 +87,8 @@ def frozen_ranks(job: RLJob, facts: Facts) -> str | None:
         return None
     if asked:
         return f"the {' and the '.join(asked)} would be on processes of their own, and trainer.mesh.frozen is 0"
+    if job.spec.is_rl and job.spec.recipe is not None:
+        return None  # its graph(ctx) may have a stage there: who imports it knows
     if not job.spec.is_rl:
         return f"training {job.spec.training} asks no frozen model on other processes"
     return f"{held} process{'es' if held > 1 else ''} would hold frozen models, and none has placement own"
