@@ -10,19 +10,21 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from areal.dataflow.builtin import LOSS_MASK, REWARDS, TOKEN_IDS, Needs, policy_gradient
-from areal.dataflow.stages import Column, Stage
+from areal.dataflow.stages import Column, Place, Stage
 from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.algorithms.advantages import AdvantageOptions
+from areal_trainer.algorithms.policy import KLLoss, PolicyOptions
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.schedule import Schedule
-from areal_trainer.frozen_model import OnSameRanks, Question
+from areal_trainer.frozen_model import FrozenModel, OnSameRanks, Question
 from areal_trainer.objective import ObjectiveOptions
 from areal_trainer.own_ranks import Held, OwnRanks, serve
 from support.trainer_parts import batch
@@ -45,6 +47,20 @@ def advantages_by(run, engine: Engine):
         graph = graph.before("advantages", stage).reading("advantages", total, instead_of=REWARDS)
     options = ActorOptions(ObjectiveOptions(), AdvantageOptions(), Schedule(1e-3, 0, "constant"))
     return Actor(engine, options, None, own_graph=graph).advantages(batch(5, 4)).tokens
+
+
+def steps_beside(reference: FrozenModel, model: Path, ranks: Ranks, place: Place) -> list[list[float]]:
+    """Loss, gradient norm and KL of three steps that are pulled back to the reference."""
+    pulled = ObjectiveOptions(policy=PolicyOptions(kl=KLLoss(0.5)))
+    rate = Schedule(1e-2, 0, "constant")
+    options = ActorOptions(pulled, AdvantageOptions(), rate, micro_batch_tokens=32, reference_placement=place)
+    actor = Actor(Engine(model, EngineOptions(), ranks), options, None, reference=reference)
+    found = []
+    for step in range(3):
+        given = SimpleNamespace(step=step, max_steps=3, tokens=batch(5, 4, seed=step), micro_batch_divisor=1)
+        figures = actor.update(given, actor.advantages(given.tokens))
+        found.append([figures.loss.loss, figures.grad_norm, figures.loss.reference_kl])
+    return found
 
 
 def hold(model: Path) -> int:
@@ -71,6 +87,8 @@ def ask(model: Path) -> dict[str, object]:
     answer, here = own.model("reference").ask(question), beside.ask(question)()
     there = answer()
     asked, made, usual = (advantages_by(run, engine) for run in (own.stage("judge"), judge, None))
+    far = steps_beside(own.model("reference"), model, ranks, "own")
+    near = steps_beside(beside, model, ranks, "same")
     try:
         own.model("dies").ask(question)()
         died = ""
@@ -81,6 +99,7 @@ def ask(model: Path) -> dict[str, object]:
     return {
         "world": ranks.world_size, "vocabulary": own.vocabulary["reference"], "lowest": float(here.min()),
         "apart": float((there - here).abs().max()), "died": died,
+        "far": far, "near": near,
         "judged": float(np.abs(asked - made).max()), "moved": float(np.abs(asked - usual).max()),
     }  # fmt: skip
 

@@ -94,7 +94,12 @@ VALUES = [  # of fields that have more than two
 CRITIC = {  # they reach the critic's update, which test_trainer_critic and test_trainer_value_loss measure
     "learningRate": 1e-3, "weightDecay": 0.1, "valueClip": 0.2, "loss": "huber", "warmupSteps": 3, "bootstrap": False,
 }  # fmt: skip
-WHERE = {"kl.placement", "teacher.placement", "teacher.path"}  # test_trainer_offload: the same losses to the bit
+WHERE = {
+    "kl.placement",
+    "teacher.placement",
+    "teacher.path",
+    "teacher.endpoint",
+}  # the same losses: test_trainer_offload
 
 
 def made_up() -> TokenBatch:

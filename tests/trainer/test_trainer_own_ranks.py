@@ -181,6 +181,8 @@ def test_a_rank_of_its_own_says_what_the_model_says_beside_the_policy_and_its_de
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)
     assert found["apart"] < 1e-6 < -found["lowest"]
+    np.testing.assert_allclose(found["far"], found["near"], rtol=0, atol=1e-6)
+    assert min(kl for _, _, kl in found["near"][1:]) > 1e-4, "the reference takes part"
     assert found["judged"] == 0.0 < 0.1 < found["moved"], "scores of a recipe's stage there are what advantages are of"
     assert (found["world"], found["vocabulary"], found["code"]) == (1, 24, 9)
     assert "the first rank of the frozen models is gone" in found["died"]
