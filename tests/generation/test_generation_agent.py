@@ -96,8 +96,9 @@ async def test_a_drain_ends_requests_with_what_was_made(fresh, models):
 async def test_a_swap_in_the_middle_of_an_answer_leaves_exact_spans(world, models):
     await world.serve(0, 0)
     before = world.agent.requests.interruptions_total
+    newer = world.prepare(1, 1)  # before the answer begins: a slow disk would outlast it
     await world.running(start_of("long", PROMPT, 450))
-    await world.publish(1, 1)
+    await world.controller.want(newer.message())
     (answer,) = await world.client.ended("long")
     assert answer.reason == "LENGTH"
     assert [policy for policy, _, _ in answer.spans] == [world.policy(0), world.policy(1)]

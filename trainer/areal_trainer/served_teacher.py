@@ -112,6 +112,8 @@ class ServedTeacher:
 
     def _refuse_other_texts(self, texts: Sequence[str]) -> None:
         """Compare texts of token ids. Of a server without a tokenizer only the files at `path` are known."""
+        if not texts:
+            return  # an empty sequence ends an SGLang server, too
         ids = np.linspace(0, len(texts) - 1, min(_SPELLED, len(texts))).astype(np.int64)
         for part in np.split(ids, range(_FIRST_SPELLED, len(ids), _FIRST_SPELLED)):
             pairs = [
