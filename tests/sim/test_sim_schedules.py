@@ -1,4 +1,4 @@
-"""Thousands of schedules of the real cores keep the promises; what a failing one prints can be replayed."""
+"""A thousand schedules of the real cores keep the promises; what a failing one prints can be replayed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from areal.sim.scenario import FaultKind, draw
 
 
 @pytest.mark.timeout(2400)  # at the lowest priority, beside other tiers
-def test_three_thousand_schedules_keep_the_promises() -> None:  # `make chaos` runs a hundred thousand
-    report = run_schedules(first_seed=0, count=3_000, jobs=2)
+def test_a_thousand_schedules_keep_the_promises() -> None:  # `make chaos` runs a hundred thousand
+    report = run_schedules(first_seed=0, count=1_000, jobs=2)
     assert report.ok, report.text()
-    assert report.groups > 30_000
+    assert report.groups > 10_000
 
 
 def test_a_schedule_is_the_same_every_time() -> None:
