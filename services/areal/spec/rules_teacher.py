@@ -95,7 +95,10 @@ def teacher_served_weights(job: RLJob, facts: Facts) -> str | None:
     "spec.algorithm.teacher.endpoint",
     "A served teacher says log-probabilities at temperature 1, so the policy samples at 1.",
     fix="Set rollout.sampling.temperature to 1, or remove algorithm.teacher.endpoint.",
-    cel=None,
+    cel=(
+        "!has(self.spec.algorithm.teacher) || !has(self.spec.algorithm.teacher.endpoint) || "
+        "self.spec.rollout.sampling.temperature == 1.0"
+    ),
 )
 def teacher_served_temperature(job: RLJob, facts: Facts) -> str | None:
     teacher, temperature = job.spec.algorithm.teacher, job.spec.rollout.sampling.temperature
