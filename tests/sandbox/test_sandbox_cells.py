@@ -91,3 +91,14 @@ def test_the_time_of_a_run_counts_from_its_first_instruction_whenever_that_is_he
     assert cells._lines.wait(0) == [], "that a program began wakes nobody"
     cells._look_at_deadline(waiting, waiting.handed + ORDER["wall_s"])
     assert (waiting.went, waiting.deadline) == (began, began + ORDER["wall_s"])
+
+
+def test_a_cell_that_ended_by_itself_is_given_no_run() -> None:
+    cells, service = zygote()
+    entry, _ = pair()
+    cells._cells[1] = Cell(1, SHAPE, 0, None, None, None, state=State.READY)  # its end was heard, it isn't reaped yet
+    cells._cells[2] = good = Cell(2, SHAPE, 1, entry, None, None, state=State.READY)
+    cells._lines.add(entry, good)
+    cells._assign(Assignment(dict(ORDER), []))
+    assert good.state is State.RUNNING
+    service.close()

@@ -7,6 +7,7 @@ A step that fails ends the child with status 120 and a message; no code of a run
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -19,8 +20,6 @@ from areal.sandbox.cell.warm_up import announce_ready
 from areal.sandbox.kernel import calls as kernel
 from areal.sandbox.kernel import mounts
 from areal.sandbox.kernel.calls import set_signal
-
-_PARKED = 200  # above whatever a zygote has open
 
 
 def become(place: Place, control: socket.socket, entry: socket.socket) -> NoReturn:
@@ -68,12 +67,11 @@ def _default_signals() -> None:
 def _arrange_descriptors(place: Place, control: socket.socket, entry: socket.socket) -> None:
     """Control, entry and ruleset become 3, 4, 5; with the layer on, nothing else stays."""
     sources = [control.detach(), entry.detach(), place.rules]
-    for index, source in enumerate(sources):
+    free = [None if source is None else fcntl.fcntl(source, fcntl.F_DUPFD_CLOEXEC, FIRST_FREE) for source in sources]
+    for index, source in enumerate(free):
         if source is not None:
-            os.dup2(source, _PARKED + index, inheritable=False)
-    for index, source in enumerate(sources):
-        if source is not None:
-            os.dup2(_PARKED + index, CONTROL + index, inheritable=False)
+            os.dup2(source, CONTROL + index, inheritable=False)
+            os.close(source)
     if place.layers.descriptors:
         kernel.close_from(FIRST_FREE)
 

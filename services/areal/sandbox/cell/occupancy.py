@@ -60,7 +60,9 @@ class Cell:
 
     @property
     def spare(self) -> bool:
-        return self.run is None and self.state in (State.MAKING, State.READY) and not self.ending
+        """Whether it may have the next run: its program is there, or in the making."""
+        waits = self.run is None and self.state in (State.MAKING, State.READY)
+        return waits and not self.ending and self.entry is not None
 
     @property
     def idle(self) -> bool:

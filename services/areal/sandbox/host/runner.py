@@ -12,6 +12,7 @@ import contextlib
 import importlib.util
 import itertools
 import os
+import resource
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -115,6 +116,7 @@ class Sandbox:
             InfraError: zygotes don't start.
         """
         config = self._config
+        _allow_descriptors()
         self.powers = await asyncio.to_thread(probe, config.highest_tier, config.allow_unsafe)
         if self.powers.tier < config.min_tier:
             message, fix = tiers.why_not(config.min_tier, self.powers)
@@ -405,3 +407,10 @@ class Pair:
     ) -> contextlib.AbstractAsyncContextManager[Session]:
         """As `Sandbox.session`, in a slot of the pair."""
         return self._sandbox._session(run, max_frame_bytes, reserved=True)
+
+
+def _allow_descriptors() -> None:
+    """As many open files as this process may have, and its zygotes with it: each cell takes half a dozen."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
