@@ -16,7 +16,24 @@ from operator_schedules import Schedule
 SCHEDULES = int(os.environ.get("AREAL_OPERATOR_SCHEDULES", "400"))
 PARTS = 10
 SEARCHED = 150
-"""Schedules within which a broken rule must show. The rarest needs a few dozen."""
+"""Schedules within which a broken rule must show."""
+
+FOUND_AT = {
+    "status_is_written_over_whatever_is_there": 108,
+    "things_are_done_though": 5,
+    "epochs_are_written_with_the_next_figures": 6,
+    "a_failure_is_counted_each_time_it_is_seen": 42,
+    "a_servers_failure_is_counted": 29,
+    "a_gang_forms_of_those_who_are_there": 14,
+    "an_epoch_that_is_over_fails_again": 42,
+    "sleepers_are_not_asked_to_save": 23,
+    "a_sleeping_job_keeps_its_fleet": 6,
+    "all_servers_are_replaced_at_once": 14,
+    "pods_are_deleted_by_name": 6,
+    "a_dead_machine_is_waited_for": 6,
+    "failures_of_others_are_counted": 58,
+}
+"""Schedules that showed a broken rule last time, tried first. A stale number costs time, not a pass."""
 
 MUTANTS = [
     thing
@@ -41,9 +58,11 @@ def test_a_job_keeps_every_promise_under_any_schedule(part: int) -> None:
 def test_a_broken_rule_breaks_a_promise(mutant: operator_mutants.Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     mutant(monkeypatch)
 
+    first = FOUND_AT.get(mutant.__name__, 0)
+
     async def live() -> None:
-        for seed in range(SEARCHED):
-            await Schedule(seed).run()
+        for turn in range(SEARCHED):
+            await Schedule((first + turn) % SEARCHED).run()
 
     with pytest.raises(AssertionError):
         asyncio.run(live())
