@@ -13,9 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 from areal.errors import DataError, InfraError
+from areal.generation import engine_process
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import EngineStart, Launch, launch
 from areal.generation.engine_process import EngineProcess, RestartBudget
+from areal.observe.waits import WaitRegistry
 from areal.spec.serving import EmbeddedEngine, SglangEngine
 from support.engine_server import free_port
 from support.processes import lives
@@ -75,12 +77,31 @@ class Watched:
             on_up=self._up,
             on_down=self.reasons.append,
             stalled_s=lambda: 0.0,
+            waits=WaitRegistry("generation-0"),
             budget=RestartBudget(**budget),
         )
 
     async def _up(self) -> None:
         self.ups += 1
         self.up.set()
+
+
+@pytest.mark.parametrize(("answers", "lives"), [([True], True), ([False, False, True], True), ([False] * 4, False)])
+async def test_silence_is_one_wait_from_the_first_question_on(monkeypatch, answers: list[bool], lives: bool):
+    watched, clock = Watched("", restarts=0), iter(range(100))
+    waits = watched.process._waits = WaitRegistry("generation-0", lambda: next(clock))
+    heard = []
+
+    async def healthy(timeout_s: float) -> bool:
+        heard.append([(wait.name, wait.age_s) for wait in waits.list()])
+        return answers.pop(0)
+
+    monkeypatch.setattr(watched.client, "healthy", healthy)
+    monkeypatch.setattr(engine_process, "HEALTH_PERIOD_S", 0.0)
+    assert await watched.process._answers() is lives
+    assert heard == [[("engine.health", age)] for age in range(1, len(heard) + 1)]
+    assert (answers, waits.list()) == ([], [])
+    await watched.client.close()
 
 
 @pytest.mark.component

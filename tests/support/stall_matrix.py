@@ -30,7 +30,7 @@ _BLACKHOLED = {  # whose ports lose every packet → what may be said
     "redis": {"store-silent"},
     "controller": {"role-silent"},
     "agent": {"role-silent", "no-server"},
-    "engine": {"no-server", "old-version"},
+    "engine": {"engine-silent", "no-server", "old-version"},
     "reward": {"role-silent"},
     "worker": {"role-silent"},
     "trainer": {"role-silent"},
@@ -72,7 +72,9 @@ def cells() -> list[Cell]:
         Cell("blocked event loop", role, frozenset({"role-silent"}), frozenset({ROLES[role]}))
         for role in ("controller", "worker", "agent", "reward")
     ]
-    loops.append(Cell("blocked event loop", "engine", frozenset({"no-server"}), frozenset({"generation-0"})))
+    loops.append(
+        Cell("blocked event loop", "engine", frozenset({"engine-silent", "no-server"}), frozenset({"generation-0"}))
+    )
     dead = frozenset({"role-restarts", "role-starts", "role-failed"})
     mortal = ("redis", "worker", "controller", "reward", "agent", "trainer")
     deaths = [Cell("SIGKILL", role, dead, frozenset({ROLES[role]})) for role in mortal]

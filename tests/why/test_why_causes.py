@@ -24,6 +24,7 @@ WAITS = LiveWait("groups", "group 448 and more, for step 7", 41.0, 1800.0)
 OTHER = LiveWait("frozen models", "the ranks of the frozen models to answer for the teacher", 45.0, 1800.0)
 STUCK = LiveWait("user code", "compute_loss of hooks.py, at line 17 in inner", 9.0)
 STORED = LiveWait("ledger", "16 samples stored", 6.0, 30.0)
+QUIET = LiveWait("engine.health", "its engine to answer", 7.0, 24.0)
 WAITS_NOW = replace(WAITS, age_s=9.0)
 SCORES = LiveWait("reward.recipe", "23 items judged", 8.0, 120.0)
 HUNG = replace(
@@ -76,6 +77,8 @@ CASES: list[tuple[Live, str, str, str]] = [
     (replace(HEALTHY, alive=False, disk_free=4096), "disk-full", "areal run", "4,096 bytes are left"),
     (having("worker-0", waits=[STORED]), "store-silent", "redis", "worker-0 waits for 16 samples stored, for 6 s"),
     (having("worker-0", waits=[replace(STORED, age_s=2.0)]), "none", "", "nothing is wrong"),
+    (having("generation-0", waits=[QUIET]), "engine-silent", "generation-0", "is started again after 24 s of this"),
+    (having("generation-0", waits=[replace(QUIET, age_s=5.5)]), "none", "", "nothing is wrong"),
     (replace(HEALTHY, ended=True, alive=False, disk_free=4096), "disk-full", "areal run", "4,096 bytes are left"),
     (replace(HEALTHY, step=160, ended=True, alive=False, disk_free=4096), "ended", "", "160 of 160"),
     (HEALTHY, "none", "", "at step 7 of 160"),

@@ -135,7 +135,12 @@ class Agent:
         self._failed: Wanted | None = None  # what the engine died of before it was up
         self._counted = (0, 0)
         self.process = EngineProcess(
-            self.engine, self._command, on_up=self._engine_up, on_down=self._engine_down, stalled_s=self._stalled_s
+            self.engine,
+            self._command,
+            on_up=self._engine_up,
+            on_down=self._engine_down,
+            stalled_s=self._stalled_s,
+            waits=self.waits,
         )
         self._server = GrpcServer("generation", settings.token, waits=self.waits, progress=self.progress)
         self.address = ""

@@ -22,6 +22,7 @@ from areal.errors import ArealError, InfraError, Kind
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
 from areal.last_words import ERROR_FILE, read_error
+from areal.observe.waits import ENGINE_HEALTH, WaitRegistry
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ START_POLL_S = 0.05
 HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 5.0  # a loaded machine may be slow; a dead loop is silent for ever
 HEALTH_MISSES = 4
+HEALTH_DEADLINE_S = HEALTH_MISSES * (HEALTH_TIMEOUT_S + HEALTH_PERIOD_S)
 STALL_S = 300.0  # no token for so long, with requests and without a swap: longer than any prefill
 STOP_S = 2.0  # between SIGTERM and SIGKILL; nothing runs any more, and stock SGLang looks every 5 s only
 HOPELESS = 3  # deaths of an engine that never answered: its command or its model is wrong
@@ -54,6 +56,7 @@ class EngineProcess:
         on_up: Callable[[], Awaitable[None]],
         on_down: Callable[[str], None],
         stalled_s: Callable[[], float],
+        waits: WaitRegistry,
         budget: RestartBudget | None = None,
     ) -> None:
         """`stalled_s` answers for how long the engine has owed a token."""
@@ -62,6 +65,7 @@ class EngineProcess:
         self._on_up = on_up
         self._on_down = on_down
         self._stalled_s = stalled_s
+        self._waits = waits
         self._budget = budget or RestartBudget()
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = False
@@ -144,14 +148,22 @@ class EngineProcess:
         log.info("the engine answers after %.1f s", time.monotonic() - began)
         self._answered = True
         await self._on_up()
-        misses = 0
         while True:
             await asyncio.sleep(HEALTH_PERIOD_S)
-            misses = 0 if await self._client.healthy(HEALTH_TIMEOUT_S) else misses + 1
-            if misses >= HEALTH_MISSES:
-                return f"/health failed {misses} times in a row"
+            if not await self._answers():
+                return f"/health failed {HEALTH_MISSES} times in a row"
             if self._stalled_s() > STALL_S:
                 return f"it made no token for {STALL_S:.0f} s although it had requests"
+
+    async def _answers(self) -> bool:
+        """Asks until it answers, as often as it may miss: one wait, so that its silence has an age."""
+        with self._waits.waiting(ENGINE_HEALTH, "its engine to answer", deadline_s=HEALTH_DEADLINE_S):
+            for turn in range(HEALTH_MISSES):
+                if turn:
+                    await asyncio.sleep(HEALTH_PERIOD_S)
+                if await self._client.healthy(HEALTH_TIMEOUT_S):
+                    return True
+        return False
 
     async def _end(self) -> None:
         """SIGTERM, then SIGKILL, to the whole group."""

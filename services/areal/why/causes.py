@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.observe.user_code import WAIT as USER_CODE
-from areal.observe.waits import OTHER_MODELS
+from areal.observe.waits import ENGINE_HEALTH, OTHER_MODELS
 from areal.why.live import Live, LiveRole, LiveWait
 
 NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
@@ -18,6 +18,7 @@ SILENT_S = 7.0  # a role is asked once a second and has one second to answer; on
 DISK_FULL = 4 << 20  # bytes: less than one record of a journal and one version of a tiny model
 IDLE_S = 4.0  # a server that swaps weights is not ready for a moment
 USER_CODE_S = 7.0  # a loss or advantages of one micro-batch take less than a second
+ENGINE_S = 6.5  # an agent waits five seconds for an answer, and asks again a second later
 STORE_S = 5.0  # of one command or pipeline, which takes milliseconds
 OLD_VERSION_S = 7.0  # of waiting for groups; a swap of a small model takes less than a second
 LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
@@ -212,6 +213,17 @@ def _old_version(live: Live) -> Answer | None:
     return Answer("old-version", text, fix, behind[0].name, behind[0].pid, since_s)
 
 
+def _engine(live: Live) -> Answer | None:
+    """An engine that its agent can't hear, long before the agent ends it."""
+    for role in live.roles:
+        wait = _wait(role, ENGINE_HEALTH)
+        if wait is not None and wait.age_s >= ENGINE_S:
+            text = f"its engine does not answer, and is started again after {_span(wait.deadline_s)} of this"
+            fix = f"is it blocked, or is a packet filter in between? See logs/{role.name}.log"
+            return Answer("engine-silent", text, fix, role.name, role.pid, wait.age_s)
+    return None
+
+
 def _store(live: Live) -> Answer | None:
     """Redis, which takes or gives nothing: it has no event loop of ours that could be asked."""
     late = [(wait, role) for role in live.roles for wait in role.waits if wait.name == _LEDGER]
@@ -263,8 +275,8 @@ def _trains(live: Live) -> Answer:
 
 
 CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
-    _disk, _ended, _gone, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _store, _user_code, _reward,
-    _old_version, _not_admitting, _other_models, _evaluating, _overdue, _groups, _trains,
+    _disk, _ended, _gone, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _store, _engine, _user_code,
+    _reward, _old_version, _not_admitting, _other_models, _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
 
