@@ -49,6 +49,13 @@ def _render(files: tuple[str, ...], values: str, version: str, release: str, nam
     return tuple(found for found in yaml.load_all(text, Loader=yaml.CSafeLoader) if found)
 
 
+def deployment_of(objects: list[Object], component: str) -> Object:
+    """The Deployment of a component of the chart."""
+    key = "app.kubernetes.io/component"
+    [found] = [each for each in of_kind(objects, "Deployment") if each["metadata"]["labels"][key] == component]
+    return found
+
+
 def refusal(values: Object, version: str = NEWEST) -> str:
     """What helm says about values that it must refuse."""
     try:

@@ -11,9 +11,10 @@ from areal.kube import resources
 from areal.kube.resources import Resource, resource_of
 from areal.operator.children import finish_job, foundation, prepare_job, workloads
 from areal.operator.watched import watched
-from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, named, of_kind, render
+from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render
 from kube.harness import tools
 from support.cluster_jobs import large_wanted, quickstart_wanted
+from support.policies import Pod, passes
 
 pytestmark = pytest.mark.kube_api
 
@@ -224,7 +225,7 @@ def test_roles_can_be_left_to_somebody_else() -> None:
 def test_the_lease_that_the_operator_may_touch_is_the_one_it_is_told() -> None:
     for release in ("areal", "other"):
         objects = render(release=release)
-        [deployment] = of_kind(objects, "Deployment")
+        deployment = deployment_of(objects, "operator")
         arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
         [lease] = [each.partition("=")[2] for each in arguments if each.startswith("--lease-name=")]
         assert [lease] == [
@@ -236,11 +237,39 @@ def test_the_lease_that_the_operator_may_touch_is_the_one_it_is_told() -> None:
         ]
 
 
-def test_every_argument_of_the_operator_is_an_option_that_it_has() -> None:
-    shown = tools.run([str(ROOT / ".venv" / "bin" / "areal"), "operator", "--help"], env={"COLUMNS": "200"}).stdout
+@pytest.mark.parametrize(("component", "command"), [("operator", "operator"), ("jobs", "jobs-page")])
+def test_every_argument_is_an_option_that_the_command_has(component: str, command: str) -> None:
+    shown = tools.run([str(ROOT / ".venv" / "bin" / "areal"), command, "--help"], env={"COLUMNS": "200"}).stdout
     for values in ("default-values.yaml", "namespaced-values.yaml"):
-        [deployment] = of_kind(render(values), "Deployment")
-        main = deployment["spec"]["template"]["spec"]["containers"][0]
-        assert [*main["command"], main["args"][0]] == ["areal", "operator"]
+        main = deployment_of(render(values), component)["spec"]["template"]["spec"]["containers"][0]
+        assert [*main["command"], main["args"][0]] == ["areal", command]
         for argument in main["args"][1:]:
             assert f"{argument.partition('=')[0]} " in shown, argument
+
+
+@pytest.mark.parametrize("values", ["default-values.yaml", "namespaced-values.yaml"])
+def test_the_page_of_jobs_has_no_right_no_secret_and_no_run(values: str) -> None:
+    objects = render(values)
+    page = deployment_of(objects, "jobs")
+    name, spec = page["metadata"]["name"], page["spec"]["template"]["spec"]
+    assert (spec["serviceAccountName"], spec["automountServiceAccountToken"]) == (name, False)
+    assert granted(objects, name, "system") == set()
+    volumes = {volume["name"]: next(kind for kind in volume if kind != "name") for volume in spec["volumes"]}
+    assert volumes == {"tmp": "emptyDir", "cluster": "configMap"}
+
+
+def test_browsers_reach_the_page_of_jobs_from_where_values_say_and_it_reaches_the_api_server_only() -> None:
+    policies = {name: named(render(name), "NetworkPolicy", release) for name, release in (
+        ("default-values.yaml", "areal-jobs"), ("namespaced-values.yaml", "areal-research-jobs"),
+    )}  # fmt: skip
+    ingress = Pod("ingress", {}, {"kubernetes.io/metadata.name": "ingress"})
+    labelled = Pod("edge", {}, {"areal.dev/viewers": "allowed"})
+    for values, caller in (("default-values.yaml", labelled), ("namespaced-values.yaml", ingress)):
+        policy = policies[values]
+        page = Pod("system", policy["spec"]["podSelector"]["matchLabels"], {})
+        callers = (labelled, ingress, Pod("team-a", {}, {}))
+        assert [one for one in callers if passes([policy], one, page, 8000)] == [caller]
+        assert not passes([policy], caller, page, 9000)
+    policy = policies["default-values.yaml"]
+    page = Pod("system", policy["spec"]["podSelector"]["matchLabels"], {})
+    assert [p for p in (53, 80, 443, 6443, 8000, 9000) if passes([policy], page, labelled, p)] == [443, 6443]

@@ -19,6 +19,7 @@ from chart.chart_rendering import (
     MATRIX,
     Object,
     containers,
+    deployment_of,
     hook,
     named,
     of_kind,
@@ -84,7 +85,7 @@ def test_every_container_is_restricted(values: str) -> None:
 @pytest.mark.parametrize("values", MATRIX)
 def test_only_pods_that_ask_the_api_server_get_a_token(values: str) -> None:
     for name, spec in pod_specs(render(values)):
-        assert spec["automountServiceAccountToken"] is ("-volume" not in name), name
+        assert spec["automountServiceAccountToken"] is not name.endswith(("-volume", "-jobs")), name
         assert spec["enableServiceLinks"] is False, name
     for account in of_kind(render(values), "ServiceAccount"):
         assert account["automountServiceAccountToken"] is False
@@ -114,19 +115,19 @@ def test_no_two_objects_have_one_identity(values: str | None) -> None:
 def test_selectors_hold_what_never_changes_and_find_the_pods(values: str) -> None:
     objects = render(values)
     deployments = of_kind(objects, "Deployment")
-    assert [each["spec"]["selector"]["matchLabels"].keys() for each in deployments] == [SELECTING]
-    labels = deployments[0]["spec"]["template"]["metadata"]["labels"]
+    assert all(each["spec"]["selector"]["matchLabels"].keys() == SELECTING for each in deployments)
+    labels = [each["spec"]["template"]["metadata"]["labels"] for each in deployments]
     services = [each["spec"]["selector"] for each in of_kind(objects, "Service")]
     budgets = [each["spec"]["selector"]["matchLabels"] for each in of_kind(objects, "PodDisruptionBudget")]
     policies = [each["spec"]["podSelector"]["matchLabels"] for each in of_kind(objects, "NetworkPolicy")]
     for selector in [*services, *budgets, *policies]:
         assert selector.keys() == SELECTING
-        assert selector.items() <= labels.items()
+        assert sum(selector.items() <= each.items() for each in labels) == 1
 
 
 def test_selectors_of_two_releases_are_disjoint() -> None:
     first, second = (
-        of_kind(render(release=release), "Deployment")[0]["spec"]["selector"]["matchLabels"] for release in ("a", "b")
+        deployment_of(render(release=release), "operator")["spec"]["selector"]["matchLabels"] for release in ("a", "b")
     )
     assert first != second
 
@@ -194,8 +195,9 @@ def test_the_operator_is_told_what_the_values_say() -> None:
 
 def test_prometheus_is_let_into_jobs_where_values_say_or_a_monitor_needs_it() -> None:
     def told(*files: str, **values: object) -> list[str]:
-        [deployment] = of_kind(render(*files, values=values), "Deployment")
-        arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+        arguments = deployment_of(render(*files, values=values), "operator")["spec"]["template"]["spec"]["containers"][
+            0
+        ]["args"]
         return [each for each in arguments if each.startswith("--metrics-from")]
 
     def understood(arguments: list[str]) -> object:

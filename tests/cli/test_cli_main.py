@@ -21,8 +21,8 @@ COMMANDS = (
     "submit", "reward", "eval", "version", "view", "why", "serve", "chat", "set", "operator", "export",
 )  # fmt: skip
 LIGHT = {
-    "areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.export", "areal.cli.operator",
-    "areal.cli.reward", "areal.distribution", "areal.errors",
+    "areal", "areal.cli", "areal.cli.main", "areal.cli.evaluate", "areal.cli.export", "areal.cli.jobs_page",
+    "areal.cli.operator", "areal.cli.reward", "areal.distribution", "areal.errors",
 }  # fmt: skip
 READER = {"areal.yaml_file", "areal.yaml_file.document", "areal.yaml_file.scalars"}
 HEAVY = ("torch", "transformers", "grpc", "pydantic", "redis", "numpy", "tokenizers", "matplotlib", "yaml", "psutil")

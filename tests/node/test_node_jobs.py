@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import yaml
+from kube.harness import tools
 from kube.harness.processes import eventually
 from kube.harness.tools import ROOT
 from node.harness.jobs import INFRASTRUCTURE, Job, applied
@@ -90,16 +94,38 @@ def test_a_short_run_with_stock_sglang_in_the_generation_pods(
     assert status["progress"]["step"] == 4
 
 
-def token_that_may_get(node: Node, room: str, job: str) -> str:
-    """Of a service account with this one right."""
-    one = ("--verb=get", "--resource=rljobs.areal.dev", f"--resource-name={job}")
+def token_with(node: Node, room: str, account: str, *rights: str) -> str:
+    """Of a service account with these rights and no other."""
     for command in (
-        ("create", "serviceaccount", "reader"),
-        ("create", "role", "reader", *one),
-        ("create", "rolebinding", "reader", "--role=reader", f"--serviceaccount={room}:reader"),
+        ("create", "serviceaccount", account),
+        ("create", "role", account, "--resource=rljobs.areal.dev", *rights),
+        ("create", "rolebinding", account, f"--role={account}", f"--serviceaccount={room}:{account}"),
     ):
         node.kubectl(*command, namespace=room)
-    return node.kubectl("create", "token", "reader", namespace=room).stdout.strip()
+    return node.kubectl("create", "token", account, namespace=room).stdout.strip()
+
+
+@contextmanager
+def page_of_jobs(node: Node) -> Iterator[httpx.Client]:
+    """The chart's own page, as the notes say one reaches it."""
+    where = [tools.tool("kubectl"), f"--kubeconfig={node.kubeconfig}", "-n", NAMESPACE]
+    command = [*where, "port-forward", f"service/{RELEASE}-jobs", ":8000", "--address=127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
+        assert forward.stdout is not None
+        try:
+            address = forward.stdout.readline().split()[2]  # Forwarding from 127.0.0.1:PORT -> 8000
+            with httpx.Client(base_url=f"http://{address}", timeout=60, follow_redirects=True) as browser:
+                yield browser
+        finally:
+            forward.terminate()
+
+
+def listed_for_who_may_list_them(node: Node, token: str) -> str:
+    """The list of jobs."""
+    with page_of_jobs(node) as browser:
+        assert browser.post("/login", data={"token": "nonsense"}).status_code == 401
+        assert "log in" in browser.get("/", headers={"accept": "text/html"}).text
+        return browser.post("/login", data={"token": token}).raise_for_status().text
 
 
 def shown_to_who_may_get_it(job: Job, token: str) -> str:
@@ -132,13 +158,15 @@ def test_a_short_run_with_the_reward_pods_in_gvisor_and_a_page(
         node, room, file, *SHORT, "algorithm.maxSteps=4", "evaluation.intervalSteps=4", "observability.view=true"
     )
     job.await_step(1, timeout_s=600)
-    shown = shown_to_who_may_get_it(job, token_that_may_get(node, room, job.name))
+    shown = shown_to_who_may_get_it(job, token_with(node, room, "reader", "--verb=get", f"--resource-name={job.name}"))
+    listed = listed_for_who_may_list_them(node, token_with(node, room, "lister", "--verb=list"))
     where = node.kubectl("exec", job.pods("reward")[0]["metadata"]["name"], "--", "uname", "-r", namespace=room)
     status = job.await_end(timeout_s=600)
     assert "gvisor" in where.stdout
     assert clean(status), status["audit"]
     assert status["progress"]["step"] == 4
     assert "digits-in-cells" in shown
+    assert f'href="/jobs/{room}/digits-in-cells"' in listed
     eventually(lambda: job.pods("view") == [], "the job's pods are gone", timeout_s=60)
     assert "4 of 4" in shown_from_a_temporary_pod(job)
     assert job.pods("upload") == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib.resources import files
 
 import pytest
+from areal.view.rendering import STATIC
 from playwright.sync_api import Browser, Page, expect
+from view.test_view_jobs import job_pages
 
 pytestmark = pytest.mark.component
 
@@ -31,6 +33,21 @@ def test_axe_finds_no_fault_on_any_page(browser: Browser, address: str, scheme: 
         found[path] = [(one["id"], one["nodes"][0]["html"]) for one in told["violations"]]
         assert told["passes"]
     assert found == {path: [] for path in PAGES}
+    tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_fault_on_the_pages_of_jobs(browser: Browser, scheme: str):
+    tab = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]
+    found = {}
+    for name, text in job_pages().items():
+        tab.set_content(text)
+        tab.add_style_tag(path=STATIC / "page.css")
+        tab.evaluate(AXE)
+        told = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")
+        found[name] = [(one["id"], one["nodes"][0]["html"]) for one in told["violations"]]
+        assert told["passes"]
+    assert found == {name: [] for name in found}
     tab.close()
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from areal.view.app import app_of
-from areal.view.login import SESSION_S, Login
-from areal.view.reviews import ApiServer, OwnReview, Review
+from areal.view.login import SESSION_S, Login, Signed, job_door
+from areal.view.reviews import ApiServer, KnownReview, OwnReview, Review
 from areal.view.runs import Runs
 from starlette.testclient import TestClient
 from support.recorded_run import RecordedRun
@@ -31,7 +31,8 @@ def page(recorded: RecordedRun, tmp_path: Path, clock: list[float]) -> Iterator[
     def review(token: str) -> Review:
         return VERDICTS.get(token, Review.UNKNOWN)
 
-    app = Login(app_of(runs), review, job="digits", namespace="team", clock=lambda: clock[0])
+    tickets = Signed("team/digits", clock=lambda: clock[0])
+    app = Login(app_of(runs), review, tickets, job_door("digits", "team"))
     with TestClient(app, base_url=HOME, follow_redirects=False) as client:
         yield client
     runs.close()
@@ -60,6 +61,8 @@ def test_who_may_read_the_job_gets_in_for_an_hour(page: TestClient, clock: list[
     assert "default-src 'self'" in seen.headers["content-security-policy"]
     clock[0] += SESSION_S
     assert page.get("/r/digits", headers=HTML).status_code == 303
+    part = page.get("/r/digits/facts", headers={**HTML, "hx-request": "true"})
+    assert (part.status_code, part.headers["hx-redirect"], part.text) == (200, "/login", "")
 
 
 def test_a_made_up_cookie_opens_nothing(page: TestClient, clock: list[float]) -> None:
@@ -80,7 +83,7 @@ def test_the_login_is_the_only_thing_that_can_be_written_to(page: TestClient) ->
 
 
 def test_a_token_that_would_make_the_visitor_somebody_else_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ApiServer, "post", lambda *_: pytest.fail("it was sent"))
+    monkeypatch.setattr(ApiServer, "ask", lambda *_: pytest.fail("it was sent"))
     review = OwnReview(ApiServer("127.0.0.1", 1, None), "team", "digits")  # type: ignore[arg-type]
     for token in ("", "a b", "a\r\nImpersonate-User: root", "é"):
-        assert review(token) is Review.UNKNOWN
+        assert review(token) is KnownReview(review.server)(token) is Review.UNKNOWN

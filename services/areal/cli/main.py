@@ -18,6 +18,7 @@ import typer
 from areal import __version__
 from areal.cli.evaluate import eval_app
 from areal.cli.export import export
+from areal.cli.jobs_page import jobs_page
 from areal.cli.operator import operator
 from areal.cli.reward import reward_app
 from areal.distribution import refuse_upstream
@@ -387,6 +388,11 @@ app.command(
     "--bind 127.0.0.1",
     short_help="Run RLJobs on Kubernetes (the chart starts this).",
 )(operator)
+app.command(
+    name="jobs-page",
+    epilog="Example, in a pod:\n\n  areal jobs-page --bind 0.0.0.0 --namespace team-a",
+    short_help="Show the jobs of a cluster as a web page.",
+)(jobs_page)
 
 
 @app.command(

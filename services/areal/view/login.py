@@ -1,7 +1,7 @@
-"""Login to the page on a cluster: a Kubernetes token, once, becomes a signed cookie for an hour.
+"""Login to a page on a cluster: a Kubernetes token, once, becomes a cookie for an hour.
 
 ASGI middleware. Without the cookie there are the login and the files that it is drawn with. Only GET and HEAD pass, and
-the login's POST. The key is this process' own, so nothing is stored and a restart asks everybody again.
+the login's POST. What a cookie holds, the door's tickets decide; a restart asks everybody again.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers
@@ -30,29 +32,41 @@ _PATH = "/login"
 _OPEN = ("/static/",)  # a login's own looks; the files are the package's
 _SAYS = {
     Review.UNKNOWN: (401, "The API server does not know this token: it may have expired."),
-    Review.FORBIDDEN: (403, "The API server knows this token, and its holder may not get this job (rljobs)."),
+    Review.FORBIDDEN: (403, "The API server knows this token, and its holder may not look."),
     Review.SILENT: (502, "The API server did not answer: try again."),
 }
+
+
+class Tickets(Protocol):
+    """Cookies of visitors who have logged in."""
+
+    def give(self, token: str) -> str:
+        """A new one for whoever showed this token."""
+
+    def holds(self, cookie: str) -> bool:
+        """Whether it was given, and is not over."""
+
+
+@dataclass(frozen=True)
+class Door:
+    """What a login leads to, and what its page says."""
+
+    title: str
+    where: str
+    rule: str  # who may look
+    home: str  # the path behind it
+    cookie: str  # its name: forwarded ports share the cookies of one host
+    root: str = "runs"  # name of the page `/`
 
 
 class Login:
     """Around the whole application. `review` says of a token whether its holder may look; it may block."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        review: Callable[[str], Review],
-        *,
-        job: str,
-        namespace: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, app: ASGIApp, review: Callable[[str], Review], tickets: Tickets, door: Door) -> None:
         self._app = app
         self._review = review
-        self._job, self._namespace = job, namespace
-        self._clock = clock
-        self._key = secrets.token_bytes(32)
-        self._cookie = f"areal_view_{namespace}_{job}"  # forwarded ports share the cookies of one host
+        self._tickets = tickets
+        self._door = door
         self._page = environment().get_template("login.html")
         self._turn = asyncio.Semaphore(_AT_ONCE)
 
@@ -72,8 +86,10 @@ class Login:
             return PlainTextResponse("this page only shows\n", 405, {"allow": "GET, HEAD"})
         if path == _PATH:
             return self._ask(200, "")
-        if path.startswith(_OPEN) or self._holds(cookie_of(headers, self._cookie)):
+        if path.startswith(_OPEN) or self._tickets.holds(cookie_of(headers, self._door.cookie)):
             return None
+        if "hx-request" in headers:  # a part of a page that stands open: the whole page goes there
+            return Response(headers={"hx-redirect": _PATH})
         if "text/html" in headers.get("accept", ""):
             return RedirectResponse(_PATH, 303)
         return PlainTextResponse(f"log in at {_PATH}\n", 401)
@@ -92,25 +108,48 @@ class Login:
             found = await asyncio.to_thread(self._review, token)
         if found is not Review.ALLOWED:
             return self._ask(*_SAYS[found])
-        answer = RedirectResponse(f"/r/{self._job}", 303)
+        answer = RedirectResponse(self._door.home, 303)
         safe = request.headers.get("x-forwarded-proto") == "https"  # a forwarded port has no TLS
-        made = self._signed(int(self._clock() + SESSION_S))
-        answer.set_cookie(self._cookie, made, httponly=True, samesite="strict", secure=safe)
+        made = self._tickets.give(token)
+        answer.set_cookie(self._door.cookie, made, httponly=True, samesite="strict", secure=safe)
         return answer
 
     def _ask(self, status: int, refusal: str) -> Response:
-        text = self._page.render(
-            run="", path=_PATH, query={}, behind=0, job=self._job, namespace=self._namespace, refusal=refusal
-        )
+        text = self._page.render(run="", path=_PATH, query={}, behind=0, door=self._door, refusal=refusal)
         return HTMLResponse(text, status)
 
-    def _signed(self, until: int) -> str:
-        told = f"{self._namespace}/{self._job}/{until}"
-        return f"{until}.{hmac.new(self._key, told.encode(), hashlib.sha256).hexdigest()}"
 
-    def _holds(self, cookie: str) -> bool:
+class Signed:
+    """Tickets that say until when they hold, signed with a key of this process: nothing is stored."""
+
+    def __init__(self, what: str, clock: Callable[[], float] = time.time) -> None:
+        self._what = what
+        self._clock = clock
+        self._key = secrets.token_bytes(32)
+
+    def give(self, token: str) -> str:
+        """A new one."""
+        return self._signed(int(self._clock() + SESSION_S))
+
+    def holds(self, cookie: str) -> bool:
+        """Whether it was signed here, and is not over."""
         until, _, _ = cookie.partition(".")
         if not (until.isascii() and until.isdigit()) or len(until) > 12:
             return False
         known = hmac.compare_digest(cookie.encode(), self._signed(int(until)).encode())
         return known and self._clock() < int(until)
+
+    def _signed(self, until: int) -> str:
+        told = f"{self._what}/{until}"
+        return f"{until}.{hmac.new(self._key, told.encode(), hashlib.sha256).hexdigest()}"
+
+
+def job_door(job: str, namespace: str) -> Door:
+    """The login to one job's page."""
+    return Door(
+        title=job,
+        where=namespace,
+        rule=f"Whoever may get this job (rljobs) in {namespace} may look.",
+        home=f"/r/{job}",
+        cookie=f"areal_view_{namespace}_{job}",
+    )

@@ -1,7 +1,7 @@
-"""Authorization of the page's visitors by a cluster's API server: who holds a token, and whether they may read a job.
+"""Authorization of the page's visitors by a cluster's API server: who holds a token, and what they may read.
 
-Owns the requests and what their answers mean. `OwnReview` asks with the visitor's own token (SelfSubjectAccessReview),
-so whoever asks needs no right and has no credential. A token is sent to the API server and kept nowhere.
+Owns the requests and what their answers mean. Every question is asked with the visitor's own token, so whoever asks
+needs no right and has no credential.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from areal.kube.resources import RLJOBS
 
 _TIMEOUT_S = 10.0
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_SUBJECTS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
 
 class Review(Enum):
@@ -55,18 +56,25 @@ class ApiServer:
             )
         return cls(host, int(port), trust)
 
-    def post(self, path: str, token: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """Status and body of the answer; status 0 when there is none."""
+    def ask(self, path: str, token: str, body: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        """GET, or POST of `body`: status and body of the answer; status 0 when there is none."""
         connection = http.client.HTTPSConnection(self.host, self.port, timeout=_TIMEOUT_S, context=self.trust)
         try:
             headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-            connection.request("POST", path, json.dumps(body), headers)
+            if body is None:
+                connection.request("GET", path, headers=headers)
+            else:
+                connection.request("POST", path, json.dumps(body), headers)
             answer = connection.getresponse()
-            found = json.loads(answer.read())
-        except (OSError, http.client.HTTPException, ValueError):
+            told = answer.read()
+        except (OSError, http.client.HTTPException):
             return 0, {}
         finally:
             connection.close()
+        try:
+            found = json.loads(told)
+        except ValueError:  # as it says that there is no such resource
+            found = {}
         return answer.status, found if isinstance(found, dict) else {}
 
 
@@ -90,7 +98,7 @@ class OwnReview:
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": asked},
         }
-        status, answer = self.server.post(_REVIEWS, token, body)
+        status, answer = self.server.ask(_REVIEWS, token, body)
         match status:
             case 201:
                 return Review.ALLOWED if answer.get("status", {}).get("allowed") is True else Review.FORBIDDEN
@@ -99,6 +107,29 @@ class OwnReview:
             case 403:
                 return Review.FORBIDDEN
         return Review.SILENT
+
+
+@dataclass(frozen=True)
+class KnownReview:
+    """Does the API server know the holder of a token?"""
+
+    server: ApiServer
+
+    def __call__(self, token: str) -> Review:
+        status, _ = self._ask(token)
+        return {201: Review.ALLOWED, 401: Review.UNKNOWN, 403: Review.FORBIDDEN}.get(status, Review.SILENT)
+
+    def name_of(self, token: str) -> str:
+        """As whom the API server knows them; empty when it does not."""
+        _, answer = self._ask(token)
+        return str(answer.get("status", {}).get("userInfo", {}).get("username", ""))
+
+    def _ask(self, token: str) -> tuple[int, dict[str, Any]]:
+        if not _is_token(token):
+            return 401, {}
+        return self.server.ask(
+            _SUBJECTS, token, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        )
 
 
 def _is_token(text: str) -> bool:

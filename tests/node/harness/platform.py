@@ -41,6 +41,7 @@ def values(builder: Builder) -> Object:
     sglang = {"image": "sglang", "resources": {"requests": {"cpu": "50m"}, "limits": {"memory": "6Gi"}}}
     return {
         "global": {"imageRegistry": builder.registry},
+        "jobsPage": {"extraVolumes": volumes, "extraVolumeMounts": places},
         "tests": {"volume": {"enabled": True}},
         "runtimes": {
             "definitions": {
