@@ -148,13 +148,20 @@ async def test_a_lost_machine_is_an_infrastructure_fault(served: Served, client:
             task.kill()
         with pytest.raises(InfraError):
             await box.bash("sleep 1000", timeout_s=LONG_S)
-    await boxes_again(
-        client, tries=len(lost) + 1
-    )  # zygotes come back; one whose death isn't seen yet may be asked once
+    await all_back(served, {zygote.pid for zygote in lost})
+    async with client.box(work_s=600) as fresh:
+        assert (await fresh.bash("echo up", timeout_s=LONG_S)).output == b"up\n"
+
+
+async def all_back(served: Served, lost: set[int]) -> None:
+    """Until others are up in the place of those that were lost: one whose death isn't seen yet may be asked."""
+    sandbox = served.stack.sandbox
+    await until(lambda: len({zygote.pid for zygote in sandbox.zygotes()} - lost) == len(lost))
+    await until(lambda: not {zygote.pid for zygote in sandbox.zygotes()} & lost)
 
 
 async def boxes_again(client: BoxClient, tries: int) -> None:
-    """Tries that many boxes until one works."""
+    """Tries that many boxes until one works: spares whose death isn't seen yet may be asked once each."""
     for _ in range(tries):
         with contextlib.suppress(InfraError):
             async with client.box(work_s=600) as fresh:
@@ -190,7 +197,8 @@ async def test_a_box_that_is_killed_from_outside_in_a_command_is_an_infrastructu
 ) -> None:
     async with client.box(work_s=600) as box:
         running = asyncio.create_task(box.bash("sleep 1234.5", timeout_s=LONG_S))
-        await until(lambda: bool(named(served, "sleep", "1234.5")))
+        await until(lambda: running.done() or bool(named(served, "sleep", "1234.5")))
+        assert not running.done(), running.exception()
         (sleeper,) = named(served, "sleep", "1234.5")
         next(parent for parent in sleeper.parents() if number_inside(parent) == 1).kill()
         with pytest.raises(InfraError, match="the first process of a cell was lost"):
