@@ -43,6 +43,19 @@ def test_a_role_that_does_not_answer_is_silent_since_it_last_did(tmp_path):
     assert live.pid == os.getpid()
 
 
+def test_a_process_that_was_ready_is_unready_since_it_last_was(tmp_path):
+    now, told = [0.0], []
+    file = LiveFile(tmp_path / "live.json", set(), lambda: now[0])
+    for at, phase, pid in ((0.0, Phase.STARTING, 21), (2.0, Phase.READY, 21), (5.0, Phase.STARTING, 21),
+                           (6.0, Phase.READY, 21), (9.0, Phase.STARTING, 22)):  # fmt: skip
+        now[0] = at
+        file.show(replace(VIEW, roles=[RoleState("generation-0", phase, pid=pid)]))
+        live = read_live(tmp_path / "live.json")
+        assert live is not None
+        told.append(live.roles[0].unready_s)
+    assert told == [None, None, 3.0, None, None]
+
+
 def test_it_tells_since_when_a_reason_stands_whatever_its_numbers(tmp_path):
     now, told = [0.0], []
     file = LiveFile(tmp_path / "live.json", set(), lambda: now[0])

@@ -1,6 +1,7 @@
 """Writer of the live file: what every role says, once a second, for `areal why` and `areal view`.
 
-Owns since when a role has not answered. A file that can't be written costs nothing but itself.
+Owns since when a role has not answered, or is not ready any more. A file that can't be written costs nothing but
+itself.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class LiveFile:
         self._asked = frozenset(asked)
         self._clock = clock
         self._answered: dict[str, float] = {}
+        self._ready: dict[str, tuple[int, float]] = {}  # role → process that was ready, when last
         self._newest: RunView | None = None
         self._idle, self._idle_since = "", 0.0
         self._pid = os.getpid()
@@ -73,6 +75,10 @@ class LiveFile:
         answers = role.answers or role.name not in self._asked or role.phase not in (Phase.READY, Phase.DRAINING)
         if answers:
             self._answered[role.name] = now
+        if role.phase is Phase.READY:
+            self._ready[role.name] = (role.pid, now)
+        pid, when = self._ready.get(role.name, (0, now))
+        unready = role.phase is Phase.STARTING and pid == role.pid
         return LiveRole(
             name=role.name,
             phase=role.phase.value,
@@ -82,6 +88,7 @@ class LiveFile:
             doing=role.doing,
             policy=role.policy_id,
             silent_s=0.0 if answers else now - self._answered.setdefault(role.name, now),
+            unready_s=now - when if unready else None,
             waits=[LiveWait(w.name, w.waits_for, w.age_s, w.deadline_s) for w in role.waits],
         )
 

@@ -109,10 +109,12 @@ def _stalled(live: Live) -> Answer | None:
 
 def _starting(live: Live) -> Answer | None:
     for role in live.roles:
-        if role.phase == "starting":
+        swaps = role.unready_s is not None and role.unready_s < IDLE_S
+        if role.phase == "starting" and not swaps:
             text = role.doing or "it is starting"
             fix = f"a model takes its time to load; logs/{role.name}.log says how far it is"
-            return Answer("role-starts", text, fix, role.name, role.pid, _oldest(role))
+            since_s = role.unready_s if role.unready_s is not None else _oldest(role)
+            return Answer("role-starts", text, fix, role.name, role.pid, since_s)
     return None
 
 

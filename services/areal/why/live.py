@@ -42,6 +42,7 @@ class LiveRole:
     doing: str = ""
     policy: str = ""
     silent_s: float = 0.0  # how long it has not answered; 0 while it does, or can't be asked
+    unready_s: float | None = None  # how long a process that was ready is not; a server is not while it swaps weights
     waits: Sequence[LiveWait] = ()
     stopped: int = 0  # pid of a stopped process of its family; 0 without one
 
