@@ -16,7 +16,7 @@ FROM ${BASE} AS runtime
 ARG ENVIRONMENT=install
 COPY docker/compilers /build/
 # Triton compiles its launcher at the first kernel, with Python's headers; NCCL talks to InfiniBand through verbs
-RUN if [ "$ENVIRONMENT" = install ]; then /build/compilers gcc libc6-dev libibverbs1 ibverbs-providers; fi
+RUN if [ "$ENVIRONMENT" = install ]; then /build/compilers gcc g++ libc6-dev libibverbs1 ibverbs-providers; fi
 
 FROM runtime
 RUN groupadd -g 65532 areal && useradd -u 65532 -g 65532 -d /tmp -M -s /usr/sbin/nologin areal

@@ -9,6 +9,10 @@ import numpy as np
 import torch
 from areal.v1 import common_pb2 as common
 from areal_trainer.data.batch import TokenBatch, columns
+from areal_trainer.data.micro_batches import rank_micro_batches
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from torch import Tensor
 
 VOCABULARY = 24
 
@@ -85,3 +89,16 @@ def batch(groups: int, size: int = 4, *, seed: int = 0, version: int = 0, shared
     """Columns of `groups` synthetic groups."""
     samples = [sample(g, i, seed=seed, version=version, shared=shared) for g in range(groups) for i in range(size)]
     return columns(samples, VOCABULARY)
+
+
+def gradients(path: Path, ranks: Ranks, **options: Any) -> dict[str, Tensor]:
+    """By parameter, after two micro-batches; log-probabilities ("") first, as in a step."""
+    tokens = batch(4, 4, shared=True)
+    micros = rank_micro_batches(
+        tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64
+    )
+    assert len(micros) > 1
+    engine = Engine(path, EngineOptions(**options), ranks)
+    logprobs = engine.logprobs(micros, tokens.tokens)
+    engine.accumulate(micros, lambda values, entropy, micro: (-values.sum() + 0.1 * entropy.sum()) / 100)
+    return {"": logprobs} | {name: parameter.grad.full_tensor() for name, parameter in engine._parameters.items()}

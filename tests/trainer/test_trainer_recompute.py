@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from areal.plan.memory import shape_of
 from areal.plan.memory.activations import bytes_a_token, kept_by_a_block
-from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.recompute import recompute
-from support.trainer_parts import batch
+from support.trainer_parts import gradients
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -31,19 +28,6 @@ def ranks():
     made = Ranks()
     yield made
     made.close()
-
-
-def gradients(path, ranks, **options):
-    """After two micro-batches; log-probabilities first, as in a step."""
-    tokens = batch(4, 4, shared=True)
-    micros = rank_micro_batches(
-        tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64
-    )
-    assert len(micros) > 1
-    engine = Engine(path, EngineOptions(**options), ranks)
-    logprobs = engine.logprobs(micros, tokens.tokens)
-    engine.accumulate(micros, lambda values, entropy, micro: (-values.sum() + 0.1 * entropy.sum()) / 100)
-    return {"": logprobs} | {name: parameter.grad.full_tensor() for name, parameter in engine._parameters.items()}
 
 
 @pytest.mark.parametrize("attention", ["dense", "varlen"])

@@ -101,6 +101,7 @@ class TrainerSettings:
             precision=self.spec.trainer.precision,
             attention=self.spec.trainer.attention_backend,
             recompute=self.spec.trainer.recompute,
+            compile=self.spec.trainer.compile,
             fp32_head=self.spec.trainer.fp32_head,
             temperature=self.spec.rollout.sampling.temperature,
             adapter=self.adapter,

@@ -24,7 +24,7 @@ from areal.spec.sources import Dataset
 Verifier = Literal["exact", "math", "code", "model", "custom"]
 
 
-VERSION = "1.11"
+VERSION = "1.12"
 """Of `resolved.json`: the minor grows with each field that is added, the major when older readers would misread it."""
 
 _UNVERSIONED = "1.0"  # files without a version are of this one

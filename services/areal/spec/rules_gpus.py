@@ -94,6 +94,36 @@ def segments_in_float32(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
+    "compiled-layers",
+    "spec.trainer.compile",
+    "Compiled layers are whole: no adapters, no mesh.tensor or mesh.context, nothing offloaded; attention by a "
+    "mask or, on GPUs, by segments.",
+    fix="Set trainer.compile: none, or leave the other field out.",
+    cel=(
+        "self.spec.trainer.compile == 'none' || (!has(self.spec.trainer.lora) && self.spec.trainer.mesh.tensor == 1 && "
+        "self.spec.trainer.mesh.context == 1 && self.spec.trainer.recompute != 'offload' && "
+        "(self.spec.trainer.attention in ['auto', 'dense'] || "
+        "self.spec.trainer.gpus > 0 && self.spec.trainer.attention == 'varlen'))"
+    ),
+    every_training=True,
+)
+def compiled_layers(job: RLJob, facts: Facts) -> str | None:
+    trainer = job.spec.trainer
+    if trainer.compile == "none":
+        return None
+    backend = trainer.attention_backend
+    breaks = {
+        "trainer.lora": trainer.lora is not None,
+        "trainer.mesh.tensor": trainer.mesh.tensor > 1,
+        "trainer.mesh.context": trainer.mesh.context > 1,
+        "trainer.recompute: offload": trainer.recompute == "offload",
+        f"attention {backend}": backend == "flex" or (backend == "varlen" and not trainer.gpus),
+    }
+    found = [name for name, there in breaks.items() if there]
+    return f"compile: blocks doesn't go with {', '.join(found)}" if found else None
+
+
+@rule(
     "flex-on-cpu",
     "spec.trainer.attention",
     "FlexAttention has no gradient on CPUs.",
@@ -215,6 +245,7 @@ RULES = (
     float32_on_gpu,
     float32_trainer_on_gpu,
     segments_in_float32,
+    compiled_layers,
     blocks_on_cpu,
     host_state_on_cpu,
     tensor_divides_heads,

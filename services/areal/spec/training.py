@@ -14,6 +14,7 @@ Attention = Literal["dense", "varlen", "flex"]
 Adapted = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 _ALL_ADAPTED: tuple[Adapted, ...] = get_args(Adapted)
 Recompute = Literal["none", "selective", "full", "offload"]
+Compile = Literal["none", "blocks"]
 OptimizerState = Literal["float32", "bfloat16", "cpu"]
 
 
@@ -95,6 +96,12 @@ class Trainer(Block):
     recompute: Recompute = knob(
         "none",
         what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory.",
+        change=Change.RESUME,
+    )
+    compile: Compile = knob(
+        "none",
+        what="Compile layers with torch.compile (blocks): their small operations become few kernels, after a minute's "
+        "work at the start.",
         change=Change.RESUME,
     )
     fp32_head: bool = knob(

@@ -14,7 +14,7 @@ from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
-from areal.spec.training import Attention, Recompute
+from areal.spec.training import Attention, Compile, Recompute
 from areal.weights.adapter import AdapterConfig, tensor_name
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -25,6 +25,7 @@ from torch.nn.attention.flex_attention import BlockMask
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine import lora
 from areal_trainer.engine.adam_states import AdamWOptions
+from areal_trainer.engine.compiled import compile_block
 from areal_trainer.engine.context import refuse_heads
 from areal_trainer.engine.divergence import Divergence, Taught
 from areal_trainer.engine.flex import block_mask_of
@@ -52,6 +53,7 @@ class EngineOptions:
     precision: Literal["float32", "bfloat16"] = "float32"
     attention: Attention = "dense"
     recompute: Recompute = "none"
+    compile: Compile = "none"
     fp32_head: bool = False  # logits aren't rounded to the precision
     temperature: float = 1.0
     adapter: AdapterConfig | None = None  # trained instead of all weights
@@ -103,6 +105,8 @@ class ShardedModel(Generic[Model]):
             split(self._model.lm, tensor_mesh)
         for block in self._model.blocks:
             recompute(block, self.options.recompute)
+            if self.options.compile == "blocks":
+                compile_block(block)
             if adapters := lora.adapters_of(block):  # of another precision than the frozen weights: a unit of their own
                 fully_shard(adapters, mesh=layer_mesh, mp_policy=policy, reshard_after_forward=again)
                 self._adapters.append(adapters[0])

@@ -74,6 +74,7 @@ class _Course:
             precision=spec.trainer.precision,
             attention=spec.trainer.attention_backend,
             recompute=spec.trainer.recompute,
+            compile=spec.trainer.compile,
             fp32_head=spec.trainer.fp32_head,
             adapter=adapter_of(spec),
             seed=spec.seed,

@@ -1,0 +1,65 @@
+"""Compiled layers: the numbers of those that are not, from two graphs for all layers of a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.group import Ranks
+from support.trainer_parts import gradients, tiny_model
+from torch._dynamo.utils import counters
+from torch.nn.functional import cosine_similarity
+
+pytestmark = pytest.mark.component
+LAYERS = 12  # more than the graphs that torch keeps of a function, were each layer one of its own
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    made = Ranks()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def deep_model(tmp_path_factory):
+    return tiny_model(tmp_path_factory.mktemp("deep"), layers=LAYERS)
+
+
+@pytest.fixture(autouse=True)
+def graphs():
+    """How many were made so far."""
+    torch._dynamo.reset()
+    counters.clear()
+    return lambda: counters["stats"]["unique_graphs"]
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_gradients_are_those_of_layers_that_are_not_compiled(deep_model, ranks, graphs, recompute):
+    kept = gradients(deep_model, ranks, recompute=recompute)
+    compiled = gradients(deep_model, ranks, recompute=recompute, compile="blocks")
+    assert graphs() == 2, "one with gradient, one without, for all layers and both micro-batches"
+    for name, tensor in kept.items():
+        torch.testing.assert_close(
+            compiled[name], tensor, rtol=1e-4, atol=1e-6, msg=lambda said, name=name: name + said
+        )
+
+
+def test_in_bfloat16_they_differ_by_rounding_alone(deep_model, ranks, graphs):
+    exact = gradients(deep_model, ranks)
+    kept = gradients(deep_model, ranks, precision="bfloat16")
+    compiled = gradients(deep_model, ranks, precision="bfloat16", compile="blocks")
+    assert graphs() == 2
+    assert float((compiled[""] - kept[""]).abs().mean()) <= 0.02
+    for name, tensor in exact.items():
+        near = [float(cosine_similarity(one[name].flatten(), tensor.flatten(), dim=0)) for one in (kept, compiled)]
+        assert near[1] >= min(0.999, near[0] - 0.001), (name, near)
+
+
+def test_what_is_said_token_by_token_is_not_compiled(deep_model, ranks, graphs):
+    """Each token has another shape of keys, and a canary is few of them."""
+    ids = np.arange(9)
+    said = [Engine(deep_model, EngineOptions(compile=mode), ranks).most_likely(ids, 12) for mode in ("none", "blocks")]
+    assert np.array_equal(*said)
+    assert graphs() == 0
