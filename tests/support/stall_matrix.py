@@ -105,6 +105,11 @@ class Matrix:
         live = read_live(self._layout.live)
         return why(live) if live is not None else Answer("no-live", "nothing is known")
 
+    def step(self) -> int:
+        """Batches trained as what `areal why` reads says; the trainer's own file is up to a second ahead."""
+        live = read_live(self._layout.live)
+        return live.step if live is not None else 0
+
     def listen(self, seconds: float) -> list[Answer]:
         """What is said of a run in which nothing is wrong; once a second."""
         heard = []

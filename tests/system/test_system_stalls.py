@@ -30,8 +30,8 @@ def run(digits: Path, tmp_path: Path) -> Iterator[JobRun]:
 
 
 def test_the_right_cause_is_named_of_each_fault(run: JobRun, tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    run.wait_for("step 1", lambda: run.step() >= 1, timeout_s=240)
     matrix = Matrix(run, tmp_path / "block")
+    run.wait_for("step 1", lambda: matrix.step() >= 1, timeout_s=240)
     everything = pytestconfig.getoption("--all-stalls")
     chosen: list[Cell] = [cell for cell in cells() if everything or cell.name in FEW]
     heard = [answer for answer in matrix.listen(HEALTHY_S if everything else 0.0) if answer.cause != "none"]
