@@ -35,7 +35,7 @@ def graphs():
     return lambda: counters["stats"]["unique_graphs"]
 
 
-@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+@pytest.mark.parametrize("recompute", ["none", "selective"])
 def test_gradients_are_those_of_layers_that_are_not_compiled(deep_model, ranks, graphs, recompute):
     kept = gradients(deep_model, ranks, recompute=recompute)
     compiled = gradients(deep_model, ranks, recompute=recompute, compile="blocks")
@@ -49,7 +49,7 @@ def test_gradients_are_those_of_layers_that_are_not_compiled(deep_model, ranks, 
 def test_in_bfloat16_they_differ_by_rounding_alone(deep_model, ranks, graphs):
     exact = gradients(deep_model, ranks)
     kept = gradients(deep_model, ranks, precision="bfloat16")
-    compiled = gradients(deep_model, ranks, precision="bfloat16", compile="blocks")
+    compiled = gradients(deep_model, ranks, precision="bfloat16", compile="blocks", recompute="full")
     assert graphs() == 2
     assert float((compiled[""] - kept[""]).abs().mean()) <= 0.02
     for name, tensor in exact.items():
