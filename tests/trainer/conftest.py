@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal_trainer.engine.group import Ranks
 from support.redis_server import RedisServer
 from support.trainer_parts import tiny_model
 from support.trainer_world import World
@@ -16,6 +17,14 @@ from support.trainer_world import World
 def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Qwen3 of two layers, random weights, 24 token ids."""
     return tiny_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    """One rank, alone."""
+    made = Ranks()
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,6 @@ import pytest
 import torch
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.self_check import check_packing
 from hypothesis import given, settings
@@ -22,13 +21,6 @@ SIZES = {
     "num_hidden_layers": 2, "pad_token_id": 0, "head_dim": 8,
 }  # fmt: skip
 FAMILIES = ["gemma", "glm4", "granite", "llama", "mistral", "olmo2", "phi3", "qwen2", "qwen3", "starcoder2"]
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def micro_batch(tokens, length):

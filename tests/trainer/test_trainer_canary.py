@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,6 @@ from torch import Tensor
 pytestmark = pytest.mark.timeout(600)  # a real model on two busy cores
 
 Tensors = dict[str, Tensor]
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def test_it_is_random_tokens_and_the_likeliest_after_them_where_there_is_no_tokenizer(model_path, ranks):

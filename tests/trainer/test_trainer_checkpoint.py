@@ -16,16 +16,8 @@ from areal_trainer.checkpoint.saving import Position
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from support.small_disk import fill, small_disk
 from support.trainer_parts import batch
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def mine():

@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from support.trainer_parts import gradients, tiny_model
 from torch._dynamo.utils import counters
 from torch.nn.functional import cosine_similarity
 
 pytestmark = pytest.mark.component
 LAYERS = 12  # more than the graphs that torch keeps of a function, were each layer one of its own
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 @pytest.fixture(scope="module")

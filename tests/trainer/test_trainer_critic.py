@@ -17,7 +17,6 @@ from areal_trainer.checkpoint.saving import Position
 from areal_trainer.critic import Critic, CriticOptions, explained_variance, with_next_token
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.objective import ObjectiveOptions
@@ -36,13 +35,6 @@ class Step:
     tokens: TokenBatch
     max_steps: int = 40
     micro_batch_divisor: int = 1
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def actor(model_path, ranks, directory, *, budget: int = 4096, clip: float | None = None, **critic: Any) -> Actor:

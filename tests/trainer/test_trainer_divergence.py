@@ -83,13 +83,6 @@ def test_chunks_make_the_value_and_gradient_of_the_whole_matrices(measure, chunk
 
 
 @pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
 def teacher_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model of other sizes than the student, with the same token ids."""
     return tiny_model(tmp_path_factory.mktemp("teacher"), seed=1, hidden=48, layers=3)

@@ -12,20 +12,12 @@ from areal.errors import DataError
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.logprob import chunked_logprobs
 from areal_trainer.engine.model import empty_model
 from areal_trainer.engine.schedule import Schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trainer_parts import batch, whole_model
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 @given(

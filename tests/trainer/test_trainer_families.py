@@ -10,7 +10,6 @@ from areal.values.policy import PolicyId
 from areal.weights.publish import publish
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.publish.files import side_files, sources
 from support.publishing_ranks import CANARY
 from support.trainer_parts import VOCABULARY, batch
@@ -20,13 +19,6 @@ SIZES = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4,
     "num_key_value_heads": 2, "num_hidden_layers": 2, "pad_token_id": 0, "head_dim": 8,
 }  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize(("family", "tied"), [(name, place % 2 == 0) for place, name in enumerate(COMPARED)])

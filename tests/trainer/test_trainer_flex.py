@@ -11,17 +11,9 @@ import torch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine import flex
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trainer_parts import batch
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def micro_batch(tokens, length: int) -> MicroBatch:

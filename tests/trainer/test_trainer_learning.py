@@ -19,7 +19,6 @@ from areal_trainer.critic import Critic
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.frozen_model import OnSameRanks
@@ -38,13 +37,6 @@ class Step:
     tokens: TokenBatch
     max_steps: int = STEPS
     micro_batch_divisor: int = 1
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: float = 1e-2, **algorithm: Any) -> Actor:

@@ -12,7 +12,6 @@ import pytest
 import torch
 from areal.errors import DataError
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from safetensors.torch import load_file, save_file
 from support.trainer_parts import whole_model
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
@@ -26,13 +25,6 @@ FAMILIES = [
     "gemma", "gemma3_text", "glm4", "granite", "llama", "mistral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3",
     "smollm3", "starcoder2",
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def saved(path: Path, family: str, *, tied: bool, dtype=torch.float32, **changes) -> Path:

@@ -13,7 +13,6 @@ from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.publish.merge import merge
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -22,13 +21,6 @@ from support.trainer_world import losses
 
 LORA = AdapterConfig(rank=3, alpha=12.0, targets=("q_proj", "v_proj", "gate_proj", "down_proj"))
 SPEC = {"lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "k_proj", "v_proj", "o_proj"]}}
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def micros_of(tokens):

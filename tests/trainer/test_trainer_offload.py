@@ -10,18 +10,10 @@ import torch
 from areal.errors import ExitCode
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.offload import OffloadedParameters
 from areal_trainer.engine.optimizer import local
 from areal_trainer.frozen import placed
 from support.trainer_parts import batch
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 def micros(tokens):

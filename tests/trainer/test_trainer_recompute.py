@@ -6,7 +6,6 @@ import pytest
 import torch
 from areal.plan.memory import shape_of
 from areal.plan.memory.activations import bytes_a_token, kept_by_a_block
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.recompute import recompute
 from support.trainer_parts import gradients
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -21,13 +20,6 @@ SIZES = {
     "num_key_value_heads": 2, "num_hidden_layers": 8,
 }  # fmt: skip
 CONFIGS = {"llama": LlamaConfig(**SIZES), "qwen3": Qwen3Config(**SIZES, head_dim=40)}
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("attention", ["dense", "varlen"])

@@ -7,18 +7,10 @@ import pytest
 import torch
 from areal.errors import DataError
 from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.self_check import check_packing
 from torch import Tensor, nn
 
 IDS = np.random.default_rng(1).integers(0, 24, 96)
-
-
-@pytest.fixture(scope="module")
-def ranks():
-    made = Ranks()
-    yield made
-    made.close()
 
 
 class Recurrent(nn.Module):
