@@ -1,10 +1,12 @@
-"""Attacks of `make chaos`: a full disk, a minute's stop of each role, a store killed three times, few descriptors.
+"""Attacks of `make chaos`: a full disk, a minute's stop of each role, a store killed three times, few descriptors, a
+teacher that is away.
 
 The run goes on, or says in a sentence why it can't; and it trains no group twice.
 """
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import time
@@ -13,6 +15,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from areal.plan.layout import RunLayout
+from areal.why.causes import why
+from areal.why.live import read_live
+from support.engine_server import EngineServer
 from support.job_run import ROOT, SMALL, VICTIMS, JobRun
 from support.small_disk import fill, small_disk
 
@@ -98,3 +104,38 @@ def test_a_run_with_few_descriptors_ends_or_says_why_it_can_not(start_job: Calla
     assert code in (0, 75), run.output[-4000:]
     assert code == 0 or "descriptors" in run.output or "Too many open files" in run.output
     assert "please report" not in run.output
+
+
+def test_a_served_teacher_that_is_killed_in_the_middle_is_waited_for(digits: Path, tmp_path: Path) -> None:
+    teacher = EngineServer("embedded", ROOT / "runs/digits-sft/model").start()
+    address = f"http://127.0.0.1:{teacher.port}"
+    given = [
+        "model.path=models/new-1m", "recipe=null", "dataset.evaluation=null", "evaluation=null",
+        f"algorithm.teacher.endpoint={address}", "algorithm.batchSize=16", "algorithm.maxSteps=16",
+        "rollout.maxConcurrentRollouts=48", "checkpoint.intervalSteps=4",
+    ]  # fmt: skip
+    run = JobRun(ROOT / "examples/on_policy_distill.yaml", tmp_path / "taught", given).start()
+    try:
+        run.wait_for("step 5", lambda: run.step() >= 5, 300)
+        os.killpg(teacher.pid, signal.SIGKILL)
+        layout = RunLayout(run.run_dir)
+        run.wait_for("its name", lambda: "waits-for-model" in said(layout) and address in said(layout), 90)
+        at = run.step()
+        teacher.start()
+        run.wait_for("a step with it", lambda: run.step() > at, 120)
+        os.killpg(teacher.pid, signal.SIGKILL)
+        run.wait_for("a trainer that goes back to its checkpoint", lambda: "restarts" in run.output, 300)
+        teacher.start()
+        assert run.finish(400) == 0, run.output[-4000:]
+    finally:
+        run.stop()
+        teacher.stop()
+    audit = run.audit()
+    assert (audit["trained"], audit["lost"], audit["duplicated"]) == (16 * 16, 0, 0)
+
+
+def said(layout: RunLayout) -> str:
+    """What `areal why` says, with the cause's name."""
+    live = read_live(layout.live)
+    answer = why(live) if live is not None else None
+    return f"{answer.cause}: {answer.sentence}" if answer is not None else ""
