@@ -137,8 +137,10 @@ def _frozen(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple[
     trainer = job.spec.trainer
     shapes = {"reference": shape, "teacher": teacher}
     held = {name: found for name in models_on_own_ranks(job.spec) if (found := shapes[name]) is not None}
-    if not trainer.gpus or not trainer.mesh.frozen or not held:
+    if not trainer.gpus or not trainer.mesh.frozen:
         return [], []
+    if not held:
+        return [], [("a frozen model's GPU", "what a stage of the recipe's loads there is not known here, nor counted")]
     made = partial(
         plan_frozen, held, tokens=trainer.micro_batch_tokens, precision=trainer.precision,
         attention=trainer.attention_backend,
