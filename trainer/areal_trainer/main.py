@@ -70,5 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def leave(code: int) -> None:
+    """End this process. One that fails waits for no thread: it may be asking a server for minutes."""
+    if not code:
+        sys.exit()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())
