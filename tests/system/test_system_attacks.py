@@ -21,6 +21,7 @@ from areal.why.live import read_live
 from support.engine_server import EngineServer
 from support.job_run import ROOT, SMALL, VICTIMS, JobRun
 from support.small_disk import fill, small_disk
+from support.stall_matrix import WITHIN_S
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
@@ -58,6 +59,7 @@ def test_a_full_disk_stops_a_run_and_room_lets_it_go_on(digits: Path, tmp_path: 
         try:
             run.wait_for("step 6", lambda: run.step() >= 6, 240)
             ballast = fill(disk)
+            run.wait_for("its name", lambda: said(RunLayout(run.run_dir)).startswith("disk-full"), WITHIN_S)
             run.wait_for("a role that restarts", lambda: "restarts" in run.output, 120)
             ballast.unlink()
             further(run, 6, 240)
