@@ -91,11 +91,11 @@ def batch(groups: int, size: int = 4, *, seed: int = 0, version: int = 0, shared
     return columns(samples, VOCABULARY)
 
 
-def gradients(path: Path, ranks: Ranks, **options: Any) -> dict[str, Tensor]:
-    """By parameter, after two micro-batches; log-probabilities ("") first, as in a step."""
+def gradients(path: Path, ranks: Ranks, *, length: int = 64, **options: Any) -> dict[str, Tensor]:
+    """By parameter, after micro-batches of 64 tokens in rows of `length`; "" is log-probabilities, asked before."""
     tokens = batch(4, 4, shared=True)
     micros = rank_micro_batches(
-        tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64
+        tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=length
     )
     assert len(micros) > 1
     engine = Engine(path, EngineOptions(**options), ranks)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +49,17 @@ def test_in_bfloat16_they_differ_by_rounding_alone(deep_model, ranks, graphs):
     for name, tensor in exact.items():
         near = [float(cosine_similarity(one[name].flatten(), tensor.flatten(), dim=0)) for one in (kept, compiled)]
         assert near[1] >= min(0.999, near[0] - 0.001), (name, near)
+
+
+def test_several_models_in_one_process_have_graphs_of_their_own(tmp_path, ranks, graphs, monkeypatch):
+    """A policy, a critic, a reference and a teacher, with one row to a micro-batch and with several."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))  # graphs alone, no kernels
+    for width in (32, 48, 64, 80):
+        (tmp_path / str(width)).mkdir()
+        model = tiny_model(tmp_path / str(width), hidden=width)
+        for length in (64, 16):
+            gradients(model, ranks, length=length, compile="blocks")
+    assert graphs() == 16
 
 
 def test_what_is_said_token_by_token_is_not_compiled(deep_model, ranks, graphs):
