@@ -135,9 +135,9 @@ def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple
 def _frozen(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple[list[Finding], list[tuple[str, str]]]:
     """Of the ranks that hold frozen models alone."""
     trainer = job.spec.trainer
-    shapes = {"reference": shape, "teacher": teacher}
-    held = {name: found for name in models_on_own_ranks(job.spec) if (found := shapes[name]) is not None}
-    if not trainer.gpus or not trainer.mesh.frozen:
+    shapes, asked = {"reference": shape, "teacher": teacher}, models_on_own_ranks(job.spec)
+    held = {name: found for name in asked if (found := shapes[name]) is not None}
+    if not trainer.gpus or not trainer.mesh.frozen or (asked and not held):
         return [], []
     if not held:
         return [], [("a frozen model's GPU", "what a stage of the recipe's loads there is not known here, nor counted")]
