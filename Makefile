@@ -108,10 +108,10 @@ bench: setup models/smollm2-135m/model.safetensors  ## Benchmarks: ratios to a l
 chaos: setup  ## A hundred thousand schedules, new examples, every crash test on real processes, ten thousand steps that must not grow
 	$(PY) -m areal.sim.main --schedules 100000 --jobs 2
 	$(PY) -m pytest -q -n 2 --dist loadfile --hypothesis-profile=explore -m hypothesis tests
-	AREAL_OPERATOR_SCHEDULES=4000 $(PY) -m pytest -q -n 2 tests/operator/test_operator_model.py --timeout 3600
+	AREAL_OPERATOR_SCHEDULES=4000 $(PY) -m pytest -q -n 2 tests/operator/operator/test_operator_model.py --timeout 3600
 	AREAL_GENERATED_SPECS=5000 $(PY) -m pytest -q tests/spec/test_spec_api_server.py -k generated
 	AREAL_REPLAYED_HISTORIES=10000 $(PY) -m pytest -q --hypothesis-profile=explore tests/gateway/test_gateway_replay.py --timeout 3600
-	$(PY) -m pytest -q -s tests/boxes/test_boxes_leaks.py --box-disconnects 10000
+	$(PY) -m pytest -q -s tests/judge/boxes/test_boxes_leaks.py --box-disconnects 10000
 	$(PY) -m pytest -q tests/data/test_data_gym_tasks.py --gym-rows 40
 	$(PY) -m pytest -q tests/trainer/test_trainer_mesh.py --all-meshes
 	$(PY) -m pytest -q tests/system/test_system_crashes.py tests/system/test_system_fleet.py
@@ -121,7 +121,7 @@ chaos: setup  ## A hundred thousand schedules, new examples, every crash test on
 
 stalls: setup  ## The stall matrix: of each fault what `areal why` says and how soon, on a run's processes and on fake nodes
 	@command -v iptables >/dev/null || echo 'iptables is not installed: edges that lose every packet are not tried'
-	$(PY) -m pytest -q -s tests/why/test_why_job_causes.py -k matrix
+	$(PY) -m pytest -q -s tests/view/why/test_why_job_causes.py -k matrix
 	$(PY) -m pytest -q -s tests/system/test_system_stalls.py --all-stalls
 
 soak: setup  ## Ten thousand steps (or make soak STEPS=1000) in which no role may grow: what each holds, early and late

@@ -30,10 +30,10 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "bench")]
 import httpx  # noqa: E402
 import psutil  # noqa: E402
 import yaml  # noqa: E402
-from areal.kube.resources import CONFIGMAPS  # noqa: E402
-from areal.operator.runtime.api import MANAGER, Api  # noqa: E402
-from areal.operator.runtime.limiter import Limiter  # noqa: E402
-from areal.operator.runtime.transport import connect  # noqa: E402
+from areal_operator.kube.resources import CONFIGMAPS  # noqa: E402
+from areal_operator.runtime.api import MANAGER, Api  # noqa: E402
+from areal_operator.runtime.limiter import Limiter  # noqa: E402
+from areal_operator.runtime.transport import connect  # noqa: E402
 from kube.harness.control_plane import ControlPlane  # noqa: E402
 from kube.harness.processes import eventually, free_ports  # noqa: E402
 from report import Figure, report  # noqa: E402
@@ -55,7 +55,7 @@ RUNTIME = {
 
 def operate(arguments: argparse.Namespace) -> None:
     """The child: an operator that notes how long each reconcile took, by what it did."""
-    from areal.operator import main as operator
+    from areal_operator.operator import main as operator
 
     took: list[tuple[str, str, float]] = []
     reconcile = operator.reconcile

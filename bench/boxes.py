@@ -19,18 +19,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import psutil
 import report
-from areal.boxes.registry import BoxBounds
-from areal.boxes.service import SERVICE_NAME
-from areal.boxes.stack import BoxSettings, BoxStack, box_stack
-from areal.boxes.values import BOX_LIMITS
 from areal.clients.boxes import BoxClient
 from areal.errors import ArealError
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.sandbox.values import Run, Script
 from areal.v1 import boxes_pb2 as pb
 from areal.v1 import boxes_pb2_grpc as rpc
+from areal_judge.boxes.registry import BoxBounds
+from areal_judge.boxes.service import SERVICE_NAME
+from areal_judge.boxes.stack import BoxSettings, BoxStack, box_stack
+from areal_judge.boxes.values import BOX_LIMITS
+from areal_judge.sandbox.values import Run, Script
 
 TOKEN = "of-a-benchmark"
 GRACE_S = 0.2

@@ -25,15 +25,15 @@ import reward_baselines as baselines
 import reward_grpc
 import reward_pressure as pressure
 import reward_rates as rates
-from areal.judge.drivers import DRIVERS
-from areal.judge.judge import Judge
-from areal.judge.languages.preparation import Store
-from areal.judge.languages.toolchains import Toolchains
-from areal.judge.stack import StackSettings, code_stack
 from areal.observe.metrics import RoleMetrics
 from areal.reward.verifiers.math import MathVerifier
-from areal.sandbox.host.runner import Sandbox, SandboxConfig
-from areal.sandbox.values import Tier
+from areal_judge.judge.drivers import DRIVERS
+from areal_judge.judge.judge import Judge
+from areal_judge.judge.languages.preparation import Store
+from areal_judge.judge.languages.toolchains import Toolchains
+from areal_judge.judge.stack import StackSettings, code_stack
+from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
+from areal_judge.sandbox.values import Tier
 from report import write
 from reward_soak import see_own_mounts_only, soak
 

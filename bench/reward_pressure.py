@@ -8,11 +8,11 @@ import time
 from dataclasses import dataclass
 
 import orjson
-from areal.judge.dispatch.dispatcher import Dispatcher
-from areal.judge.dispatch.values import Ticket
-from areal.judge.values import CallCase, CallSuite, Options, Submission
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import reward_pb2 as pb
+from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.values import Ticket
+from areal_judge.judge.values import CallCase, CallSuite, Options, Submission
 from reward_rates import percentile
 
 SHARES = {"large": 100, "middle": 10, "small": 1}

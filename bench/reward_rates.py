@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from areal.judge.judge import Judge
-from areal.judge.values import (
+from areal_judge.judge.judge import Judge
+from areal_judge.judge.values import (
     CallCase,
     CallSuite,
     Judgement,
@@ -17,8 +17,8 @@ from areal.judge.values import (
     Submission,
     Suite,
 )
-from areal.sandbox.host.runner import Sandbox
-from areal.sandbox.values import Ending, Limits, Run, Script
+from areal_judge.sandbox.host.runner import Sandbox
+from areal_judge.sandbox.values import Ending, Limits, Run, Script
 from reward_baselines import TRIVIAL
 
 CASES = 20

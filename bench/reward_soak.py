@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import psutil
-from areal.sandbox.host.runner import Sandbox
-from areal.sandbox.kernel import calls as kernel
-from areal.sandbox.values import Ending, Limits, Run, Script
+from areal_judge.sandbox.host.runner import Sandbox
+from areal_judge.sandbox.kernel import calls as kernel
+from areal_judge.sandbox.values import Ending, Limits, Run, Script
 from reward_rates import at_once
 
 

@@ -22,9 +22,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
 import report  # noqa: E402
-from areal.view.runs import Run  # noqa: E402
-from areal.view.slow import time_page  # noqa: E402
-from areal.why.pace import Constants, step_s  # noqa: E402
+from areal_view.pages.runs import Run  # noqa: E402
+from areal_view.pages.slow import time_page  # noqa: E402
+from areal_view.why.pace import Constants, step_s  # noqa: E402
 from support.job_run import ROOT, JobRun  # noqa: E402
 
 TOKEN_S, UPDATE_S = 0.1, 1.5

@@ -2,7 +2,7 @@
 ARG BASE=python:3.11-slim-bookworm
 
 FROM ${BASE} AS code
-COPY services/areal /opt/areal/app/areal
+COPY services /opt/areal/app
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash /opt/areal/app
 
 FROM ${BASE} AS environment

@@ -5,11 +5,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 _LAZY = {
-    "Run": ("areal.library", "Run"),
-    "run": ("areal.library", "run"),
-    "RunFiles": ("areal.run_files", "RunFiles"),
-    "Table": ("areal.run_files", "Table"),
-    "open": ("areal.run_files", "open_run"),
+    "Run": ("areal_view.library", "Run"),
+    "run": ("areal_view.library", "run"),
+    "RunFiles": ("areal_view.run_files", "RunFiles"),
+    "Table": ("areal_view.run_files", "Table"),
+    "open": ("areal_view.run_files", "open_run"),
 }
 """Name → its module and its name there; loaded at first use, since every role imports this package."""
 

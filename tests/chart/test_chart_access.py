@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 
 import pytest
-from areal.kube import resources
-from areal.kube.resources import Resource, resource_of
-from areal.operator.children import finish_job, foundation, prepare_job, workloads
-from areal.operator.watched import watched
+from areal_operator.kube import resources
+from areal_operator.kube.resources import Resource, resource_of
+from areal_operator.operator.children import finish_job, foundation, prepare_job, workloads
+from areal_operator.operator.watched import watched
 from chart.chart_rendering import EVERYTHING, MATRIX, ROOT, Object, deployment_of, named, of_kind, render
 from kube.harness import tools
 from support.cluster_jobs import large_wanted, quickstart_wanted
@@ -55,7 +55,7 @@ def calls() -> tuple[tuple[str, Resource], ...]:
     """Every method of the client that the operator's code calls with a resource by name."""
     return tuple(
         found
-        for path in sorted((ROOT / "services" / "areal" / "operator").rglob("*.py"))
+        for path in sorted((ROOT / "services" / "areal_operator").rglob("*.py"))
         if path.name != "api.py"
         for function in _functions(ast.parse(path.read_text(encoding="utf-8")))
         for found in _calls(function)

@@ -9,10 +9,10 @@ import kubernetes_validate
 import pytest
 import yaml
 from areal.errors import ConfigError
-from areal.operator.main import namespace_labels
 from areal.plan.cluster_names import LABEL_JOB, LABEL_NAME, MANAGED_BY, Role
 from areal.plan.role_specs import spec_of
 from areal.spec.runtime import Runtime
+from areal_operator.operator.main import namespace_labels
 from chart.chart_rendering import (
     CHART,
     EVERYTHING,

@@ -15,10 +15,10 @@ from areal.cli.main import app
 from areal.cli.reward_try import read_suite
 from areal.cli.verdict import as_json, exit_code, show
 from areal.errors import ConfigError, DataError
-from areal.evaluate import wrong
-from areal.evaluate.humaneval import problems
-from areal.judge.values import OF_PROGRAM, CaseResult, Flag, Judgement, Status, StdioSuite, Timing
-from areal.sandbox.values import Tier
+from areal_judge.evaluate import wrong
+from areal_judge.evaluate.humaneval import problems
+from areal_judge.judge.values import OF_PROGRAM, CaseResult, Flag, Judgement, Status, StdioSuite, Timing
+from areal_judge.sandbox.values import Tier
 from rich.console import Console
 from typer.testing import CliRunner
 

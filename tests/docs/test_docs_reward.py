@@ -11,22 +11,22 @@ from pathlib import Path
 
 import pytest
 import yaml
-from areal.judge.checkers import NAMES
-from areal.judge.flags import of_source
-from areal.judge.formats.registry import FORMATS
-from areal.judge.languages.table import COMPILE_LIMITS, LANGUAGES
-from areal.judge.suites import from_document
-from areal.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
 from areal.plan.code_pods import offer_of
 from areal.reward.preflight import _SUITE_ROWS
 from areal.reward.verifiers.code import _FORKS, NO_PROGRAM
-from areal.sandbox.host.tiers import as_markdown
-from areal.sandbox.values import DEFAULT_LIMITS
-from areal.sandbox_server.http import HTTP_STATUS
-from areal.sandbox_server.transcoding import message_of
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
 from areal.spec.serving import CodeReward
 from areal.v1 import sandbox_pb2 as pb
+from areal_judge.judge.checkers import NAMES
+from areal_judge.judge.flags import of_source
+from areal_judge.judge.formats.registry import FORMATS
+from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES
+from areal_judge.judge.suites import from_document
+from areal_judge.judge.values import OF_PROGRAM, RETRYABLE, Flag, Status
+from areal_judge.sandbox.host.tiers import as_markdown
+from areal_judge.sandbox.values import DEFAULT_LIMITS
+from areal_judge.server.http import HTTP_STATUS
+from areal_judge.server.transcoding import message_of
 from typer.main import get_command
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reward.md").read_text()

@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from areal.judge.formats.registry import detect, suite_of
-from areal.judge.values import CallSuite
+from areal_judge.judge.formats.registry import detect, suite_of
+from areal_judge.judge.values import CallSuite
 
 ROOT = Path(__file__).resolve().parents[2]
 DIGESTS = {

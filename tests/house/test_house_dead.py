@@ -95,7 +95,7 @@ def wire_fields() -> set[str]:
 
 def template_words() -> set[str]:
     """Words of the page's templates, which name fields of the values that they show."""
-    templates = (ROOT / "services/areal/view/templates").glob("*.html")
+    templates = (ROOT / "services/areal_view/pages/templates").glob("*.html")
     return {word for path in templates for word in re.findall(r"\w+", path.read_text())}
 
 

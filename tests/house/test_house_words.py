@@ -23,7 +23,7 @@ ELSEWHERE = {  # names in docstrings that are not this tree's, and whose they ar
 
 @pytest.fixture(scope="module")
 def trees() -> dict[Path, ast.Module]:
-    return {path: parsed(path) for path in modules("services/areal", "trainer/areal_trainer")}
+    return {path: parsed(path) for path in modules("services", "trainer/areal_trainer")}
 
 
 def test_a_modules_docstring_begins_with_the_term_for_it(trees):

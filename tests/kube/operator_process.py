@@ -17,17 +17,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from areal.operator import times
+from areal_operator.operator import times
 
 if os.environ.get("QUICK", "yes") == "yes":  # tests would mostly wait; before the others, which import the numbers
     times.POLL_S, times.FRESH_S, times.FLUSH_S, times.RETRY_MISSING_S = 0.3, 3.0, 1.0, 1.0  # type: ignore[misc]
 
 from areal.observe import logs
-from areal.operator import main as operator
-from areal.operator.observed import Pod
-from areal.operator.runtime.manager import Times
-from areal.operator.runtime.times import LeaseTimes
-from areal.operator.runtime.transport import Request, Response, Transport
+from areal_operator.operator import main as operator
+from areal_operator.operator.observed import Pod
+from areal_operator.runtime.manager import Times
+from areal_operator.runtime.times import LeaseTimes
+from areal_operator.runtime.transport import Request, Response, Transport
 
 NOBODY = 9  # the discard port
 KILLED = 137

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from areal.view.job_list import job_list
-from areal.view.reviews import ApiServer
+from areal_view.pages.job_list import job_list
+from areal_view.pages.reviews import ApiServer
 from chart.chart_release import job
 from kube.harness.client import Client
 from kube.harness.control_plane import Cluster

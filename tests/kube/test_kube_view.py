@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from areal.view.reviews import ApiServer, OwnReview, Review
+from areal_view.pages.reviews import ApiServer, OwnReview, Review
 from kube.harness.client import Client
 from kube.harness.control_plane import Cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from areal.cli.runs import why_command
 from areal.local.live_file import LiveFile
-from areal.why.redact import REMOVED, redacted
+from areal_view.why.redact import REMOVED, redacted
 from local.test_local_live_file import VIEW
 
 KNOWN = "q7Zr2-the-run-token-0451"

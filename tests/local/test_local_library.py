@@ -11,7 +11,7 @@ from pathlib import Path
 import areal
 import pytest
 from areal.errors import ConfigError
-from areal.library import Run
+from areal_view.library import Run
 from support.recorded_run import RecordedRun
 from support.run_summary import run_summary
 from support.tiny_job import make_tiny_job

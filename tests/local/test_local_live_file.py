@@ -14,7 +14,7 @@ from areal.launch.core import Phase
 from areal.local.live_file import LiveFile
 from areal.local.status import RoleState, RunView, Waiting
 from areal.v1 import rollout_pb2 as rollout
-from areal.why.live import read_live
+from areal_view.why.live import read_live
 
 VIEW = RunView(
     "digits",

@@ -12,13 +12,13 @@ from areal.cli.check import check_command
 from areal.data.prepare import prepare
 from areal.data.source import JsonlSource
 from areal.errors import DataError
-from areal.judge.languages.discovery import Toolchain
 from areal.local.sandbox import sandbox_findings
 from areal.reward.preflight import check_suites, rows_of_file, rows_of_snapshot
-from areal.sandbox.host.tiers import REQUIRED, decide
-from areal.sandbox.values import Powers, Probe, Tier
 from areal.spec import RLJob, load_job
 from areal.yaml_file.document import read_document
+from areal_judge.judge.languages.discovery import Toolchain
+from areal_judge.sandbox.host.tiers import REQUIRED, decide
+from areal_judge.sandbox.values import Powers, Probe, Tier
 
 JOB = Path(__file__).resolve().parents[2] / "examples" / "code_rl.yaml"
 GOOD = {"prompt": "add 1:", "input_output": {"fn_name": "f", "inputs": [[1]], "outputs": [2]}}

@@ -8,7 +8,6 @@ from typing import Any, cast, get_args
 import pytest
 import yaml
 from areal.ledger.acl import User
-from areal.operator.children import foundation, workloads
 from areal.plan import Place, RoleRow, role_table
 from areal.plan.cluster import resolve_for_pods, roles_of
 from areal.plan.cluster_names import LAUNCHER_PORT, Role
@@ -27,6 +26,7 @@ from areal.plan.roles import assign_ports, role_instances
 from areal.plan.table import role_row
 from areal.spec.cluster import JobRole, PodTemplate
 from areal.spec.runtime import Egress, RuntimeRoles
+from areal_operator.operator.children import foundation, workloads
 from support.cluster_jobs import NAMESPACE, UID, quickstart_wanted
 
 from deploy.chart.shapes import SHAPES

@@ -11,9 +11,13 @@ import orjson
 import pytest
 from areal.clients.reward import call_timeout_s
 from areal.errors import InfraError
-from areal.judge.dispatch.suite_store import StoredSuite
-from areal.judge.dispatch.values import Ticket
-from areal.judge.values import (
+from areal.reward.verifiers.code import CodeSettings, CodeVerifier
+from areal.spec.serving import CodeReward
+from areal.v1 import common_pb2 as common
+from areal.v1 import reward_pb2 as pb
+from areal_judge.judge.dispatch.suite_store import StoredSuite
+from areal_judge.judge.dispatch.values import Ticket
+from areal_judge.judge.values import (
     CaseResult,
     Flag,
     Judgement,
@@ -23,11 +27,7 @@ from areal.judge.values import (
     Submission,
     Suite,
 )
-from areal.reward.verifiers.code import CodeSettings, CodeVerifier
-from areal.sandbox.values import Tier
-from areal.spec.serving import CodeReward
-from areal.v1 import common_pb2 as common
-from areal.v1 import reward_pb2 as pb
+from areal_judge.sandbox.values import Tier
 
 ROW = {"prompt": "add 1:", "input_output": {"fn_name": "f", "inputs": [[1], [2]], "outputs": [2, 3]}}
 PASSED = Judgement(

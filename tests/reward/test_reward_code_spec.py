@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import get_args
 
-from areal.judge.dispatch import admission
-from areal.judge.dispatch.dispatcher import COMPILE_S as DISPATCH_COMPILE_S
-from areal.judge.formats.registry import FORMATS
-from areal.judge.languages.table import COMPILE_LIMITS, LANGUAGES
-from areal.judge.values import Scoring
-from areal.sandbox.host.tiers import CAPABILITIES
-from areal.sandbox.values import Limits, Tier
 from areal.spec import code_room
 from areal.spec.code_tiers import LEAST_TIER_OF_LANGUAGE, LEAST_TIER_OF_NEED, Language, SuiteFormat, TierName
 from areal.spec.serving import COMPILE_S, CodeReward
+from areal_judge.judge.dispatch import admission
+from areal_judge.judge.dispatch.dispatcher import COMPILE_S as DISPATCH_COMPILE_S
+from areal_judge.judge.formats.registry import FORMATS
+from areal_judge.judge.languages.table import COMPILE_LIMITS, LANGUAGES
+from areal_judge.judge.values import Scoring
+from areal_judge.sandbox.host.tiers import CAPABILITIES
+from areal_judge.sandbox.values import Limits, Tier
 
 
 def test_languages_and_their_tiers_are_those_of_the_toolchains():

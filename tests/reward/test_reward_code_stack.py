@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 import pytest_asyncio
-from areal.judge.stack import CodeStack, StackSettings, code_stack
 from areal.observe.metrics import RoleMetrics
 from areal.reward.verifiers.code import CodeSettings, CodeVerifier
 from areal.spec.serving import CodeReward
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
+from areal_judge.judge.stack import CodeStack, StackSettings, code_stack
 
 pytestmark = pytest.mark.component
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 from areal.errors import ConfigError
-from areal.operator.children import reserved
 from areal.spec import RLJob, check, for_clusters_only, job_from_object, load_job
 from areal.spec.conditions_page import render
 from areal.spec.locality import Locality, locality_of, named_files
@@ -17,6 +16,7 @@ from areal.spec.problems import SpecError
 from areal.spec.runtime import RuntimeSpec, runtime_from_object, volume_of
 from areal.spec.status import REASONS, Condition, ConditionType, JobStatus, Summary
 from areal.yaml_file.document import read_document
+from areal_operator.operator.children import reserved
 from spec_corpus import CORPUS
 
 QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"

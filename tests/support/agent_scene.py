@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from areal.gateway.session import Limits
-from areal.record.oracle import Sampled, TokenReport, TrainedSequence, compare
 from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.data.batch import columns
+from areal_view.index.oracle import Sampled, TokenReport, TrainedSequence, compare
 from support.conversing_agent import Answer, ConversingAgent
 from support.redis_server import RedisServer
 from support.scripted_controller import lease

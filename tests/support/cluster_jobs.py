@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from areal.operator.children import Wanted
 from areal.plan.cluster import resolve_for_pods, roles_of
 from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec
+from areal_operator.operator.children import Wanted
 
 NAMESPACE = "team-a"
 UID = "5f0c9a52-8f43-4a3e-9c1b-1f3a6f0f7d11"

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from areal.record.oracle import Sampled
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import version_of
 from areal.workflow.tokenizer import Tokenizer
+from areal_view.index.oracle import Sampled
 from support.scripted_agent import Running, ScriptedAgent, logprob_at
 
 Answer = Callable[[str], str]

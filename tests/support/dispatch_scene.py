@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from areal.judge.dispatch.dispatcher import Dispatcher
-from areal.judge.values import (
+from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.values import (
     RETRYABLE,
     Judgement,
     Options,

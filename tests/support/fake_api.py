@@ -1,8 +1,8 @@
 """The API server as the operator's brain sees it: objects, versions, server-side apply, preconditions, ownership.
 
 Owns just that: what an object is after each verb, and which verb is refused. No HTTP, no watch and no admission; other
-writers (controllers, kubelets, users) change objects by `put` and `drop`. tests/operator/test_operator_fake_api.py
-runs the same cases against this one and against a real API server.
+writers (controllers, kubelets, users) change objects by `put` and `drop`.
+tests/operator/operator/test_operator_fake_api.py runs the same cases against this one and against a real API server.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from areal.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, error_of
-from areal.kube.resources import Json, Resource, resource_of
+from areal_operator.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, error_of
+from areal_operator.kube.resources import Json, Resource, resource_of
 
 Place = tuple[str, str, str]  # kind, namespace, name
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal.kube.resources import (
+from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
+from areal_operator.kube.resources import (
     CLUSTER_RUNTIMES,
     CONFIGMAPS,
     DEPLOYMENTS,
@@ -30,12 +31,11 @@ from areal.kube.resources import (
     Resource,
     resource_of,
 )
-from areal.operator import projection, timestamps
-from areal.operator.hot_fields import HotFields
-from areal.operator.observed import ChildPhase
-from areal.operator.runtime.cache import Cache
-from areal.operator.world import node_of
-from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
+from areal_operator.operator import projection, timestamps
+from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.observed import ChildPhase
+from areal_operator.operator.world import node_of
+from areal_operator.runtime.cache import Cache
 from support.fake_api import FakeApi
 from support.fake_trainers import WORKS, Launcher, Training
 

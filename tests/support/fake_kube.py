@@ -2,8 +2,8 @@
 
 Owns just enough of Kubernetes for the operator's runtime: versions, pages, watches with history, preconditions, apply
 as a merge, expiry (410). `faults` are taken one a request of their kind. `fake_kube_fronts` has two fronts for it:
-`MemoryTransport`, for virtual time, and `serve`, real HTTP. tests/operator/test_operator_runtime_contract.py runs the
-same cases against this server and a real one.
+`MemoryTransport`, for virtual time, and `serve`, real HTTP.
+tests/operator/operator/test_operator_runtime_contract.py runs the same cases against this server and a real one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from areal.operator.runtime.transport import Request
+from areal_operator.runtime.transport import Request
 
 Json = dict[str, Any]
 On = Literal["list", "watch", "get", "write"]

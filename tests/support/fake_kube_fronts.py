@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from areal.kube.errors import UnreachableError
-from areal.operator.runtime.transport import Request, Response
+from areal_operator.kube.errors import UnreachableError
+from areal_operator.runtime.transport import Request, Response
 from support.fake_kube import Break, FakeKube, Hang, respond, status, watch
 
 Json = dict[str, Any]
@@ -69,7 +69,7 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 @dataclass(frozen=True)
 class MemoryStream:
-    """See `areal.operator.runtime.transport.Stream`."""
+    """See `areal_operator.runtime.transport.Stream`."""
 
     status: int
     headers: Mapping[str, str]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from areal.kube.errors import AlreadyExistsError, ApiError, UnreachableError
-from areal.kube.resources import Json, Key, Resource
-from areal.operator.reconcile import reconcile
-from areal.operator.world import OperatorSettings, World
+from areal_operator.kube.errors import AlreadyExistsError, ApiError, UnreachableError
+from areal_operator.kube.resources import Json, Key, Resource
+from areal_operator.operator.reconcile import reconcile
+from areal_operator.operator.world import OperatorSettings, World
 from support.fake_cluster import FakeCluster
 from support.fake_roles import FakeRoles
 from support.small_children import SmallChildren

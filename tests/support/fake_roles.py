@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.kube.resources import Json, Key
-from areal.operator.hot_fields import HotFields
-from areal.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
-from areal.operator.reports import Targets
+from areal_operator.kube.resources import Json, Key
+from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
+from areal_operator.operator.reports import Targets
 from support.fake_cluster import FakeCluster, incarnation
 from support.fake_trainers import WORKS, Training
 

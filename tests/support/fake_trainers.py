@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal.operator.hot_fields import HotFields
-from areal.operator.observed import ChildPhase
+from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.observed import ChildPhase
 
 WORKS = (ChildPhase.STARTING, ChildPhase.READY)
 

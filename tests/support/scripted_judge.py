@@ -10,12 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from areal.errors import ConfigError, InfraError
-from areal.judge.dispatch.admission import Bounds, MemoryBudget
-from areal.judge.dispatch.dispatcher import Dispatcher
-from areal.judge.dispatch.meters import Meters
-from areal.judge.dispatch.offer import Offer, Runtime
-from areal.judge.dispatch.values import Executed, Execution
-from areal.judge.values import (
+from areal.observe.metrics import RoleMetrics
+from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
+from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.meters import Meters
+from areal_judge.judge.dispatch.offer import Offer, Runtime
+from areal_judge.judge.dispatch.values import Executed, Execution
+from areal_judge.judge.values import (
     CaseResult,
     Flag,
     Judgement,
@@ -27,8 +28,7 @@ from areal.judge.values import (
     Suite,
     Timing,
 )
-from areal.observe.metrics import RoleMetrics
-from areal.sandbox.values import Ended, Ending, MemoryBound, Powers, Tier
+from areal_judge.sandbox.values import Ended, Ending, MemoryBound, Powers, Tier
 
 POWERS = Powers(Tier.T3, MemoryBound.CGROUP, fork=True, execute=True, scratch=True)
 OFFER = Offer(POWERS, (Runtime("python", "3.11", "d"), Runtime("cpp", "12", "e")))

@@ -26,13 +26,13 @@ from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.operator.children.files import resolved_text
-from areal.operator.observed import Pod
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from areal_operator.operator.children.files import resolved_text
+from areal_operator.operator.observed import Pod
 from kube.harness.client import Client, connection
 from support.scripted_child import GANG_MEMBER, ScriptedChild
 from support.scripted_run import RunController, RunTrainer, ScriptedRun

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from areal.kube.resources import Json
-from areal.operator.children import Wanted
-from areal.operator.children.snapshot import runtime_snapshot
 from areal.plan.cluster_names import LABEL_JOB, Role, role_labels, workload
 from areal.plan.role_specs import spec_of
+from areal_operator.kube.resources import Json
+from areal_operator.operator.children import Wanted
+from areal_operator.operator.children.snapshot import runtime_snapshot
 
 
 class SmallChildren:

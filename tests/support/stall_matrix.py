@@ -14,8 +14,8 @@ from pathlib import Path
 
 import psutil
 from areal.plan.layout import RunLayout
-from areal.why.causes import Answer, why
-from areal.why.live import read_live
+from areal_view.why.causes import Answer, why
+from areal_view.why.live import read_live
 from support.job_run import VICTIMS, JobRun
 
 WITHIN_S = 10.0  # the goal

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from areal.ledger import payload
 from areal.observe.metrics import RoleMetrics
-from areal.record.index import RecordIndex
 from areal.record.writer import RecordWriter
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.recording import StepRecorder, chosen, chunks
 from areal_trainer.trained_tokens import TrainedTokens
+from areal_view.index.record_index import RecordIndex
 from support.trainer_parts import batch, sample
 
 STEP, FENCE = 4, 7

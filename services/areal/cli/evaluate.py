@@ -1,4 +1,4 @@
-"""`areal eval …`: parses; the evaluations are in `areal.evaluate`. Importing this imports typer alone."""
+"""`areal eval …`: parses; the evaluations are in `areal_judge.evaluate`. Importing this imports typer alone."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ def export(
     """Write recorded samples with their text, token ids, log-probabilities, spans and verdicts, for scripts; or, with
     --to, send every figure of a run to W&B, MLflow or Trackio.
     """
+    from areal_view.index.forms import written
+    from areal_view.run_files import open_run
+
     from areal.errors import ConfigError
-    from areal.record.forms import written
-    from areal.run_files import open_run
 
     if to is not None:
         if (form, out, outcome, low, high, limit) != ("jsonl", None, None, None, None, 100_000):
@@ -63,8 +64,8 @@ def export(
 
 
 def _track(run: Path, to: Where, project: str | None, *, follow: bool) -> None:
-    from areal.run_files import open_run
-    from areal.tracking.export import PROJECT, export
+    from areal_view.run_files import open_run
+    from areal_view.tracking.export import PROJECT, export
 
     sent, place = export(open_run(run).directory, to, project or PROJECT, follow=follow)
     typer.echo(f"sent {sent:,} steps and evaluations; {place}", err=True)

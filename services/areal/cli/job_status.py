@@ -15,7 +15,7 @@ from areal.plan.cluster_names import HTTP_PORT, Role, front_host
 from areal.spec.status import ConditionType, JobStatus
 
 if TYPE_CHECKING:
-    from areal.submit.cluster import Cluster
+    from areal_operator.submit.cluster import Cluster
 
 
 def job_status_command(
@@ -40,7 +40,7 @@ def find_job(
     name: str, namespace: str | None, kubeconfig: Path | None, context: str | None
 ) -> tuple[Cluster, dict[str, Any]]:
     """The cluster, and the job as it is there. Raises ConfigError when there is none."""
-    from areal.submit.cluster import connect
+    from areal_operator.submit.cluster import connect
 
     cluster = connect(kubeconfig, context)
     where = namespace or cluster.namespace

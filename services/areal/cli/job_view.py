@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from types import FrameType
 
+from areal_operator.submit.page import page_of
+
 from areal.cli.job_status import find_job
-from areal.submit.page import page_of
 
 
 def job_view_command(name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, port: int) -> None:

@@ -9,15 +9,15 @@ from dataclasses import asdict
 from pathlib import Path
 
 import orjson
+from areal_operator.submit.cluster import Cluster
+from areal_operator.submit.manifests import Json
+from areal_view.why.causes import Answer
+from areal_view.why.job_causes import why_job
+from areal_view.why.job_facts import JobFacts
 
 from areal.cli.job_status import find_job
 from areal.errors import ConfigError
 from areal.plan.cluster_names import LABEL_JOB
-from areal.submit.cluster import Cluster
-from areal.submit.manifests import Json
-from areal.why.causes import Answer
-from areal.why.job_causes import why_job
-from areal.why.job_facts import JobFacts
 
 
 def job_why_command(

@@ -40,7 +40,7 @@ def operator(
     log_format: Annotated[LogFormat, typer.Option(envvar="AREAL_OPERATOR_LOG_FORMAT", help="How to log.")] = "json",
 ) -> None:
     """Keep what a cluster runs for each RLJob as its spec asks, until SIGTERM."""
-    from areal.operator.main import Options, operate
+    from areal_operator.operator.main import Options, operate
 
     options = Options(
         namespaces=tuple(namespace or ()),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from areal_judge.judge.stack import StackSettings
+from areal_judge.sandbox.values import Tier
+from areal_judge.server.main import ServeOptions, Serving, serve
 from rich.console import Console
 
-from areal.judge.stack import StackSettings
 from areal.observe import logs
-from areal.sandbox.values import Tier
-from areal.sandbox_server.main import ServeOptions, Serving, serve
 
 
 def serve_command(

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from areal_judge.evaluate.local_judge import Demands, local_judge
+from areal_judge.judge.extract import program_of
+from areal_judge.judge.formats.registry import suite_of
+from areal_judge.judge.languages.table import LANGUAGES
+from areal_judge.judge.suites import digest
+from areal_judge.judge.values import Judgement, Options, Submission, Suite
+from areal_judge.sandbox.values import Tier
 from rich.console import Console
 
 from areal.cli.verdict import as_json, exit_code, show
 from areal.errors import ConfigError, DataError
-from areal.evaluate.local_judge import Demands, local_judge
-from areal.judge.extract import program_of
-from areal.judge.formats.registry import suite_of
-from areal.judge.languages.table import LANGUAGES
-from areal.judge.suites import digest
-from areal.judge.values import Judgement, Options, Submission, Suite
-from areal.sandbox.values import Tier
 
 MAX_FILE_BYTES = 256 << 20
 _SUFFIXES: Mapping[str, str] = {

@@ -38,10 +38,11 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
 
 def why_command(run_dir: Path, *, as_json: bool, bundle: Path | None = None) -> None:
     """`areal why`."""
+    from areal_view.why.causes import why
+    from areal_view.why.live import read_live
+
     from areal.cli.job_why import show
     from areal.plan import RunLayout
-    from areal.why.causes import why
-    from areal.why.live import read_live
 
     live = read_live(RunLayout(existing(run_dir)).live)
     if bundle is not None:
@@ -66,7 +67,7 @@ def slow_command(run_dir: Path, *, as_json: bool) -> None:
 
 def view_command(places: list[Path], port: int) -> None:
     """`areal view`."""
-    from areal.view.main import serve
+    from areal_view.pages.main import serve
 
     serve(places, port)
 
@@ -89,7 +90,7 @@ def audit_tokens_command(run_dir: Path, *, as_json: bool) -> int:
     """`areal audit --tokens`: the exit code is not 0 when a trained token is not the one that was sampled."""
     import json
 
-    from areal.record.token_audit import audit_tokens
+    from areal_view.index.token_audit import audit_tokens
 
     report = audit_tokens(existing(run_dir))
     if as_json:
@@ -162,12 +163,13 @@ def _audit_table(report: dict[str, Any]) -> Table:
 
 def report_command(run_dir: Path) -> None:
     """`areal report`."""
+    from areal_view.pages import site
+
     from areal.ledger.audit import audit
     from areal.plan import RunLayout
     from areal.record.episode_ends import read_ends
     from areal.record.run_rows import Records
     from areal.stage import picture, summary
-    from areal.view import site
 
     layout = RunLayout(existing(run_dir).absolute())
     records = Records(layout.metrics, layout.evaluations).refresh()

@@ -9,12 +9,12 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from areal_view.pages.runs import Run
+from areal_view.pages.slow import TimePage, time_page
 from rich.console import Console
 from rich.table import Table
 
 from areal.errors import ConfigError
-from areal.view.runs import Run
-from areal.view.slow import TimePage, time_page
 
 _LEAST = 0.0005  # of a role's time: less is not printed
 

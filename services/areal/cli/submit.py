@@ -34,8 +34,8 @@ class Options:
 
 def submit_command(document: Document, overrides: Sequence[str], options: Options) -> int:
     """Check, then submit or print; the exit code is the job's with --wait."""
-    from areal.submit.follow import follow
-    from areal.submit.submit import SubmitRequest, objects, submit
+    from areal_operator.submit.follow import follow
+    from areal_operator.submit.submit import SubmitRequest, objects, submit
 
     job, job_file = job_from(document, overrides), document.path
     base_dir = job_file.absolute().parent
@@ -47,7 +47,7 @@ def submit_command(document: Document, overrides: Sequence[str], options: Option
         request = SubmitRequest(job, base_dir, options.namespace or job.metadata.namespace or "default", verifier)
         sys.stdout.write(objects(request, RuntimeSpec(), _quiet).text())
         return int(ExitCode.DONE)
-    from areal.submit.cluster import connect
+    from areal_operator.submit.cluster import connect
 
     cluster = connect(options.kubeconfig, options.context)
     request = SubmitRequest(

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from areal_judge.judge.values import CaseResult, Judgement, Status
+from areal_judge.sandbox.host.tiers import promise
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from areal.errors import ExitCode
-from areal.judge.values import CaseResult, Judgement, Status
-from areal.sandbox.host.tiers import promise
 
 FAILED = 1  # the program, not us
 _SHOWN = 60  # cases in the table; of more, those that failed come first

@@ -17,15 +17,15 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
+from areal_view.why.causes import why
+from areal_view.why.live import Live, read_live
+from areal_view.why.redact import redacted
 from google.protobuf.json_format import MessageToJson
 
 from areal.errors import ArealError
 from areal.local import inspect
 from areal.plan import RunLayout
 from areal.stage.log_stream import log_files
-from areal.why.causes import why
-from areal.why.live import Live, read_live
-from areal.why.redact import redacted
 
 LAST_LINES = 200  # of each role's log
 _STACK_LINES = 400

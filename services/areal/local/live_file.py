@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+from areal_view.why.live import Live, LiveRole, LiveWait, write_live
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
 from areal.local.stopped import stopped
-from areal.why.live import Live, LiveRole, LiveWait, write_live
 
 _IDLE_WORDS = 3  # tell one reason from another
 _ODD_WAIT_S = 3.0  # a wait of this age, or a silence, is worth a look at the processes

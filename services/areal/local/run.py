@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from areal_view.pages import site
 from rich.console import Console
 from rich.markup import escape
 
@@ -40,7 +41,6 @@ from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
 from areal.stage import picture, summary
 from areal.v1 import operations_pb2_grpc as operations_grpc
-from areal.view import site
 
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from areal.judge.languages.discovery import Toolchain, find
-from areal.judge.languages.table import LANGUAGES
-from areal.sandbox.host.probing import probe
-from areal.sandbox.host.tiers import why_not, why_refused
-from areal.sandbox.values import MemoryBound, Powers, Tier
+from areal_judge.judge.languages.discovery import Toolchain, find
+from areal_judge.judge.languages.table import LANGUAGES
+from areal_judge.sandbox.host.probing import probe
+from areal_judge.sandbox.host.tiers import why_not, why_refused
+from areal_judge.sandbox.values import MemoryBound, Powers, Tier
+
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.code_tiers import PROCESSES
 

@@ -10,8 +10,10 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+from areal_judge.judge.stack import CodeStack, StackSettings, code_stack
+from areal_judge.sandbox.values import Tier
+
 from areal.errors import ConfigError, ExitCode
-from areal.judge.stack import CodeStack, StackSettings, code_stack
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
@@ -23,7 +25,6 @@ from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
 from areal.reward.verifiers.math import MathVerifier
 from areal.reward.verifiers.model import ModelVerifier
-from areal.sandbox.values import Tier
 from areal.v1 import reward_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from areal_judge.judge.formats.registry import suite_of
 
 from areal.data import Snapshot
 from areal.errors import ArealError, DataError
-from areal.judge.formats.registry import suite_of
 from areal.reward.rows import gold_of_row
 from areal.reward.verifiers.extraction import gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex

@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from areal.sandbox.kernel import calls as kernel
-from areal.sandbox.kernel import landlock, mounts, seccomp
+from areal_judge.sandbox.kernel import calls as kernel
+from areal_judge.sandbox.kernel import landlock, mounts, seccomp
 
 LAYERS = ("no_new_privileges", "landlock", "seccomp")
 

@@ -14,8 +14,8 @@ import resource
 import signal
 from collections.abc import Sequence
 
-from areal.sandbox.cell import orphans
-from areal.sandbox.kernel import calls as kernel
+from areal_judge.sandbox.cell import orphans
+from areal_judge.sandbox.kernel import calls as kernel
 
 _AWAITED = (signal.SIGTERM, signal.SIGCHLD)
 

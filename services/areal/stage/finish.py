@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 
+from areal_view.pages import site
+
 from areal.errors import BugError
 from areal.ledger.audit import audit
 from areal.ledger.audit_report import AuditReport
@@ -12,7 +14,6 @@ from areal.plan import ResolvedJob
 from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
 from areal.stage import picture, summary
-from areal.view import site
 
 log = logging.getLogger("areal.finish")
 

@@ -16,15 +16,11 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 import xxhash
-from cachetools import LRUCache
-
-from areal.clients.reward import call_timeout_s
-from areal.errors import ArealError, InfraError
-from areal.judge.dispatch.suite_store import StoredSuite
-from areal.judge.dispatch.values import Priority, Ticket
-from areal.judge.extract import program_of
-from areal.judge.formats.registry import suite_of
-from areal.judge.values import (
+from areal_judge.judge.dispatch.suite_store import StoredSuite
+from areal_judge.judge.dispatch.values import Priority, Ticket
+from areal_judge.judge.extract import program_of
+from areal_judge.judge.formats.registry import suite_of
+from areal_judge.judge.values import (
     OF_PROGRAM,
     RETRYABLE,
     CallSuite,
@@ -35,10 +31,14 @@ from areal.judge.values import (
     Submission,
     Suite,
 )
+from areal_judge.sandbox.values import Tier
+from cachetools import LRUCache
+
+from areal.clients.reward import call_timeout_s
+from areal.errors import ArealError, InfraError
 from areal.net.status import fault
 from areal.reward.rows import row_of_item
 from areal.reward.verifier import fault_result
-from areal.sandbox.values import Tier
 from areal.single_flight import SingleFlight
 from areal.spec.serving import CodeReward, Reward
 from areal.v1 import common_pb2 as common

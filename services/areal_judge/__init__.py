@@ -1,0 +1,1 @@
+"""Judges answers: the sandbox, verdicts on programs, stateful boxes, public test sets, and their server."""

@@ -1,0 +1,134 @@
+"""Client of a chat API for evaluations: many questions at once, each answered as often as asked, in order.
+
+An answer that the server refuses (a prompt longer than the context) is that question's failure; a server that can't be
+reached ends the evaluation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import httpx
+from areal.errors import ConfigError, InfraError
+
+_ANSWER_S = 3600.0  # a long answer of a busy server
+_TRIES = 4  # of one answer, while the server is busy or starting
+_PAUSE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How answers are drawn. Sample i of a question has the seed `seed` + i, where the server knows seeds."""
+
+    samples: int = 1
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 2048
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer to question `question`; `refused` says why there is none."""
+
+    question: int
+    sample: int
+    text: str = ""
+    finish: str = ""
+    tokens: int = 0
+    refused: str = ""
+
+
+async def ask_all(
+    address: str,
+    key: str,
+    prompts: Sequence[str],
+    sampling: Sampling,
+    concurrent: int,
+    done: Callable[[Answer], None] = lambda answer: None,
+) -> list[Answer]:
+    """Every prompt's answers, by prompt and sample. Raises InfraError when the server is away."""
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    limits = httpx.Limits(max_connections=concurrent)
+    timeout = httpx.Timeout(_ANSWER_S, connect=10.0)
+    answers: dict[tuple[int, int], Answer] = {}
+    waiting = iter([(question, sample) for question in range(len(prompts)) for sample in range(sampling.samples)])
+    async with httpx.AsyncClient(base_url=address, headers=headers, timeout=timeout, limits=limits) as client:
+        model = await _model(client, address)
+
+        async def work() -> None:
+            for question, sample in waiting:
+                body = {
+                    "model": model,
+                    "messages": [{"role": "user", "content": prompts[question]}],
+                    "temperature": sampling.temperature,
+                    "top_p": sampling.top_p,
+                    "max_tokens": sampling.max_tokens,
+                    "seed": sampling.seed + sample,
+                }
+                answer = answers[question, sample] = await _answer(client, address, body, question, sample)
+                done(answer)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(concurrent, len(prompts) * sampling.samples)):
+                    group.create_task(work())
+        except* (InfraError, ConfigError) as several:
+            raise several.exceptions[0] from several.exceptions[0].__cause__
+    return [answers[key] for key in sorted(answers)]
+
+
+async def _model(client: httpx.AsyncClient, address: str) -> str:
+    """The first model that the server names."""
+    try:
+        response = await client.get("/v1/models")
+    except httpx.HTTPError as error:
+        raise InfraError(f"{address} does not answer: {error}", fix="see whether it still runs") from error
+    if response.status_code in (401, 403):
+        raise ConfigError(f"{address} refuses the key", fix="give --key, or set AREAL_SERVE_KEY")
+    with contextlib.suppress(ValueError, KeyError, IndexError, TypeError):
+        return str(response.json()["data"][0]["id"])
+    return "any"
+
+
+async def _answer(
+    client: httpx.AsyncClient, address: str, body: dict[str, object], question: int, sample: int
+) -> Answer:
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_PAUSE_S * 2 ** (attempt - 1))
+        try:
+            response = await client.post("/v1/chat/completions", json=body)
+        except httpx.HTTPError as error:
+            trouble = str(error) or type(error).__name__
+        else:
+            if response.status_code == 200:
+                return _read(response, question, sample)
+            if response.status_code < 500 and response.status_code not in (408, 429):
+                return Answer(question, sample, refused=_words(response))
+            trouble = _words(response)
+    raise InfraError(f"{address} does not answer: {trouble}", fix="see whether it still runs, and its log")
+
+
+def _read(response: httpx.Response, question: int, sample: int) -> Answer:
+    try:
+        said = response.json()
+        choice = said["choices"][0]
+        text = choice["message"].get("content") or ""
+        tokens = (said.get("usage") or {}).get("completion_tokens") or 0
+        return Answer(question, sample, str(text), str(choice.get("finish_reason") or ""), int(tokens))
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
+        raise InfraError(
+            f"the server's answer has another form than OpenAI's: {response.text[:200]}",
+            fix="name the address of a server with /v1/chat/completions",
+        ) from error
+
+
+def _words(response: httpx.Response) -> str:
+    with contextlib.suppress(ValueError, KeyError, TypeError, json.JSONDecodeError):
+        return str(response.json()["error"]["message"])
+    return f"status {response.status_code}"

@@ -1,0 +1,94 @@
+"""Judges many programs at once and keeps what came out, in order.
+
+A judgement without a score says nothing about the program: it is asked for again, a few times, and then counts as
+unjudged, never as wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from areal.errors import InfraError
+
+from areal_judge.judge.values import Judgement, Options, Submission, Suite
+
+GIVE_UP = 16  # attempts without one judgement
+ASKED = 3  # times, while the judge says that asking again may help
+
+
+class Judges(Protocol):
+    """What judges one program; `judge.judge.Judge` does."""
+
+    async def judge(self, submission: Submission, suite: Suite, options: Options = ...) -> Judgement: ...
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One program for one task."""
+
+    task_id: str
+    submission: Submission
+    suite: Suite
+    kind: str = "sample"  # sample | canonical | a kind of wrong completion
+    sample: int = 0  # its number among the task's, from 0
+
+
+@dataclass(frozen=True)
+class AttemptOutcome:
+    """What became of an attempt."""
+
+    attempt: Attempt
+    judgement: Judgement
+
+    @property
+    def judged(self) -> bool:
+        return self.judgement.score is not None
+
+    @property
+    def passed(self) -> bool:
+        return self.judgement.score == 1.0
+
+
+async def judge_all(
+    judge: Judges,
+    attempts: Sequence[Attempt],
+    options: Options,
+    jobs: int,
+    done: Callable[[AttemptOutcome], None] = lambda outcome: None,
+) -> list[AttemptOutcome]:
+    """Judges attempts, at most `jobs` at a time; outcomes in the order of the attempts. `done` hears of each.
+
+    Raises InfraError when nothing of the first ones could be judged: the rest would fare no better.
+    """
+    outcomes: dict[int, AttemptOutcome] = {}
+    waiting = iter(range(len(attempts)))
+
+    def hopeless() -> bool:
+        return len(outcomes) >= GIVE_UP and all(outcome.judgement.retryable for outcome in outcomes.values())
+
+    async def work() -> None:
+        for index in waiting:
+            outcomes[index] = AttemptOutcome(attempts[index], await _judge(judge, attempts[index], options))
+            done(outcomes[index])
+            if hopeless():
+                return
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(max(1, min(jobs, len(attempts)))):
+            group.create_task(work())
+    if len(outcomes) < len(attempts):
+        first = next(iter(outcomes.values())).judgement
+        what = first.message.partition("\n")[0] or first.status.value
+        raise InfraError(f"nothing can be judged here: {what}", fix="see areal reward capabilities, and try again")
+    return [outcomes[index] for index in range(len(attempts))]
+
+
+async def _judge(judge: Judges, attempt: Attempt, options: Options) -> Judgement:
+    for _ in range(ASKED - 1):
+        judgement = await judge.judge(attempt.submission, attempt.suite, options)
+        if judgement.score is not None or not judgement.retryable:
+            return judgement
+    return await judge.judge(attempt.submission, attempt.suite, options)

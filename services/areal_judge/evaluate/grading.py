@@ -1,0 +1,102 @@
+"""Grades of answers by the verifiers of training: mathematical equality, or tests of a program in the sandbox.
+
+A grade is a score, or None where the grader failed; an answer that a server refused, or without a program, scores 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import orjson
+from areal.reward.verifiers.math import MathVerifier
+from areal.v1 import reward_pb2 as pb
+
+from areal_judge.evaluate.asking import Answer
+from areal_judge.evaluate.attempts import Attempt, judge_all
+from areal_judge.evaluate.local_judge import Demands, local_judge
+from areal_judge.evaluate.suite_rows import Question
+from areal_judge.judge.extract import program_of
+from areal_judge.judge.values import Options, Submission
+
+_FIELD = "answer"
+_TOGETHER = 256  # answers graded in one call
+_TOTAL_S = 60.0  # of one program with all of its tests
+
+
+@dataclass(frozen=True)
+class Grade:
+    """What an answer is worth; `score` is None when it could not be graded."""
+
+    score: float | None
+    status: str
+
+
+REFUSED, NO_PROGRAM = Grade(0.0, "REFUSED"), Grade(0.0, "NO_PROGRAM")
+
+
+async def grade_math(
+    questions: Sequence[Question], answers: Sequence[Answer], done: Callable[[int], None] = lambda count: None
+) -> list[Grade]:
+    """Grades by mathematical equality with the expected answers."""
+    verifier = MathVerifier(_FIELD)
+    grades: list[Grade] = []
+    try:
+        for start in range(0, len(answers), _TOGETHER):
+            part = answers[start : start + _TOGETHER]
+            items = [
+                pb.ScoreItem(
+                    verifier=verifier.name,
+                    completion=answer.text,
+                    row_json=orjson.dumps({_FIELD: questions[answer.question].answer}),
+                )
+                for answer in part
+            ]
+            results = await verifier.score(items)
+            grades += [
+                REFUSED if answer.refused else _grade(result) for answer, result in zip(part, results, strict=True)
+            ]
+            done(len(part))
+    finally:
+        await verifier.stop()
+    return grades
+
+
+def _grade(result: pb.ScoreResult) -> Grade:
+    match result.WhichOneof("outcome"):
+        case "verdict":
+            return Grade(result.verdict.score, result.verdict.status)
+        case "score":
+            return Grade(result.score, "SCORED")
+        case _:
+            return Grade(None, result.fault.message.partition("\n")[0] or "FAULT")
+
+
+async def grade_code(
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    demands: Demands,
+    done: Callable[[int], None] = lambda count: None,
+) -> list[Grade]:
+    """Grades by the tests of each question's program: 1 when all pass."""
+    grades: dict[int, Grade] = {}
+    attempts: list[Attempt] = []
+    places: list[int] = []
+    for place, answer in enumerate(answers):
+        tests = questions[answer.question].tests
+        assert tests is not None, "questions of programs have tests"
+        program = program_of(answer.text, "python")
+        if program is None:
+            grades[place] = REFUSED if answer.refused else NO_PROGRAM
+            continue
+        places.append(place)
+        attempts.append(Attempt(str(answer.question), Submission(program), tests, sample=answer.sample))
+    done(len(grades))
+    if attempts:
+        options = Options(min_tier=demands.min_tier, total_s=_TOTAL_S)
+        async with local_judge(demands) as (judge, _):
+            outcomes = await judge_all(judge, attempts, options, os.cpu_count() or 1, lambda outcome: done(1))
+        for place, outcome in zip(places, outcomes, strict=True):
+            grades[place] = Grade(outcome.judgement.score, outcome.judgement.status.value)
+    return [grades[place] for place in range(len(answers))]

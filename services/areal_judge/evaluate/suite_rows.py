@@ -1,0 +1,148 @@
+"""Question formats of public test sets: rows of mathematics and of programs as prompts with what grades them.
+
+Pure: rows in, questions out. A row that has another form is refused with its place, never skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from areal.errors import DataError
+
+from areal_judge.judge.formats.registry import suite_of
+from areal_judge.judge.values import Suite
+
+Row = Mapping[str, Any]
+
+_BOXED = "Reason step by step, and put your final answer within \\boxed{}."
+_PROGRAM = (
+    "Write a Python program that solves this. It reads from standard input and writes to standard output. Put the "
+    "whole program between ```python and ```."
+)
+_FROM_TESTS = "Write the Python code, and put the whole of it between ```python and ```."
+_FUNCTION = "Complete this Python code, and put the whole of it between ```python and ```."
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row: what is asked, and either the expected answer or the tests of a program."""
+
+    id: str
+    prompt: str
+    answer: str = ""
+    tests: Suite | None = None
+
+
+@dataclass(frozen=True)
+class BenchmarkSuite:
+    """A test set: how its rows are read, and where the Hugging Face hub has it."""
+
+    name: str
+    grader: Literal["math", "code"]
+    dataset: str  # on the hub
+    files: str  # of the dataset: a pattern
+    read: Callable[[Row, str | None], Question]
+    columns: str  # for people
+
+
+def questions(suite: BenchmarkSuite, rows: Iterable[tuple[str, Row]], instruction: str | None) -> list[Question]:
+    """The questions of rows, each given with its place. Raises DataError that names the row and what it lacks.
+
+    `instruction` follows each question instead of the suite's own; an empty one leaves the question alone.
+    """
+    found = []
+    for place, row in rows:
+        try:
+            found.append(suite.read(row, instruction))
+        except DataError as error:
+            raise DataError(
+                f"{place} is no row of {suite.name}: {error.message}",
+                fix=error.fix or f"rows of {suite.name} have the columns {suite.columns}",
+            ) from error
+    if not found:
+        raise DataError("there are no rows", fix="name a file that has some")
+    return found
+
+
+def _text(row: Row, *names: str) -> str:
+    """The first of these columns, whatever its case, as text."""
+    lower = {name.lower(): value for name, value in row.items()}
+    for name in names:
+        value = lower.get(name)
+        if isinstance(value, str | int | float) and not isinstance(value, bool) and str(value).strip():
+            return str(value)
+    raise DataError(f"it has no {' or '.join(names)} (it has {', '.join(map(str, row)) or 'no columns'})")
+
+
+def _id(row: Row, *names: str) -> str:
+    return next((str(row[name]) for name in names if row.get(name) not in (None, "")), "")
+
+
+def _with(question: str, instruction: str | None, usual: str) -> str:
+    added = usual if instruction is None else instruction
+    return f"{question}\n\n{added}" if added else question
+
+
+def _gsm8k(row: Row, instruction: str | None) -> Question:
+    question, answer = _text(row, "question"), _text(row, "answer")
+    if "####" not in answer:
+        raise DataError("its answer has no ####, after which GSM8K writes the number")
+    number = answer.rpartition("####")[2].strip().replace(",", "")
+    return Question(_id(row, "id"), _with(question, instruction, _BOXED), number)
+
+
+def _math(row: Row, instruction: str | None) -> Question:
+    try:
+        answer = _text(row, "answer")
+    except DataError:
+        answer = _text(row, "solution")
+        if "\\boxed" not in answer and "\\fbox" not in answer:
+            raise DataError("it has no answer, and its solution has no \\boxed{…}") from None
+    asked = _with(_text(row, "problem", "question"), instruction, _BOXED)
+    return Question(_id(row, "unique_id", "id", "ID"), asked, answer)
+
+
+def _livecodebench(row: Row, instruction: str | None) -> Question:
+    question, starter = _text(row, "question_content"), row.get("starter_code")
+    usual = f"{_FUNCTION}\n\n```python\n{starter}\n```" if starter else _PROGRAM
+    return Question(_id(row, "question_id"), _with(question, instruction, usual), tests=suite_of(row, "livecodebench"))
+
+
+def _humaneval(row: Row, instruction: str | None) -> Question:
+    prompt = _text(row, "prompt").strip("\n")
+    asked = f"```python\n{prompt}\n```"
+    return Question(_id(row, "task_id"), _with(asked, instruction, _FUNCTION), tests=suite_of(row, "humaneval"))
+
+
+def _mbpp(row: Row, instruction: str | None) -> Question:
+    tests = "\n".join(map(str, row.get("test_list") or ()))  # they alone say what the function is called
+    question = f"{_text(row, 'text', 'prompt')} It must pass these tests:\n\n```python\n{tests}\n```"
+    return Question(_id(row, "task_id"), _with(question, instruction, _FROM_TESTS), tests=suite_of(row, "mbpp"))
+
+
+SUITES: Mapping[str, BenchmarkSuite] = {
+    suite.name: suite
+    for suite in (
+        BenchmarkSuite("gsm8k", "math", "openai/gsm8k", "main/test-*.parquet", _gsm8k, "question, answer (… #### 18)"),
+        BenchmarkSuite(
+            "math", "math", "HuggingFaceH4/MATH-500", "test.jsonl", _math, "problem, and answer or solution (\\boxed)"
+        ),
+        BenchmarkSuite(
+            "aime", "math", "HuggingFaceH4/aime_2024", "data/train-*.parquet", _math, "problem, answer"
+        ),
+        BenchmarkSuite(
+            "livecodebench", "code", "livecodebench/code_generation_lite", "test*.jsonl", _livecodebench,
+            "question_content, starter_code, public_test_cases, private_test_cases, metadata",
+        ),
+        BenchmarkSuite(
+            "humaneval", "code", "openai/openai_humaneval", "openai_humaneval/test-*.parquet", _humaneval,
+            "task_id, prompt, test, entry_point",
+        ),
+        BenchmarkSuite(
+            "mbpp", "code", "google-research-datasets/mbpp", "full/test-*.parquet", _mbpp,
+            "task_id, text or prompt, test_list, test_setup_code or test_imports",
+        ),
+    )
+}  # fmt: skip

@@ -1,0 +1,202 @@
+"""Judges an AssertSuite: trusted test code in one cell calls a program in another; this module is the bridge.
+
+The tester says which calls to make and which asserts held; the program is asked for values and nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from areal.errors import DataError, InfraError
+
+from areal_judge.judge import codec
+from areal_judge.judge.codec import CodecError
+from areal_judge.judge.drivers import TESTER
+from areal_judge.judge.drivers.cases import BROKEN, PASSED, PROGRAM
+from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES
+from areal_judge.judge.endings import of_output
+from areal_judge.judge.program import PREPARE_FIX, PREPARE_S, Answer, Failure, Program, call_of, opened
+from areal_judge.judge.record import Record
+from areal_judge.judge.values import AssertSuite, CaseResult, Status, Submission
+from areal_judge.sandbox.host.runner import Pair
+from areal_judge.sandbox.host.session import FrameError, Session
+from areal_judge.sandbox.values import Driver, Ending, Limits, Run
+
+LONGEST_FRAME = 16 << 20  # the tester is ours: inputs that it makes may be long
+_OWN_S = 10.0  # what the test code may take by itself between two calls
+_GRACE_S = 2.0
+_MEMORY_BYTES = 1 << 30
+_GONE = ("error", "ProgramError", "the program is gone", "Exception")
+
+
+@dataclass
+class _Case:
+    """What happened to the program within one case of the tests."""
+
+    calls: int = 0
+    wall_s: float = 0.0
+    failure: Failure | None = None  # that no test code may forgive
+    raised: Failure | None = None  # the last exception, which a test may expect
+
+
+async def judge_asserts(pair: Pair, submission: Submission, suite: AssertSuite, record: Record) -> None:
+    """Adds the cases to the record. Raises DataError for a suite that can't be judged, InfraError."""
+    whole_s = record.options.total_s + _OWN_S
+    limits = Limits(wall_s=whole_s, cpu_s=whole_s, memory_bytes=max(_MEMORY_BYTES, suite.limits.memory_bytes))
+    run = Run(Driver(TESTER, _payload(suite)), limits=limits, numpy=suite.needs_numpy)
+    async with pair.session(run, LONGEST_FRAME) as tester:
+        kind, *given = await _told(tester, PREPARE_S) or await _silent(tester)
+        if kind != "cases" or not given[0]:
+            words = ": ".join(map(str, given)) or "no cases"
+            raise DataError(f"the suite's tests can't run: {words}", fix="mend the suite's test code")
+        record.total = given[0]
+        async with opened(
+            pair, submission.source, suite.entry_point, suite.prelude, suite.limits,
+            calls=record.total, left_s=record.left_s, longest=LONGEST_FRAME, numpy=suite.needs_numpy,
+        ) as program:  # fmt: skip
+            await _Bridge(tester, program, suite, record).run()
+            record.ended_with(await program.end())
+
+
+def _payload(suite: AssertSuite) -> bytes:
+    given = ("bridged", suite.prelude, suite.test, suite.entry_point, suite.updates_arguments)
+    return codec.encode(given, max_bytes=REQUEST_BYTES, max_nodes=REQUEST_NODES)
+
+
+class _Bridge:
+    """Between a tester and a program that are both there."""
+
+    def __init__(self, tester: Session, program: Program, suite: AssertSuite, record: Record) -> None:
+        self._tester = tester
+        self._program = program
+        self._limits = suite.limits
+        self._record = record
+        self._case = _Case()
+        self._calls = 0
+        self._alive = True
+
+    async def run(self) -> None:
+        record = self._record
+        started = time.monotonic()
+        failure = await self._program.load(min(self._limits.wall_s, record.left_s))
+        record.spent_s += time.monotonic() - started
+        if failure is not None:
+            record.flags |= failure.flags
+            record.add(failure.case)
+            record.skip_rest()
+            return
+        await self._send("go", record.runs_all)
+        while not record.over:
+            await self._step()
+        if self._calls == 0:
+            raise DataError("the suite's tests never call the program", fix="mend the suite's test code")
+        if self._alive and record.may_pass and (extra := await self._program.leave()):
+            record.flags |= extra.flags
+            record.fail_last(extra.case)
+
+    async def _step(self) -> None:
+        """One thing that the tester says."""
+        kind, *given = await _told(self._tester, _OWN_S + self._limits.wall_s) or ("gone",)
+        if kind == "call":
+            await self._send(*await self._called(*given))
+        elif kind == "case":
+            self._close(*given[1:])
+        else:
+            await self._tester_gone()
+
+    async def _called(self, arguments: Any, keywords: Any, bring_back: bool) -> tuple[Any, ...]:
+        """Makes one call for the tester."""
+        case = self._case
+        case.calls += 1
+        self._calls += 1
+        left_s = min(self._limits.wall_s, self._record.left_s) - case.wall_s
+        if left_s <= 0 and self._alive:
+            late = CaseResult(0, Status.TIME_LIMIT, detail="the calls of this case together took too long")
+            case.failure = case.failure or Failure(late)
+        if left_s <= 0 or not self._alive:
+            return _GONE
+        try:
+            call = call_of(arguments, keywords, bring_back=bring_back)
+        except CodecError as error:
+            if self._calls == 1:  # later ones may be made of what the program returned
+                raise DataError(f"arguments of a test can't be carried: {error}", fix="use smaller inputs") from None
+            bad = CaseResult(0, Status.BAD_RESULT_TYPE, detail=f"the tests can't pass its result on: {error}")
+            case.failure = case.failure or Failure(bad)
+            return _GONE
+        outcome = await self._program.call(call, left_s)
+        if isinstance(outcome, Answer):
+            case.wall_s += outcome.wall_s
+            return "result", outcome.value, outcome.arguments
+        case.wall_s += outcome.case.wall_s
+        self._record.flags |= outcome.flags
+        self._alive = outcome.alive
+        if outcome.raised is None:
+            case.failure = case.failure or outcome
+            return _GONE
+        case.raised = outcome
+        return "error", *outcome.raised
+
+    def _close(self, verdict: str, name: str, message: str, line: int | None) -> None:
+        """The tester is through with a case."""
+        case, self._case = self._case, _Case()
+        record = self._record
+        record.spent_s += case.wall_s
+        if case.failure is not None:
+            record.add(replace(case.failure.case, wall_s=case.wall_s))
+        elif verdict == PASSED:
+            record.add(CaseResult(0, Status.PASSED, wall_s=case.wall_s))
+        elif verdict == PROGRAM and case.raised is not None:
+            record.add(replace(case.raised.case, wall_s=case.wall_s))
+        elif verdict == BROKEN:
+            raise DataError(f"the suite's tests raised {name}: {message}", fix="mend the suite's test code")
+        else:
+            detail = f"the tests refused its result (line {line})"
+            if record.options.reveal:
+                detail += f": {name}: {message}"
+            record.add(CaseResult(0, Status.WRONG_ANSWER, wall_s=case.wall_s, detail=detail))
+        if not self._alive:
+            record.skip_rest()
+
+    async def _tester_gone(self) -> None:
+        """Test code that does not end, or ends badly: over what the program gave it, or by itself."""
+        ended = await self._tester.finish(_GRACE_S)
+        status, detail = of_output(ended)
+        if not self._calls:
+            raise DataError(
+                f"the suite's tests ended early: {detail or 'exit code 0'}", fix="mend the suite's test code"
+            )
+        if status in (Status.PASSED, Status.RUNTIME_ERROR):
+            status = Status.WRONG_ANSWER
+        elif status is Status.PROTOCOL_VIOLATION:
+            status = Status.TIME_LIMIT
+        case = self._case.failure.case if self._case.failure else CaseResult(0, status)
+        self._record.add(replace(case, detail=case.detail or "the tests could not cope with its result"))
+        self._record.skip_rest()
+
+    async def _send(self, *frame: Any) -> None:
+        await self._tester.send(codec.encode(frame, max_bytes=LONGEST_FRAME, max_nodes=REQUEST_NODES))
+
+
+async def _silent(tester: Session) -> tuple[Any, ...]:
+    """Why tests say nothing before anything of the program has run. Raises InfraError when they were only too slow."""
+    ended = await tester.finish()
+    if ended.ending in (Ending.CANCELLED, Ending.WALL_LIMIT):
+        raise InfraError(f"the suite's tests were not ready within {PREPARE_S:g} s", fix=PREPARE_FIX)
+    return "gone", of_output(ended)[1] or "they ended early"
+
+
+async def _told(tester: Session, timeout_s: float) -> tuple[Any, ...] | None:
+    """The tester's next frame; None when it is gone, or takes too long."""
+    try:
+        data = await tester.receive(timeout_s)
+    except (TimeoutError, FrameError):
+        return None
+    if data is None:
+        return None
+    try:
+        frame = codec.decode(data, max_bytes=LONGEST_FRAME, max_nodes=REQUEST_NODES)
+    except CodecError as error:
+        raise InfraError(f"a tester sent what is no frame: {error}", fix="try again") from None
+    return frame if isinstance(frame, tuple) else None

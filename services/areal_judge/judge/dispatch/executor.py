@@ -1,0 +1,83 @@
+"""Runs a program once, in whatever language: compiled if need be, then one run in a cell."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Protocol
+
+from areal.errors import InfraError
+
+from areal_judge.judge.dispatch.values import Executed, Execution
+from areal_judge.judge.languages.toolchains import Toolchains
+from areal_judge.judge.values import CaseResult, Status, Submission
+from areal_judge.sandbox.values import Ended, Ending, Run
+
+_STATUS = {
+    Ending.WALL_LIMIT: Status.TIME_LIMIT,
+    Ending.CPU_LIMIT: Status.TIME_LIMIT,
+    Ending.MEMORY_LIMIT: Status.MEMORY_LIMIT,
+    Ending.OUTPUT_LIMIT: Status.OUTPUT_LIMIT,
+    Ending.DISK_LIMIT: Status.DISK_LIMIT,
+    Ending.PROCESS_LIMIT: Status.PROCESS_LIMIT,
+    Ending.SIGNALED: Status.RUNTIME_ERROR,
+}
+
+
+ANSWER_BYTES = 15 << 20  # of output and kept files: a message has 16 MiB
+
+
+class Runner(Protocol):
+    """What runs: `sandbox.runner.Sandbox`."""
+
+    async def run(self, run: Run) -> Ended: ...
+
+
+class Executor:
+    """Executes by a sandbox and its toolchains."""
+
+    def __init__(self, cells: Runner, toolchains: Toolchains) -> None:
+        self._cells = cells
+        self._toolchains = toolchains
+
+    async def execute(self, execution: Execution) -> Executed:
+        """Raises ConfigError when this machine can't run it, InfraError when the sandbox failed."""
+        compiled = await self._toolchains.compiled(Submission(execution.source, execution.language))
+        if not compiled.ok:
+            assert compiled.result is not None
+            message = compiled.result.detail
+            return Executed(compiled.result.status, compile=compiled.result, message=message)
+        run = self._toolchains.run_of(compiled, execution.stdin, execution.limits)
+        if execution.files or execution.keep:
+            run = replace(run, files={**execution.files, **run.files}, keep=(*run.keep, *execution.keep))
+        ended = await self._cells.run(run)
+        if ended.ending is Ending.CANCELLED:
+            raise InfraError("the run was cancelled by somebody else")
+        return answer_of(ended, compiled.result)
+
+
+def answer_of(ended: Ended, compiled: CaseResult | None = None) -> Executed:
+    """What came of a run, as far as an answer carries it: more output or files than that are the program's failure."""
+    printed = len(ended.stdout) + len(ended.stderr)
+    kept = sum(len(path) + len(data) for path, data in ended.files.items())
+    if printed > ANSWER_BYTES:
+        message = (
+            f"the output has {_megabytes(printed)}, more than the {_megabytes(ANSWER_BYTES)} that an answer carries"
+        )
+        cut = replace(ended, stdout=ended.stdout[: ANSWER_BYTES // 2], stderr=b"", files={})
+        return Executed(Status.OUTPUT_LIMIT, cut, compiled, message=message)
+    if printed + kept > ANSWER_BYTES:
+        message = f"the kept files have {_megabytes(kept)}, more than an answer carries beside the output"
+        message += f" ({_megabytes(ANSWER_BYTES)} in all): keep fewer, or smaller ones"
+        return Executed(Status.DISK_LIMIT, replace(ended, files={}), compiled, message=message)
+    return Executed(status_of(ended), ended, compiled)
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / (1 << 20):.1f} MB"
+
+
+def status_of(ended: Ended) -> Status:
+    """PASSED is an end by itself with exit code 0."""
+    if ended.clean:
+        return Status.PASSED
+    return _STATUS.get(ended.ending, Status.RUNTIME_ERROR)

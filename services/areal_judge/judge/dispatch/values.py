@@ -1,0 +1,72 @@
+"""Values of the dispatcher: ticket, overrides, execution request and result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from areal_judge.judge.values import CaseResult, Checker, Status
+from areal_judge.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
+
+
+class Priority(IntEnum):
+    """Classes of one tenant's work. Each gets a share of the tenant's; neither starves the other."""
+
+    TRAIN = 0
+    EVAL = 1
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """Who asks, how urgently, until when."""
+
+    tenant: str = ""  # a job or an experiment: what shares are fair among
+    priority: Priority = Priority.TRAIN
+    deadline: float | None = None  # unix seconds; afterwards nobody wants the answer
+    request_id: str = ""  # what `cancel` names; unique for the tenant while it runs
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """What one request wants other than its suite says."""
+
+    limits: Mapping[str, float] = field(default_factory=dict)  # fields of Limits
+    checker: Checker | None = None
+
+
+@dataclass(frozen=True)
+class Execution:
+    """A program to run once, judged by nobody."""
+
+    source: str
+    language: str = "python"
+    stdin: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    keep: tuple[str, ...] = ()  # files to bring back
+    limits: Limits = DEFAULT_LIMITS
+    min_tier: Tier = Tier.T2
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What became of an execution. PASSED is an end by itself with exit code 0; nothing was compared."""
+
+    status: Status
+    ended: Ended | None = None  # None: it never ran
+    compile: CaseResult | None = None
+    queued_s: float = 0.0
+    total_s: float = 0.0
+    message: str = ""
+    retry_after_s: float = 0.0
+    attempt: int = 1
+
+
+class RefusedError(Exception):
+    """A request that was not run, or not to its end, for no fault of its program."""
+
+    def __init__(self, status: Status, message: str, *, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.retry_after_s = retry_after_s

@@ -1,0 +1,121 @@
+"""Inside a cell: loads a program and calls it, once for each request. Knows inputs, never what is expected.
+
+Requests and answers, each `(kind, nonce, …)`; the payload of the run is `(nonce, prelude, source, entry point)`:
+  → payload        ← (prepared, nonce) once the prelude has run, (parsed, nonce) once the source is known to be Python
+                   ← (loaded | prelude_failed | refused | missing | raised | exited, nonce, name, message, line, family)
+  → call, arguments, keywords, whether to bring the arguments back
+                   ← (result, nonce, value, arguments | None)
+                   | (raised | exited | foreign | posing | too_big, nonce, name, message, line, family)
+  → bye            ← nothing: the process ends with code 0, without the program's exit hooks
+What the program prints goes to its standard output, which nobody reads as an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from areal_judge.judge import codec
+from areal_judge.judge.codec import CodecError
+from areal_judge.judge.drivers import loading, results
+from areal_judge.judge.drivers.wire import REQUEST_BYTES, REQUEST_NODES, Wire, describe, family_of
+
+_exit = os._exit
+_set_recursion_limit = sys.setrecursionlimit
+RECURSION_LIMIT = 1000  # the interpreter's own; a program may have lowered it when its result is to be encoded
+
+
+def main(channel: socket.socket, payload: bytes) -> int:
+    """Serves until the holder says bye or has gone."""
+    wire = Wire(channel)
+    nonce, prelude, source, entry_point = codec.decode(payload, max_bytes=REQUEST_BYTES, max_nodes=REQUEST_NODES)
+    function = _load(wire, nonce, prelude, source, entry_point)
+    while True:
+        request = wire.receive()
+        if request is None or request[0] == "bye":
+            _flush()
+            _exit(0)
+        if function is None:
+            _exit(1)
+        _, nonce, arguments, keywords, bring_back = request
+        _call(wire, nonce, function, arguments, keywords, bring_back)
+
+
+def _load(wire: Wire, nonce: bytes, prelude: str, source: str, entry_point: str) -> Callable[..., Any] | None:
+    try:
+        fallback = loading.run_prelude(prelude, entry_point)
+    except BaseException as error:
+        _tell(wire, "prelude_failed", nonce, error)
+        return None
+    wire.send("prepared", nonce)
+    try:
+        program = loading.Program(source, fallback)
+    except BaseException as error:
+        name, message = describe(error)
+        line = error.lineno if type(error) is SyntaxError else None
+        wire.send("refused", nonce, name, message, line, family_of(error))
+        return None
+    wire.send("parsed", nonce)
+    try:
+        program.run()
+        function = program.entry(entry_point)
+    except loading.NoEntryPointError as error:
+        _tell(wire, "missing", nonce, error)
+    except BaseException as error:
+        _tell(wire, _kind(error), nonce, error)
+    else:
+        wire.send("loaded", nonce)
+        return function
+    return None
+
+
+def _call(
+    wire: Wire, nonce: bytes, function: Callable[..., Any], arguments: Any, keywords: Any, bring_back: bool
+) -> None:
+    try:
+        value = function()(*arguments, **keywords)
+    except BaseException as error:
+        _tell(wire, _kind(error), nonce, error)
+        return
+    try:
+        _set_recursion_limit(max(RECURSION_LIMIT, sys.getrecursionlimit()))
+        _answer(wire, nonce, value, arguments if bring_back else None)
+    except results.ForeignTypeError as error:
+        _tell(wire, "posing" if error.posing else "foreign", nonce, error)
+    except CodecError as error:
+        _tell(wire, "too_big", nonce, error)
+    except Exception as error:
+        _tell(wire, "foreign", nonce, error)
+
+
+def _answer(wire: Wire, nonce: bytes, value: Any, arguments: Any) -> None:
+    try:
+        wire.send("result", nonce, value, arguments)
+    except CodecError as error:
+        if error.reason != codec.BAD_TYPE:
+            raise
+        value = results.plain(value)
+        try:
+            arguments = results.plain(arguments)
+        except (results.ForeignTypeError, CodecError):
+            arguments = None
+        wire.send("result", nonce, value, arguments)
+
+
+def _kind(error: BaseException) -> str:
+    return "exited" if isinstance(error, SystemExit) else "raised"
+
+
+def _tell(wire: Wire, kind: str, nonce: bytes, error: BaseException) -> None:
+    wire.send(kind, nonce, *describe(error), loading.line_of(error), family_of(error))
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:
+            continue

@@ -1,0 +1,114 @@
+"""Static analysis of Python source by its syntax tree; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Iterator
+
+from areal_judge.judge.formats.fields import refuse
+
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+_MAX_CHARS = 4 << 20
+
+
+def parse(source: str, at: str) -> ast.Module:
+    """The tree. Raises DataError naming the column and the line."""
+    if len(source) > _MAX_CHARS:
+        refuse(at, f"more than {_MAX_CHARS >> 20} MiB of source", "keep the tests that matter")
+    try:
+        return ast.parse(source)
+    except SyntaxError as error:
+        refuse(at, f"line {error.lineno} is no Python: {error.msg}", "mend the row, or drop it")
+    except (ValueError, RecursionError, MemoryError) as error:
+        refuse(at, f"can't be parsed: {error or type(error).__name__}", "mend the row, or drop it")
+
+
+def without(source: str, name: str, at: str) -> str:
+    """The source without the top-level function `name`: imports and helpers; empty when nothing else is there."""
+    tree = parse(source, at)
+    lines = source.splitlines(keepends=True)
+    left = 0
+    for node in tree.body:
+        if isinstance(node, _Function) and node.name == name:
+            first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+            last = node.end_lineno or first
+            lines[first - 1 : last] = [""] * (last - first + 1)
+        else:
+            left += 1
+    return "".join(lines).strip("\n") + "\n" if left else ""
+
+
+def defined(tree: ast.Module) -> set[str]:
+    """Names that the module binds at its top level."""
+    return functions(tree) | classes(tree) | imported(tree) | _assigned(tree)
+
+
+def functions(tree: ast.Module) -> set[str]:
+    return {node.name for node in tree.body if isinstance(node, _Function)}
+
+
+def classes(tree: ast.Module) -> set[str]:
+    return {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def imported(tree: ast.AST) -> set[str]:
+    """Names that imports bind, anywhere; "*" for a star."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    return names
+
+
+def _assigned(tree: ast.Module) -> set[str]:
+    return {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del)
+    }
+
+
+def called(tree: ast.AST) -> set[str]:
+    """Plain names that are called: of `f(g(1)).h()`, f and g."""
+    return {node.func.id for node in _calls(tree) if isinstance(node.func, ast.Name)}
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def read(tree: ast.AST) -> set[str]:
+    """Plain names that are read."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def foreign(tree: ast.Module) -> set[str]:
+    """Names that the module reads but binds nowhere, and that are no builtins."""
+    bound = imported(tree) | _assigned(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            bound |= {argument.arg for argument in _parameters(node)}
+        elif isinstance(node, _Function | ast.ClassDef | ast.ExceptHandler) and node.name:
+            bound.add(node.name)
+    return {name for name in read(tree) - bound if not hasattr(builtins, name)}
+
+
+def _parameters(arguments: ast.arguments) -> list[ast.arg]:
+    found = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    return found + [extra for extra in (arguments.vararg, arguments.kwarg) if extra is not None]
+
+
+def needs_numpy(*trees: ast.AST) -> bool:
+    """Whether any of them imports numpy."""
+    for tree in trees:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import) and any(alias.name.split(".")[0] == "numpy" for alias in node.names):
+                return True
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "numpy":
+                return True
+    return False
+
+
+def imports(tree: ast.Module) -> str:
+    """The module's own top-level import statements, as source."""
+    found = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return "".join(f"{line}\n" for line in found)

@@ -1,0 +1,205 @@
+"""Attack probes of a running sandbox: one benign and one hostile program of each kind of run.
+
+For readiness: quick, harmless, and judged from what comes back. A kind that the tier refuses has to be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from areal.errors import ArealError, ConfigError
+
+from areal_judge.sandbox.host.runner import Sandbox
+from areal_judge.sandbox.values import Command, Ended, Ending, Limits, Powers, Probe, Run, Script, Tier
+
+_PATIENT = Limits(wall_s=20.0, cpu_s=5.0)  # a busy machine is no broken one
+_SPIN = Limits(wall_s=20.0, cpu_s=1.0)
+_GREEDY = Limits(wall_s=20.0, cpu_s=5.0, memory_bytes=128 << 20)
+_LOUD = Limits(wall_s=20.0, cpu_s=5.0, output_bytes=4096)
+_IDLE = Limits(wall_s=0.2, cpu_s=5.0)
+_FULL = Limits(wall_s=20.0, cpu_s=5.0, disk_bytes=4 << 20, inodes=64)
+_SEVERAL = Limits(wall_s=20.0, cpu_s=5.0, processes=4)
+
+_REACH = """
+import fcntl, os, socket
+won = []
+def _traced():
+    import ctypes
+    if ctypes.CDLL(None, use_errno=True).ptrace(0, 0, 0, 0) != 0:
+        raise OSError
+def tried(name, act):
+    try:
+        act()
+    except BaseException:
+        return
+    won.append(name)
+tried("a socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM))
+if os.getpid() > 8:  # otherwise it is in a namespace of its own, where the number is a process of the run
+    tried("the service's memory", lambda: open("/proc/@pid@/mem", "rb"))
+    tried("the service's environment", lambda: open("/proc/@pid@/environ", "rb").read(1)[0])
+    tried("a signal to the service", lambda: os.kill(@pid@, 0))
+    tried("the mode of what it owns", lambda: os.fchmod(os.pipe()[0], 0o600))
+tried("a mode in the library", lambda: os.chmod(os.__file__, 0o644))
+tried("ptrace", lambda: _traced())
+tried("a signal that the kernel sends", lambda: fcntl.fcntl(os.pipe()[0], fcntl.F_SETOWN, os.getpid()))
+tried("a file of the machine", lambda: open("@file@", "rb").read(1)[0])
+tried("a file beside the library", lambda: open(os.path.dirname(os.__file__) + "/areal-self-test", "x"))
+print("won: " + ", ".join(won) if won else "held")
+"""
+_FORKS = """
+import os, time
+made = 0
+try:
+    while made < 64:
+        if os.fork() == 0:
+            time.sleep(20)
+            os._exit(0)
+        made += 1
+except OSError:
+    pass
+print("held" if made < 8 else f"won: {made} processes")
+"""
+
+
+_OPENS = """
+import os
+held = []
+try:
+    while len(held) < 256:
+        held.append(os.open("/dev/null", os.O_RDONLY))
+except OSError:
+    print("held")
+"""
+_WRITES = """
+try:
+    with open("filled", "wb") as file:
+        for _ in range(64):
+            file.write(bytes(1 << 20))
+except OSError:
+    raise SystemExit("No space left on device")
+"""
+_NAMES = """
+try:
+    for number in range(256):
+        open(str(number), "x").close()
+except OSError:
+    print("held")
+"""
+
+
+@dataclass(frozen=True)
+class _Trial:
+    name: str
+    run: Run
+    right: Callable[[Ended], bool]
+    capability: Callable[[Powers], bool] = lambda powers: True
+    least: Tier = Tier.T0
+    costly: bool = False  # seconds of processor, or much memory
+
+
+def _printed(text: bytes) -> Callable[[Ended], bool]:
+    return lambda ended: ended.clean and ended.stdout.strip() == text
+
+
+def _trials(service_pid: int) -> tuple[_Trial, ...]:
+    reach = _REACH.replace("@pid@", str(service_pid)).replace("@file@", __file__)
+    forks = Script("import os\npid = os.fork()\npid or os._exit(0)\nos.wait()\nprint('child')")
+    shell = Command(("/bin/sh", "-c", "read line; echo $line"))
+    outside = Command(("/bin/sh", "-c", f"cat {__file__} >/dev/null 2>&1 && echo won || echo held"))
+    return (
+        _Trial("script", Run(Script("print(input())"), b"42\n", limits=_PATIENT), _printed(b"42")),
+        _Trial("script_attack", Run(Script(reach), limits=_PATIENT), _printed(b"held"), least=Tier.T2),
+        _Trial(
+            "time_attack",
+            Run(Script("while True: pass"), limits=_SPIN),
+            lambda ended: ended.ending in (Ending.CPU_LIMIT, Ending.WALL_LIMIT),
+            costly=True,
+        ),
+        _Trial(
+            "memory_attack",
+            Run(Script("held = [b'x' * (1 << 20) for _ in range(400)]\nprint('won')"), limits=_GREEDY),
+            lambda ended: ended.ending is Ending.MEMORY_LIMIT,
+            costly=True,
+        ),
+        _Trial(
+            "wall_attack",
+            Run(Script("import time\ntime.sleep(20)"), limits=_IDLE),
+            lambda ended: ended.ending is Ending.WALL_LIMIT,
+        ),
+        _Trial(
+            "output_attack",
+            Run(Script("while True: print('x' * 1000)"), limits=_LOUD),
+            lambda ended: ended.ending is Ending.OUTPUT_LIMIT,
+        ),
+        _Trial("descriptors_attack", Run(Script(_OPENS), limits=_PATIENT), _printed(b"held")),
+        _Trial(
+            "disk_attack",
+            Run(Script(_WRITES), limits=_FULL),
+            lambda ended: ended.ending is Ending.DISK_LIMIT,
+            lambda powers: powers.scratch,
+            Tier.T3,
+        ),
+        _Trial(
+            "inodes_attack",
+            Run(Script(_NAMES), limits=_FULL),
+            _printed(b"held"),
+            lambda powers: powers.scratch,
+            Tier.T3,
+        ),
+        _Trial("several", Run(forks, limits=_SEVERAL), _printed(b"child"), lambda powers: powers.fork),
+        _Trial(
+            "several_attack",
+            Run(Script(_FORKS), limits=_SEVERAL),
+            _printed(b"held"),
+            lambda powers: powers.fork,
+            Tier.T2,
+        ),
+        _Trial("command", Run(shell, b"42\n", limits=_SEVERAL), _printed(b"42"), lambda powers: powers.execute),
+        _Trial(
+            "command_attack", Run(outside, limits=_SEVERAL), _printed(b"held"), lambda powers: powers.execute, Tier.T2
+        ),
+        _Trial(
+            "files",
+            Run(Script("print(open('given').read())"), files={"given": b"42"}, limits=_PATIENT),
+            _printed(b"42"),
+            lambda powers: powers.scratch,
+        ),
+    )
+
+
+def _bounds_processes(powers: Powers) -> bool:
+    """Under gVisor neither a limit nor a cgroup counts them; the report says so, and no self-test fails for it."""
+    return any(probe.held for probe in powers.probes if probe.name in ("rlimit_processes", "cgroup_processes"))
+
+
+async def self_test(sandbox: Sandbox, *, thorough: bool = True, service_pid: int | None = None) -> list[Probe]:
+    """One probe a kind of run, benign and hostile; all held where the sandbox does what it reports.
+
+    Args:
+        thorough: also what takes a second of processor time or much memory.
+        service_pid: whom the attack tries to reach; this process.
+    """
+    trials = _trials(os.getpid() if service_pid is None else service_pid)
+    powers = sandbox.powers
+    wanted = [one for one in trials if powers.base >= one.least and (thorough or not one.costly)]
+    if powers.fork and not _bounds_processes(powers):
+        wanted = [one for one in wanted if one.name != "several_attack"]
+    return list(await asyncio.gather(*(_try(sandbox, one) for one in wanted)))
+
+
+async def _try(sandbox: Sandbox, trial: _Trial) -> Probe:
+    can = trial.capability(sandbox.powers)
+    try:
+        ended = await sandbox.run(trial.run)
+    except ConfigError as error:
+        return Probe(trial.name, not can, f"refused: {error.message}")
+    except ArealError as error:
+        return Probe(trial.name, False, str(error))
+    if not can:
+        return Probe(trial.name, False, f"it ran, though {sandbox.powers.tier.name} reports no way to")
+    right = trial.right(ended)
+    said = (ended.stdout[-200:] + ended.stderr[-200:]).decode(errors="replace").strip()
+    return Probe(trial.name, right, ended.ending.value if right else f"{ended.ending.value}: {said}")

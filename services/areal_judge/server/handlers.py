@@ -1,0 +1,199 @@
+"""The Sandbox contract without a transport: a coroutine for each RPC, over the messages of `sandbox.proto`.
+
+Both faces, gRPC and HTTP, call these, so that a request has the same answer over either. A deadline or a cancellation
+of the caller's reaches the run. A stream waits for room in the queue: no more of it is read than there is room for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+import orjson
+from areal import __version__
+from areal.distribution import install
+from areal.errors import DataError
+from areal.observe.progress import ProgressCounter
+from areal.reward.verifier import Verifier
+from areal.v1 import common_pb2 as common
+from areal.v1 import reward_pb2
+from areal.v1 import sandbox_pb2 as pb
+
+from areal_judge.judge.dispatch.dispatcher import Dispatcher
+from areal_judge.judge.dispatch.readiness import Readiness
+from areal_judge.judge.dispatch.suite_store import StoredSuite
+from areal_judge.judge.dispatch.values import Executed, RefusedError
+from areal_judge.judge.values import Judgement, Status
+from areal_judge.server import wire
+
+STREAM_WINDOW = 256  # requests of one stream in work: more than any service has slots, less than any queue holds
+_THREAD_ABOVE_BYTES = 256 << 10  # suites this large are read beside the event loop
+
+Remaining = Callable[[], float | None]
+"""Seconds that the call's own deadline leaves; None without one."""
+Q = TypeVar("Q", pb.JudgeRequest, pb.ExecuteRequest, pb.MathRequest)
+P = TypeVar("P", pb.JudgeResult, pb.ExecuteResult)
+R = TypeVar("R", pb.JudgeResult, pb.ExecuteResult, pb.MathResult)
+
+
+def no_deadline() -> None:
+    """The `Remaining` of a call without a deadline of its own."""
+
+
+class SandboxHandlers:
+    """Answers for one dispatcher, and for the math verifier where there is one."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, readiness: Readiness, progress: ProgressCounter, math: Verifier | None = None
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._readiness = readiness
+        self._progress = progress
+        self._math = math
+
+    async def judge(self, request: pb.JudgeRequest, remaining: Remaining = no_deadline) -> pb.JudgeResult:
+        offer = self._dispatcher.offer
+        try:
+            ticket = wire.ticket_of(request, remaining())
+            options, overrides = wire.options_of(request, offer.min_tier), wire.overrides_of(request)
+            suite: StoredSuite | str = request.suite_digest
+            if request.WhichOneof("tests") == "suite":
+                suite = await _suite(request.suite)
+            submission = wire.submission_of(request.program)
+            judgement = await self._dispatcher.judge(submission, suite, options, ticket, overrides)
+        except RefusedError as refused:
+            judgement = Judgement(refused.status, message=refused.message, tier=offer.tier)
+        except DataError as error:
+            judgement = Judgement(Status.GOLD_ERROR, message=str(error), tier=offer.tier)
+        self._progress.advance()
+        return wire.judgement_to_wire(judgement, request.request_id, offer.runtime_digest)
+
+    def judge_batch(
+        self, requests: AsyncIterator[pb.JudgeRequest], remaining: Remaining = no_deadline
+    ) -> AsyncGenerator[pb.JudgeResult, None]:
+        return _each(requests, lambda one: _patient(lambda: self.judge(one, remaining)))
+
+    async def execute(self, request: pb.ExecuteRequest, remaining: Remaining = no_deadline) -> pb.ExecuteResult:
+        offer = self._dispatcher.offer
+        try:
+            ticket = wire.ticket_of(request, remaining())
+            executed = await self._dispatcher.execute(wire.execution_of(request, offer.min_tier), ticket)
+        except RefusedError as refused:
+            executed = Executed(refused.status, message=refused.message)
+        self._progress.advance()
+        return wire.executed_to_wire(executed, request.request_id)
+
+    def execute_stream(
+        self, requests: AsyncIterator[pb.ExecuteRequest], remaining: Remaining = no_deadline
+    ) -> AsyncGenerator[pb.ExecuteResult, None]:
+        return _each(requests, lambda one: _patient(lambda: self.execute(one, remaining)))
+
+    async def verify_math(self, request: pb.MathRequest, remaining: Remaining = no_deadline) -> pb.MathResult:
+        began = time.monotonic()
+        if self._math is None:
+            message = f"this service verifies no mathematics; {install('reward')}"
+            return pb.MathResult(request_id=request.request_id, status=pb.MATH_STATUS_ERROR, detail=message)
+        item = reward_pb2.ScoreItem(
+            verifier="math",
+            completion=request.completion,
+            row_json=orjson.dumps({"answer": request.gold}),
+            deadline_s=request.deadline_ms / 1000,
+        )
+        (result,) = await self._math.score([item])
+        self._progress.advance()
+        answer = _math_result(result)
+        answer.request_id = request.request_id
+        answer.elapsed_us = round((time.monotonic() - began) * 1e6)
+        return answer
+
+    def verify_math_batch(
+        self, requests: AsyncIterator[pb.MathRequest], remaining: Remaining = no_deadline
+    ) -> AsyncGenerator[pb.MathResult, None]:
+        return _each(requests, self.verify_math)
+
+    async def put_suite(self, request: pb.Suite, remaining: Remaining = no_deadline) -> pb.SuiteRef:
+        """Raises RefusedError for what is no suite, DataError for one that is unfit to judge."""
+        return pb.SuiteRef(digest=self._dispatcher.put_suite(await _suite(request)))
+
+    async def capabilities(
+        self, request: pb.CapabilitiesRequest, remaining: Remaining = no_deadline
+    ) -> pb.SandboxCapabilities:
+        dispatcher, state = self._dispatcher, self._readiness
+        return wire.offer_to_wire(
+            dispatcher.offer, dispatcher.slots, dispatcher.scheduler.memory, __version__, state.ready, state.words
+        )
+
+    async def cancel(self, request: pb.CancelRequest, remaining: Remaining = no_deadline) -> pb.CancelResult:
+        return pb.CancelResult(found=self._dispatcher.cancel(request.tenant, request.request_id))
+
+
+def _math_result(result: reward_pb2.ScoreResult) -> pb.MathResult:
+    if result.WhichOneof("outcome") == "verdict":
+        verdict = result.verdict
+        try:
+            status = pb.MathStatus.Value(f"MATH_STATUS_{verdict.status}")
+        except ValueError:
+            return pb.MathResult(status=pb.MATH_STATUS_ERROR, detail=f"the verdict {verdict.status} is unknown")
+        return pb.MathResult(score=verdict.score, status=status, method=verdict.method, detail=verdict.detail)
+    fault = result.fault
+    if fault.kind == common.FAULT_KIND_DATA:
+        return pb.MathResult(status=pb.MATH_STATUS_GOLD_UNPARSEABLE, detail=fault.message)
+    retryable = fault.kind == common.FAULT_KIND_INFRA
+    return pb.MathResult(status=pb.MATH_STATUS_ERROR, detail=fault.message, retryable=retryable)
+
+
+async def _suite(suite: pb.Suite) -> StoredSuite:
+    if len(suite.json) <= _THREAD_ABOVE_BYTES:
+        return wire.suite_of_json(suite.json, suite.format)
+    return await asyncio.to_thread(wire.suite_of_json, suite.json, suite.format)
+
+
+async def _patient(ask: Callable[[], Awaitable[P]]) -> P:
+    """Of a stream: asks again when there may be room, as long as the stream lives."""
+    while True:
+        result = await ask()
+        if result.status != pb.SANDBOX_STATUS_REJECTED_OVERLOAD:
+            return result
+        await asyncio.sleep(result.retry_after_ms / 1000 or 0.05)
+
+
+async def _each(requests: AsyncIterator[Q], answer: Callable[[Q], Awaitable[R]]) -> AsyncGenerator[R, None]:
+    """Answers in the order in which they are ready; reads on while fewer than STREAM_WINDOW are in work."""
+    room = asyncio.Semaphore(STREAM_WINDOW)
+    ready: asyncio.Queue[R | BaseException | None] = asyncio.Queue()
+    working: set[asyncio.Task[None]] = set()
+
+    async def one(request: Q) -> None:
+        try:
+            ready.put_nowait(await answer(request))
+        except Exception as error:
+            ready.put_nowait(error)
+        finally:
+            room.release()
+
+    async def read() -> None:
+        try:
+            await room.acquire()
+            async for request in requests:
+                task = asyncio.create_task(one(request))
+                working.add(task)
+                task.add_done_callback(working.discard)
+                await room.acquire()
+            await asyncio.gather(*working)
+            ready.put_nowait(None)
+        except Exception as error:
+            ready.put_nowait(error)
+
+    reader = asyncio.create_task(read())
+    try:
+        while (result := await ready.get()) is not None:
+            if isinstance(result, BaseException):
+                raise result
+            yield result
+    finally:
+        reader.cancel()
+        for task in list(working):
+            task.cancel()
+        await asyncio.gather(reader, *working, return_exceptions=True)

@@ -1,0 +1,148 @@
+"""Owner of an incident, and what keeps a job from training that is not the trainers' fault.
+
+Owns two judgements. Whose incident it is: only the job's own spend its restart budget. And what the trainers lack:
+while a pod has no node, a node is silent or no server answers, the absence of steps says nothing about the trainers.
+Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from areal.plan.cluster_names import Role
+from areal.plan.role_specs import batch_jobs
+
+from areal_operator.operator.observed import Node, Observed, Pod, Stage
+
+DISRUPTION = "DisruptionTarget"
+NODE_LOST = "NodeLost"
+POD_GONE = "PodGone"
+POD_DELETED = "PodDeleted"
+
+
+class Owner(StrEnum):
+    """Whose incident it is."""
+
+    JOB = "job"  # the trainers' processes
+    ROLE = "role"  # another role's process
+    NODE = "node"
+    PLATFORM = "platform"  # somebody deleted or evicted the pod
+    QUEUE = "queue"  # another job was preferred
+
+
+_OF_DISRUPTION = {
+    "PreemptionByScheduler": Owner.QUEUE,
+    "DeletionByTaintManager": Owner.NODE,
+    "DeletionByPodGC": Owner.NODE,
+    "TerminationByKubelet": Owner.NODE,
+    "EvictionByEvictionAPI": Owner.PLATFORM,
+}
+"""Reasons of the pod condition DisruptionTarget."""
+
+_OF_REASON = {
+    NODE_LOST: Owner.NODE,
+    POD_GONE: Owner.PLATFORM,  # no process can delete its own pod
+    POD_DELETED: Owner.PLATFORM,
+    "Evicted": Owner.NODE,
+    "Preempting": Owner.QUEUE,
+    "NodeShutdown": Owner.NODE,
+    "Terminated": Owner.NODE,  # by a node that shuts down
+    "Drained": Owner.PLATFORM,
+}
+
+
+def owner_of(role: Role, reason: str, conditions: Mapping[str, str]) -> Owner:
+    """Whose incident it is, by what Kubernetes says of the pod."""
+    if conditions.get(DISRUPTION) == "True":
+        return _OF_DISRUPTION.get(reason, Owner.PLATFORM)
+    if reason in _OF_REASON:
+        return _OF_REASON[reason]
+    return Owner.JOB if role is Role.TRAINER or role in batch_jobs() else Owner.ROLE
+
+
+@dataclass(frozen=True)
+class Lack:
+    """Something that the trainers can't do without and can't bring about."""
+
+    owner: Owner
+    text: str
+
+
+def lack_of(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
+    """What the job lacks now, the most fundamental first; None: nothing that is known of."""
+    return unplaced(seen, desired) or _unserved(seen, desired)
+
+
+def unplaced(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
+    """Why not every pod is on a machine that answers."""
+    pods = [pod for pod in seen.pods if pod.role not in batch_jobs() and not pod.over]
+    if not seen.memory.prepared and seen.prepare.stage is not Stage.COMPLETE:
+        pods, desired = list(seen.of(Role.PREPARE)), {Role.PREPARE: 1}
+    for role, text in seen.refused.items():
+        return Lack(Owner.QUEUE, f"pods of {role.value} are refused: {text}")
+    for pod in pods:
+        bound = pod.conditions.get("PodScheduled")
+        if not pod.node and bound is not None and bound.status == "False":
+            return Lack(Owner.QUEUE, f"{pod.name}: {bound.message or bound.reason}")
+    if (silent := silent_pod(seen, pods)) is not None:
+        return Lack(Owner.NODE, silence(silent))
+    for role, count in desired.items():
+        bound_pods = sum(bool(pod.node) for pod in pods if pod.role is role)
+        if bound_pods < count:
+            return Lack(Owner.QUEUE, f"{bound_pods} of {count} pods of {role.value} have a node")
+    return None
+
+
+def silent_pod(seen: Observed, pods: list[Pod]) -> Pod | None:
+    """A pod on a machine of which nothing is heard, Redis' first: it alone waits for a person."""
+    nodes = seen.nodes or {}
+    held = [pod for pod in pods if nodes.get(pod.node, Node()).silent]
+    return min(held, key=lambda pod: (pod.role is not Role.REDIS, pod.name), default=None)
+
+
+def silence(pod: Pod) -> str:
+    """What is known of a pod on a silent machine, and what to do where it waits for a person."""
+    text = f"{pod.name} is on {pod.node}, which does not answer"
+    if pod.role is not Role.REDIS:
+        return text
+    return (
+        f"{text}; Redis owns its file, so it moves only when the machine is known to be off: once it is, "
+        f"`kubectl taint node {pod.node} node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+    )
+
+
+_NEEDED = ((Role.REDIS, "Redis does not answer"), (Role.CONTROLLER, "the controller does not answer"))
+_ANY_OF = (
+    (Role.GENERATION, "no server answers"),
+    (Role.WORKER, "no worker answers"),
+    (Role.GATEWAY, "no gateway answers"),
+    (Role.REWARD, "no verifier answers"),
+    (Role.REWARD_CUSTOM, "no verifier answers"),
+    (Role.REWARD_MODEL, "no verifier answers"),
+    (Role.BOXES, "no box can be had"),
+)
+
+
+def _unserved(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
+    for role, text in (*_NEEDED, *_ANY_OF):
+        if desired.get(role) and not _serving(seen, role):
+            waiting = next((f"; {pod.name}: {pod.waiting}" for pod in seen.of(role) if pod.waiting), "")
+            return Lack(Owner.ROLE, text + waiting)
+    return None
+
+
+def _serving(seen: Observed, role: Role) -> list[Pod]:
+    return [pod for pod in seen.of(role) if pod.ready and not pod.terminating]
+
+
+def served_since(seen: Observed, desired: Mapping[Role, int]) -> float:
+    """Since when everything that the trainers need has been there: before that, no step was theirs to make."""
+    since = [0.0]
+    for role, _ in (*_NEEDED, *_ANY_OF):
+        if not desired.get(role):
+            continue
+        at = [pod.conditions["Ready"].at for pod in _serving(seen, role) if "Ready" in pod.conditions]
+        since.append(min(at, default=0.0))
+    return max(since)

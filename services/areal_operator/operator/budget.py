@@ -1,0 +1,83 @@
+"""Restart budget and back-off of a job's trainers.
+
+Owns what a restart costs, what refunds it and how long the next epoch waits. A restart counts only when its incident
+is the job's own; a new checkpoint refunds everything that was spent, and so does the end of the restart window. Epochs
+that end without a step are separated by an exponential pause. Pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from areal.spec.cluster import FailurePolicy
+
+from areal_operator.operator.failure import Action, Incident, Ruling, kept
+from areal_operator.operator.memory import Memory
+
+FIRST_PAUSE_S = 10.0
+"""After the first epoch without a step: long enough for a peer or a mount to come back."""
+
+LONGEST_PAUSE_S = 300.0
+"""A repaired cluster is noticed within five minutes."""
+
+
+@dataclass(frozen=True)
+class Charged:
+    """A memory with an incident dealt with. `exhausted`: one counted restart more than the policy allows."""
+
+    memory: Memory
+    exhausted: bool
+
+
+def charge(memory: Memory, incident: Incident, ruling: Ruling, policy: FailurePolicy, now: float) -> Charged:
+    """Deal with an incident: record it, and spend a restart where the ruling counts it."""
+    memory = _window(memory, policy, now)
+    # An uncounted restart of another role's pod is the cluster's business, not an attempt of the job.
+    restarts = ruling.action is not Action.FAIL_JOB and (ruling.action is Action.RESTART_TRAINER or ruling.counted)
+    costs = restarts and ruling.counted
+    exhausted = costs and memory.counted >= policy.max_restarts
+    if exhausted:
+        ruling = replace(ruling, action=Action.FAIL_JOB)
+        restarts = costs = False
+    since = memory.counted_since
+    if costs and memory.counted == 0:
+        since = float(int(now))
+    memory = replace(
+        memory,
+        restarts=memory.restarts + restarts,
+        counted=memory.counted + costs,
+        counted_since=since,
+        failures=kept((*memory.failures, incident.failure(ruling, memory))),
+    )
+    return Charged(memory, exhausted)
+
+
+def refunded(memory: Memory, checkpoint_step: int) -> Memory:
+    """The memory after a checkpoint was reported: a new one refunds all restarts."""
+    if checkpoint_step <= memory.checkpoint_step:
+        return memory
+    return replace(memory, checkpoint_step=checkpoint_step, counted=0, counted_since=None)
+
+
+def epoch_over(memory: Memory, now: float) -> Memory:
+    """The memory after an incident ended the epoch: the next one waits, the longer the more epochs made no step."""
+    pause_s = pause_after(memory.fruitless)
+    return replace(
+        memory,
+        members=(),
+        fruitless=memory.fruitless + 1,
+        next_epoch_at=float(int(now) + int(pause_s)) if pause_s else None,
+    )
+
+
+def pause_after(fruitless: int) -> float:
+    """Seconds until the next epoch, given how many ended without a step before this one: 0, 10, 20, 40 … 300."""
+    return 0.0 if fruitless == 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(fruitless - 1, 16))
+
+
+def _window(memory: Memory, policy: FailurePolicy, now: float) -> Memory:
+    """The memory with the count of the window that `now` is in."""
+    since = memory.counted_since
+    if since is None or now < since + policy.restart_window_seconds:
+        return memory
+    return replace(memory, counted=0, counted_since=None)

@@ -1,0 +1,21 @@
+"""Every object that a job has on a cluster, as plain dicts. Pure: no clock, no API server; chance only in Secrets.
+
+`foundation` comes before the first pod, `access_secret` is created once, `prepare_job` runs before `workloads`,
+`finish_job` after them.
+"""
+
+from areal_operator.operator.children.foundation import access_secret, foundation
+from areal_operator.operator.children.snapshot import read_snapshot, snapshot_hash
+from areal_operator.operator.children.wanted import Wanted
+from areal_operator.operator.children.workloads import finish_job, prepare_job, workloads
+
+__all__ = [
+    "Wanted",
+    "access_secret",
+    "finish_job",
+    "foundation",
+    "prepare_job",
+    "read_snapshot",
+    "snapshot_hash",
+    "workloads",
+]

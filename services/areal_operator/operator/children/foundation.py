@@ -1,0 +1,78 @@
+"""Objects that exist before the first pod: ServiceAccount, claims, ConfigMaps, NetworkPolicies, the Secret."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Callable
+
+from areal.plan import cluster_names
+from areal.plan.cluster import redis_files
+from areal.plan.cluster_names import (
+    ACL_KEY,
+    TOKEN_KEY,
+    Role,
+    password_key,
+    run_claim,
+    service_account,
+    workload,
+)
+from areal.plan.role_specs import redis_logins
+from areal.spec.runtime import Volume, volume_of
+
+from areal_operator.operator.children import network
+from areal_operator.operator.children.amounts import size
+from areal_operator.operator.children.files import job_files_map
+from areal_operator.operator.children.needs import redis_disk_bytes
+from areal_operator.operator.children.objects import child
+from areal_operator.operator.children.snapshot import runtime_snapshot
+from areal_operator.operator.children.wanted import Json, Wanted
+
+_SECRET_BYTES = 32
+
+
+def foundation(w: Wanted) -> list[Json]:
+    """ServiceAccount, claims, ConfigMaps and NetworkPolicies, in the order in which they are applied."""
+    files = job_files_map(w)
+    return [
+        child(w, "v1", "ServiceAccount", service_account(w.name), automountServiceAccountToken=False),
+        *_claims(w),
+        *([files] if files is not None else ()),
+        runtime_snapshot(w),
+        *network.network_policies(w),
+    ]
+
+
+def access_secret(w: Wanted, make: Callable[[], str] = lambda: secrets.token_urlsafe(_SECRET_BYTES)) -> Json:
+    """The Secret with the job's token and Redis' logins, to be created once.
+
+    What `w.secrets` has is kept, the rest is made by `make`.
+    """
+    known = w.secrets or {}
+    values = {TOKEN_KEY: known.get(TOKEN_KEY) or make()}
+    if Role.REDIS in w.roles:
+        logins = sorted(set(redis_logins().values()))
+        passwords = {user: known.get(password_key(user)) or make() for user in logins}
+        values |= {password_key(user): password for user, password in passwords.items()}
+        values[ACL_KEY] = redis_files(w.resolved, passwords)[1]
+    data = {key: base64.b64encode(text.encode()).decode() for key, text in values.items()}
+    return child(w, "v1", "Secret", cluster_names.access_secret(w.name), type="Opaque", data=data)
+
+
+def _claims(w: Wanted) -> list[Json]:
+    """The job's own volumes; they go with the job. Redis' is one pod's, and stays while the job is suspended."""
+    volume = volume_of(w.job.spec, w.runtime)
+    found = []
+    if volume.claim_name is None:
+        found.append(_claim(w, run_claim(w.name), None, volume, volume.size_bytes, volume.access_mode))
+    if Role.REDIS in w.roles:
+        disk = redis_disk_bytes(int(w.job.spec.replay.budget_bytes), w.redis_bytes)
+        found.append(_claim(w, workload(w.name, Role.REDIS), Role.REDIS, volume, disk, "ReadWriteOnce"))
+    return found
+
+
+def _claim(w: Wanted, name: str, role: Role | None, volume: Volume, size_bytes: int, access_mode: str) -> Json:
+    spec: Json = {"accessModes": [access_mode], "resources": {"requests": {"storage": size(size_bytes)}}}
+    if volume.storage_class_name is not None:
+        spec["storageClassName"] = volume.storage_class_name
+    return child(w, "v1", "PersistentVolumeClaim", name, role=role, spec=spec)

@@ -1,0 +1,199 @@
+"""Volumes and mounts of a role's pod: no more than the role reads or writes.
+
+Owns every volume and mount under /areal, and Redis' data. User code (workers, the recipe's reward) reaches neither the
+evidence nor the journal, checkpoints or weights: of the run directory it has the recipe to read and a folder for
+trajectories.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+from areal.plan.cluster_names import (
+    ACCESS_DIR,
+    CLAIMS_DIR,
+    CLUSTER_CA_KEY,
+    CLUSTER_CA_MAP,
+    CLUSTER_DIR,
+    HUB_TOKEN_KEY,
+    JOB_DIR,
+    KERNELS_DIR,
+    RECIPE_DIR,
+    REDIS_CONF_KEY,
+    REDIS_DATA_DIR,
+    RESOLVED_KEY,
+    RUN_DIR,
+    Role,
+    access_secret,
+    claim_dir,
+    password_key,
+    run_claim,
+    run_sub_path,
+    url_key,
+    workload,
+)
+from areal.plan.layout import RunLayout
+from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import Source, spec_of
+
+from areal_operator.operator.children.files import VOLUME, files_name
+from areal_operator.operator.children.wanted import Json, Wanted
+
+OWNED_ROOT = PurePosixPath("/areal")
+"""Nobody else mounts anything at or below this."""
+ROOT_MOUNT = OWNED_ROOT / "volume"
+"""The root of the run's claim, for the container that makes the run directory in it."""
+
+_SECRET_MODE = 0o440  # root's, readable by the pod's group
+_LAYOUT = RunLayout(Path(RUN_DIR))
+
+
+def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
+    """What a role reads where the user put it. Recipe and datasets are copied into the run directory by prepare."""
+    return [path for source in spec_of(role).reads for path in _places(resolved, source)]
+
+
+def _places(resolved: ResolvedJob, source: Source) -> list[Path | None]:
+    match source:
+        case Source.MODEL:
+            return [resolved.model_path, resolved.tokenizer_path, resolved.teacher_path]
+        case Source.REWARD_MODEL:
+            return [resolved.reward_model_path]
+        case Source.HOOKS:
+            return [resolved.hooks_path]
+        case Source.RECIPE:
+            return [resolved.recipe_source]
+        case Source.DATASET:
+            data = [split for split in (resolved.dataset.train, resolved.dataset.evaluation) if split]
+            files = [split.jsonl or (split.hugging_face.path if split.hugging_face else None) for split in data]
+            return [Path(file) for file in files if file]
+
+
+def volumes(w: Wanted, role: Role) -> list[Json]:
+    """The volumes that `mounts` names."""
+    key = REDIS_CONF_KEY if role is Role.REDIS else RESOLVED_KEY
+    items = [{"key": key, "path": key}]
+    found: list[Json] = [{"name": VOLUME, "configMap": {"name": files_name(w), "items": items}}]
+    if sources := _access(w, role):
+        found.append({"name": "access", "projected": {"defaultMode": _SECRET_MODE, "sources": sources}})
+    if spec_of(role).asks_api_server:
+        items = [{"key": CLUSTER_CA_KEY, "path": CLUSTER_CA_KEY}]
+        found.append({"name": "cluster", "configMap": {"name": CLUSTER_CA_MAP, "items": items}})
+    if role is Role.REDIS:
+        found.append({"name": "data", "persistentVolumeClaim": {"claimName": workload(w.name, Role.REDIS)}})
+    config_map = w.job.spec.recipe.config_map if w.job.spec.recipe else None
+    if role is Role.PREPARE and config_map is not None:
+        items = [{"key": config_map.key, "path": config_map.key}]
+        found.append({"name": "recipe", "configMap": {"name": config_map.name, "items": items}})
+    used = {mount["name"] for mount in mounts(w, role)}
+    claims = [{"name": name, "persistentVolumeClaim": {"claimName": claim}} for claim, name in _claims(w).items()]
+    return found + [volume for volume in claims if volume["name"] in used]
+
+
+def mounts(w: Wanted, role: Role) -> list[Json]:
+    """What the role's own container sees."""
+    found: list[Json] = [{"name": VOLUME, "mountPath": str(JOB_DIR), "readOnly": True}]
+    if _access(w, role):
+        found.append({"name": "access", "mountPath": str(ACCESS_DIR), "readOnly": True})
+    if spec_of(role).asks_api_server:
+        found.append({"name": "cluster", "mountPath": str(CLUSTER_DIR), "readOnly": True})
+    if role is Role.REDIS:
+        found.append({"name": "data", "mountPath": str(REDIS_DATA_DIR)})
+    if role is Role.PREPARE and w.job.spec.recipe and w.job.spec.recipe.config_map:
+        found.append({"name": "recipe", "mountPath": str(RECIPE_DIR), "readOnly": True})
+    for part in spec_of(role).run_parts:
+        if part.with_recipe and w.resolved.recipe_path is None:
+            continue
+        if part.with_hub_model and part.path not in (w.resolved.model_path, w.resolved.reward_model_path):
+            continue
+        if part.with_token_audit and not w.job.spec.recording.token_audit:
+            continue
+        below = part.path.relative_to(_LAYOUT.root)
+        sub_path = PurePosixPath(run_sub_path(w.name, w.uid)) / below
+        mount: Json = {"name": "run", "mountPath": str(part.path), "subPath": str(sub_path)}
+        found.append(mount if part.writable else {**mount, "readOnly": True})
+    if (cache := _kernel_claim(w, role)) is not None:
+        found.append({"name": _claims(w)[cache], "mountPath": str(KERNELS_DIR)})
+    return found + _source_mounts(w, role)
+
+
+def _kernel_claim(w: Wanted, role: Role) -> str | None:
+    """The claim that keeps compiled kernels, for roles that compile any."""
+    return w.job.spec.storage.cache_claim_name if spec_of(role).holds_model else None
+
+
+def root_mount() -> Json:
+    """The whole claim of the run, writable."""
+    return {"name": "run", "mountPath": str(ROOT_MOUNT)}
+
+
+def run_directory(w: Wanted) -> PurePosixPath:
+    """The run directory below `root_mount`."""
+    return ROOT_MOUNT / run_sub_path(w.name, w.uid)
+
+
+def run_claim_name(w: Wanted) -> str:
+    """The claim that holds the run directory: the user's, or the job's own."""
+    return w.job.spec.storage.claim_name or run_claim(w.name)
+
+
+def _access(w: Wanted, role: Role) -> list[Json]:
+    """The role's own items of the job's Secret, and its URL of an external Redis. Empty for a role without any.
+
+    A source must name its items: one without them would show the whole Secret.
+    """
+    external = w.job.spec.replay.external if w.resolved.redis_urls else None
+    row = spec_of(role)
+    login = row.redis_login
+    own = Role.REDIS in w.roles
+    keys = [key for key in row.secret_keys if own or login is None or key != password_key(login)]
+    found: list[Json] = []
+    if keys:
+        items = [{"key": key, "path": key} for key in keys]
+        found.append({"secret": {"name": access_secret(w.name), "items": items}})
+    if external is not None and login is not None:
+        items = [{"key": login, "path": url_key(login)}]
+        found.append({"secret": {"name": external.secret_name, "items": items}})
+    token = w.job.spec.model.token_secret
+    if token is not None and has_hub_token(w, role):
+        found.append({"secret": {"name": token.name, "items": [{"key": token.key, "path": HUB_TOKEN_KEY}]}})
+    return found
+
+
+def has_hub_token(w: Wanted, role: Role) -> bool:
+    """Whether a pod sees the token for the job's private model."""
+    return role is Role.PREPARE and w.job.spec.model.token_secret is not None
+
+
+def _source_mounts(w: Wanted, role: Role) -> list[Json]:
+    """Volumes that the job names by `pvc://`. Only prepare sees them whole: it says what is missing there.
+
+    A path that a pod mounts must exist, or the kubelet makes an empty directory of that name; prepare has looked.
+    """
+    volume_of = _claims(w)
+    wanted = sorted(set(_on_claims(_read_in_place(w.resolved, role))))
+    if role is Role.PREPARE:
+        wanted = sorted({(claim, PurePosixPath()) for claim, _ in wanted})
+    found: list[Json] = []
+    for claim, path in wanted:
+        if any(claim == other and path != above and path.is_relative_to(above) for other, above in wanted):
+            continue  # a mount above shows it
+        mount: Json = {"name": volume_of[claim], "mountPath": str(claim_dir(claim) / path), "readOnly": True}
+        found.append({**mount, "subPath": str(path)} if path.parts else mount)
+    return found
+
+
+def _claims(w: Wanted) -> dict[str, str]:
+    """Every claim that the job uses, and the volume's name in pods: one volume a claim, or kubelets wait for ever."""
+    found = {run_claim_name(w): "run"}
+    named = {claim for claim, _ in _on_claims(_read_in_place(w.resolved, Role.PREPARE))}
+    if (cache := w.job.spec.storage.cache_claim_name) is not None:
+        named.add(cache)
+    return found | {claim: f"claim-{index}" for index, claim in enumerate(sorted(named - found.keys()))}
+
+
+def _on_claims(paths: Iterable[Path | None]) -> list[tuple[str, PurePosixPath]]:
+    """Claim and path in it, of those paths that are on a claim."""
+    below = [PurePosixPath(path).relative_to(CLAIMS_DIR) for path in paths if path and path.is_relative_to(CLAIMS_DIR)]
+    return [(path.parts[0], PurePosixPath(*path.parts[1:])) for path in below if path.parts]

@@ -1,0 +1,126 @@
+"""Resources, Redis' sizes and probes of each role's pods.
+
+Owns what follows from a job: the amounts of a usual pod are in the table of roles. A platform's runtime or a job's
+podTemplate writes over them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from areal.errors import ConfigError
+from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
+from areal.plan.role_specs import Needs, spec_of
+from areal.spec.code_room import POD_LIMIT, POD_REQUEST
+from areal.spec.gpu_defaults import GPU
+from areal.spec.job import RLJob
+from areal.spec.serving import SglangEngine
+
+from areal_operator.operator.children.amounts import size
+from areal_operator.operator.children.wanted import Json
+
+_MIB = 1 << 20
+_REDIS_OVERHEAD = 2.0  # maxmemory to limit: while the append-only file is rewritten, changed pages exist twice
+_MAXMEMORY_OVERHEAD = 1.5  # payload budget to maxmemory, as in Redis' configuration
+_REDIS_FLOOR = 64 * _MIB
+_REDIS_DISK = 4  # payload budget to disk: the file doubles before it is rewritten, and the new one lies beside it
+_REDIS_DISK_FLOOR = 1 << 30
+
+PROBE_TIMEOUT_S = 5
+LAUNCHER_START_S = 180  # to import Python on a loaded node with a cold page cache
+LAUNCHER_SILENCE_S = 120  # a launcher that answers nothing for so long has hung; a role's hang is the launcher's to see
+
+
+def needs_of(role: Role, job: RLJob) -> Needs:
+    """What a role needs in this job: who judges programs needs more than who compares answers."""
+    usual = spec_of(role).needs
+    assert usual is not None, f"the operator makes no pods of {role}"
+    if role is not Role.REWARD or job.spec.reward.verifier != "code":
+        return usual
+    programs = replace(
+        usual,
+        requests={**usual.requests, "memory": POD_REQUEST},
+        limits={**usual.limits, "memory": POD_LIMIT},
+    )
+    if job.spec.reward.programs.language == "python":
+        return programs
+    return replace(programs, toolchains={"sizeLimit": "512Mi"})  # C++ has one header of 100 MB, Go 140 packages
+
+
+def resources(role: Role, job: RLJob) -> Json:
+    """Requests and limits of a role's container."""
+    needs = needs_of(role, job)
+    found: Json = {"requests": dict(needs.requests)}
+    if needs.limits:
+        found["limits"] = dict(needs.limits)
+    if role is Role.REDIS:
+        maxmemory = max(int(job.spec.replay.budget_bytes * _MAXMEMORY_OVERHEAD), _REDIS_FLOOR)
+        found["requests"]["memory"] = _mebibytes(maxmemory // 4 + _REDIS_FLOOR)  # it fills only when training stops
+        found["limits"] = {"memory": _mebibytes(int(maxmemory * _REDIS_OVERHEAD) + _REDIS_FLOOR)}
+    return found
+
+
+def devices(role: Role, job: RLJob) -> dict[str, str]:
+    """Extended resources that a role's pods ask for: GPUs, and the trainer's network cards."""
+    if role is Role.TRAINER:
+        rdma = job.spec.scheduling.rdma
+        found = {GPU: str(job.spec.trainer.gpus)} if job.spec.trainer.gpus else {}
+        return found | ({rdma.resource: str(rdma.count)} if rdma else {})
+    engine = job.spec.generation.engine
+    if role is Role.GENERATION and isinstance(engine, SglangEngine) and engine.gpus:
+        return {GPU: str(engine.gpus)}
+    return {}
+
+
+def refuse_idle_gpus(role: Role, job: RLJob, given: Json) -> None:
+    """Raise ConfigError when a runtime gives pods GPUs that the job has no use for: they would stand idle."""
+    count = next((amounts[GPU] for amounts in given.values() if isinstance(amounts, dict) and amounts.get(GPU)), 0)
+    if not count or GPU in devices(role, job):
+        return
+    if role is Role.GENERATION and job.spec.generation.engine.type == "embedded":
+        raise ConfigError(
+            f"the runtime gives generation pods {GPU}: {count}, and the embedded engine runs on CPUs only",
+            fix="Set generation.engine.type: sglang, or choose a runtime for CPUs.",
+        )
+    field = {Role.TRAINER: "trainer.gpus", Role.GENERATION: "generation.engine.gpus"}.get(role)
+    raise ConfigError(
+        f"the runtime gives {role} pods {GPU}: {count}, and {f'{field} is 0' if field else 'the role uses none'}",
+        fix=f"Set {field}: {count}." if field else f"Remove {GPU} from the runtime's {role} pods.",
+    )
+
+
+def redis_disk_bytes(budget_bytes: int, has_bytes: int) -> int:
+    """What Redis' claim asks for: enough for the budget, and never less than it has."""
+    return max(budget_bytes * _REDIS_DISK, _REDIS_DISK_FLOOR, has_bytes)
+
+
+def probes(role: Role) -> Json:
+    """Startup and liveness ask the launcher only: a role that hangs is restarted by its launcher, in place.
+
+    Readiness asks the role, but of a gang only the first member serves: the launcher of every pod tells how its member
+    is. Health is the one gRPC service that needs no token, so the kubelet may ask.
+    """
+    row = spec_of(role)
+    if not row.runs_on:
+        return {}
+    first: Json = {"grpc": {"port": LAUNCHER_PORT}}
+    ready = first if row.gang else {"grpc": {"port": GRPC_PORT}}
+    if not row.supervised:  # has no launcher to ask
+        ready = first = {"tcpSocket": {"port": next(iter(row.pod_ports.values()))}}
+    return {
+        "startupProbe": {**first, **_every(2, LAUNCHER_START_S)},
+        "livenessProbe": {**first, **_every(20, LAUNCHER_SILENCE_S)},
+        "readinessProbe": {**ready, **_every(5, 15)},
+    }
+
+
+def _every(period_s: int, silence_s: int) -> Json:
+    return {
+        "periodSeconds": period_s,
+        "failureThreshold": silence_s // period_s,
+        "timeoutSeconds": PROBE_TIMEOUT_S,
+    }
+
+
+def _mebibytes(count: int) -> str:
+    return size(-(-count // _MIB) * _MIB)

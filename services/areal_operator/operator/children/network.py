@@ -1,0 +1,154 @@
+"""NetworkPolicies: one a role, made from the table of calls.
+
+A pod accepts what the table lists for its role and nothing else, and dials what the table lists, names of the cluster's
+DNS, and nothing else. The platform's runtime opens the way out for the roles that run users' code, or manages policies
+itself.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from areal.plan.cluster_names import (
+    APP_NAME,
+    LABEL_AGENTS_OF,
+    LABEL_COMPONENT,
+    LABEL_NAME,
+    LABEL_VIEWERS,
+    REDIS_PORT,
+    Role,
+    selector,
+    workload,
+)
+from areal.plan.role_specs import Outsider, batch_jobs, spec_of
+from areal.spec.job import JobSpec
+from areal.spec.observability import Observability
+
+from areal_operator.operator.children.calls import Call, calls_from, calls_to
+from areal_operator.operator.children.objects import child
+from areal_operator.operator.children.wanted import Json, Wanted
+
+NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
+OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
+"""Of the operator's own pods, by which jobs' pods let it in."""
+
+_DNS_PORT = 53
+_POD_DNS_PORT = 5353  # what some clusters' DNS pods listen on; the policy sees the port behind the Service
+_TRACED = (Role.CONTROLLER, Role.WORKER, Role.GENERATION, Role.TRAINER)
+_WEB_PORTS = {"http": 80, "https": 443}
+_API_SERVER_PORTS = (443, 6443)  # its Service's, and what most servers listen on themselves; where it is no pod knows
+_EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
+
+
+def network_policies(w: Wanted) -> list[Json]:
+    """The policies of all the job's roles; none where the runtime leaves them to somebody else."""
+    if w.runtime.network_policy.mode == "Unmanaged":
+        return []
+    return [_policy(w, role) for role in (*w.roles, *w.beside, *batch_jobs())]
+
+
+def _policy(w: Wanted, role: Role) -> Json:
+    rules = {"ingress": _ingress(w, role), "egress": _egress(w, role)}
+    spec: Json = {
+        "podSelector": {"matchLabels": selector(w.name, role)},
+        "policyTypes": ["Ingress", "Egress"],
+        **{way: listed for way, listed in rules.items() if listed},  # an API server counts [] as a change, every time
+    }
+    return child(w, "networking.k8s.io/v1", "NetworkPolicy", workload(w.name, role), role=role, spec=spec)
+
+
+def _ingress(w: Wanted, role: Role) -> list[Json]:
+    rules: list[Json] = []
+    for port, callers in _by_port(_of_job(w, calls_to(role))).items():
+        peers = [peer for call in callers for peer in _callers(w, call.caller)]
+        if any(peer == {} for peer in peers):
+            rules.append(_ports(port))  # anybody
+        elif peers:
+            rules.append({"from": peers, **_ports(port)})
+    return rules
+
+
+def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
+    """The pods behind a caller; `[{}]` is anybody, `[]` nobody."""
+    match caller:
+        case Outsider.OPERATOR if not w.operator_namespace:
+            return [{}]  # it comes through the nodes from somewhere; the token still decides
+        case Outsider.OPERATOR:
+            home = {"matchLabels": {NAMESPACE_NAME: w.operator_namespace}}
+            return [{"namespaceSelector": home, "podSelector": {"matchLabels": dict(OPERATOR_LABELS)}}]
+        case Outsider.MONITORING:
+            if w.metrics_from is None:
+                return []
+            return [{"namespaceSelector": {"matchLabels": dict(w.metrics_from)} if w.metrics_from else {}}]
+        case Outsider.AGENTS:
+            return [{"podSelector": {"matchLabels": {LABEL_AGENTS_OF: w.name}}}]
+        case Outsider.VIEWERS:
+            return [{"namespaceSelector": {"matchLabels": {LABEL_VIEWERS: "allowed"}}}]
+        case _:
+            return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
+
+
+def _egress(w: Wanted, role: Role) -> list[Json]:
+    row = spec_of(role)
+    if row.sealed:
+        return []
+    if row.asks_api_server:
+        return [{"ports": [{"protocol": "TCP", "port": port} for port in _API_SERVER_PORTS]}]
+    reach = w.runtime.network_policy.egress.model_dump(by_alias=True).get(row.template_key, "Job")
+    if reach == "Open":
+        return [{}]
+    rules: list[Json] = [_dns()]
+    for port, calls in _by_port(_of_job(w, calls_from(role))).items():
+        present = [call.callee for call in calls if call.callee in w.roles]
+        if present:
+            peers = [{"podSelector": {"matchLabels": selector(w.name, callee)}} for callee in present]
+            rules.append({"to": peers, **_ports(port)})
+    if row.redis_login is not None and w.resolved.redis_urls:
+        rules.append({"ports": [{"protocol": "TCP", "port": port} for port in _EXTERNAL_REDIS_PORTS]})
+    if role is Role.TRAINER:
+        rules += _teacher(w.resolved.spec)
+    return rules + (_collector(w.resolved.spec.observability) if role in _TRACED else [])
+
+
+def _collector(wanted: Observability) -> list[Json]:
+    """The way to the job's trace collector."""
+    traces = wanted.traces
+    return [] if traces is None or traces.endpoint is None else _service(traces.endpoint)
+
+
+def _teacher(spec: JobSpec) -> list[Json]:
+    """The way to a teacher that is served."""
+    teacher = spec.algorithm.teacher if spec.is_rl else None
+    return [] if teacher is None or teacher.endpoint is None else _service(teacher.endpoint)
+
+
+def _service(url: str) -> list[Json]:
+    """The way to an address where that is a Service of this cluster: its namespace, its port."""
+    address = urlsplit(url)
+    _, *rest = (address.hostname or "").split(".")
+    if len(rest) != 1 and rest[1:2] != ["svc"]:
+        return []  # outside: who may leave the cluster is the platform's to say
+    home = {"namespaceSelector": {"matchLabels": {NAMESPACE_NAME: rest[0]}}}
+    return [{"to": [home], **_ports(address.port or _WEB_PORTS[address.scheme])}]
+
+
+def _of_job(w: Wanted, listed: list[Call]) -> list[Call]:
+    return [call for call in listed if w.resolved.spec.weights_by_group or not call.in_group]
+
+
+def _by_port(calls: list[Call]) -> dict[int | None, list[Call]]:
+    found: dict[int | None, list[Call]] = {}
+    for call in calls:
+        found.setdefault(call.port, []).append(call)
+    return found
+
+
+def _ports(port: int | None) -> Json:
+    """A rule's ports; all when None."""
+    return {} if port is None else {"ports": [{"protocol": "TCP", "port": port}]}
+
+
+def _dns() -> Json:
+    """Anywhere: a node's own DNS cache is no pod."""
+    ports = [_DNS_PORT, _POD_DNS_PORT]
+    return {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("TCP", "UDP")]}

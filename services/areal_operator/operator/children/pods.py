@@ -1,0 +1,262 @@
+"""Pod template of a role: defaults, then the platform's runtime, the job's podTemplate, the operator's own fields.
+
+Owns that order and what nobody can change: who the pod is (labels, command, account), what it is told (environment) and
+what it sees (/areal). A job's podTemplate reaches resources, environment, placement and labels only; a runtime reaches
+everything else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import PurePosixPath
+
+from areal.errors import ConfigError
+from areal.plan.cluster_names import (
+    ACCESS_DIR,
+    ANNOTATION_HASH,
+    ENV_INDEX,
+    ENV_POD_IP,
+    ENV_POD_NAME,
+    ENV_SANDBOX_KERNEL,
+    HUB_TOKEN_KEY,
+    LABEL_POD_INDEX,
+    LAUNCHER_PORT,
+    MAIN_CONTAINER,
+    SCRATCH_DIR,
+    SHARED_MEMORY_DIR,
+    TOOLCHAINS_DIR,
+    Role,
+    port_word,
+    role_labels,
+    service_account,
+)
+from areal.plan.code_pods import kernel_of
+from areal.plan.role_specs import spec_of
+from areal.spec.cluster import PodPatch
+
+from areal_operator.operator.children import mounts, needs, reserved, security
+from areal_operator.operator.children.amounts import fitted
+from areal_operator.operator.children.merge import merge
+from areal_operator.operator.children.placement import place, tolerations
+from areal_operator.operator.children.wanted import Json, Wanted
+
+_FIRST = ("name", "image", "imagePullPolicy", "command", "env", "ports", "resources")
+_GRACE = "terminationGracePeriodSeconds"
+_PRIVATE_PORTS = frozenset({"engine"})  # on loopback
+
+
+def pod_template(w: Wanted, role: Role) -> Json:
+    """The template of a role's pods.
+
+    Raises ConfigError when the job or the runtime sets what is the operator's, or when nobody names an image.
+    """
+    key = spec_of(role).template_key
+    everybody = _of_platform(w.runtime.template, "the runtime's spec.template")
+    own = _of_platform(w.runtime.template_of(key), f"the runtime's spec.roles.{key}.template")
+    default = _default(w, role, _containers(everybody, own))
+    merged = merge(default, everybody, own)
+    needs.refuse_idle_gpus(role, w.job, main_container(merged).get("resources") or {})
+    merged = merge(merged, _job_patch(w, role), where=f"spec.podTemplate.{_patch_key(role)}")
+    return _hashed(_claimed(merged, w, role, default))
+
+
+def main_container(template: Json) -> Json:
+    """The container that runs the role."""
+    found: Json = next(c for c in template["spec"]["containers"] if c["name"] == MAIN_CONTAINER)
+    return found
+
+
+def _of_platform(template: Json, where: str) -> Json:
+    """A runtime's template. Raises ConfigError when it is malformed or sets what is the operator's."""
+    reserved.refuse_template(merge({}, template, where=where), where)
+    return template  # with its nulls, which remove defaults
+
+
+def _containers(*templates: Json) -> dict[str, list[str]]:
+    """The names of containers that the templates add, by list."""
+    found: dict[str, list[str]] = {"containers": [MAIN_CONTAINER], "initContainers": []}
+    for template in templates:
+        spec = template.get("spec") or {}
+        for kind, names in found.items():
+            names += [c["name"] for c in spec.get(kind) or () if c["name"] not in names]
+    return found
+
+
+def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
+    """What the pod is like before anybody speaks. Containers of the platform start as confined as our own."""
+    need = needs.needs_of(role, w.job)
+    volumes: list[Json] = [{"name": "tmp", "emptyDir": dict(need.scratch)}]
+    places: list[Json] = [{"name": "tmp", "mountPath": str(SCRATCH_DIR)}]
+    if spec_of(role).holds_model:
+        # a container's own has 64 MiB, too little for NCCL; the kubelet bounds this by the memory limit
+        volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
+        places.append({"name": "shm", "mountPath": str(SHARED_MEMORY_DIR)})
+    if need.toolchains:
+        volumes.append({"name": "toolchains", "emptyDir": dict(need.toolchains)})
+        places.append({"name": "toolchains", "mountPath": str(TOOLCHAINS_DIR)})
+    spec: Json = {
+        kind: [{"name": name, "securityContext": security.container_security()} for name in names]
+        for kind, names in containers.items()
+        if names
+    }
+    main = {
+        "name": MAIN_CONTAINER,
+        "env": [{"name": "HOME", "value": str(SCRATCH_DIR)}],  # libraries keep caches there
+        "resources": needs.resources(role, w.job),
+        "terminationMessagePolicy": "FallbackToLogsOnError",  # of a role that died before it could say why
+        "volumeMounts": places,
+        **needs.probes(role),
+    }
+    rest = {
+        "securityContext": security.pod_security(),
+        _GRACE: need.grace_s,
+        "tolerations": tolerations(),
+        "containers": [main],
+        "volumes": volumes,
+    }
+    annotations = {"kubectl.kubernetes.io/default-container": MAIN_CONTAINER}
+    return merge({"metadata": {"annotations": annotations}, "spec": spec}, {"spec": rest})
+
+
+def _patch_key(role: Role) -> str:
+    """The field of `podTemplate` that is for a role's pods."""
+    return spec_of(role).patch_key or spec_of(role).template_key
+
+
+def _job_patch(w: Wanted, role: Role) -> Json:
+    """The job's `podTemplate` of a role as a patch: typed fields only, so nothing else can be said there."""
+    key = _patch_key(role)
+    field = f"spec.podTemplate.{key}"
+    patch: PodPatch = getattr(w.job.spec.pod_template, "reward_custom" if key == "rewardCustom" else key)
+    reserved.refuse_labels(patch.labels, f"{field}.labels")
+    reserved.refuse_annotations(patch.annotations, f"{field}.annotations")
+    reserved.refuse_env((variable.name for variable in patch.env), f"{field}.env")
+    devices = needs.devices(role, w.job)  # Kubernetes wants extended resources as limits, and requests equal to them
+    resources = {
+        "requests": {**devices, **patch.resources.requests},
+        "limits": {**devices, **patch.resources.limits},
+    }
+    main = {
+        "name": MAIN_CONTAINER,
+        "env": [{"name": variable.name, "value": variable.value} for variable in patch.env],
+        "resources": {name: amounts for name, amounts in resources.items() if amounts},
+    }
+    spec: Json = {
+        "containers": [main],
+        "nodeSelector": dict(patch.node_selector),
+        "tolerations": [toleration.model_dump(by_alias=True, exclude_none=True) for toleration in patch.tolerations],
+        "runtimeClassName": patch.runtime_class_name or {},
+        "priorityClassName": patch.priority_class_name or w.job.spec.scheduling.priority_class_name or {},
+    }
+    metadata = {"labels": dict(patch.labels), "annotations": dict(patch.annotations)}
+    return {
+        "metadata": {name: values for name, values in metadata.items() if values},
+        "spec": {name: value for name, value in spec.items() if value},
+    }
+
+
+def _claimed(template: Json, w: Wanted, role: Role, default: Json) -> Json:
+    """The template with everything that is the operator's, whatever stood there."""
+    spec = place(template["spec"], w, role)
+    main = main_container(template)
+    if not main.get("image"):
+        key = spec_of(role).template_key
+        raise ConfigError(
+            f"the runtime names no image for {role}",
+            fix=f"Set image of the container main in the runtime's spec.roles.{key}.template, or in spec.template.",
+        )
+    own = _our_container(main, w, role, default, spec.get("runtimeClassName"))
+    lists = {
+        kind: [_tidy(own if c["name"] == MAIN_CONTAINER else c) for c in spec[kind]]
+        for kind in ("containers", "initContainers")
+        if spec.get(kind)
+    }
+    spec = {
+        **{name: value for name, value in spec.items() if name not in ("hostname", "subdomain", "nodeName")},
+        **lists,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "restartPolicy": "Always" if spec_of(role).runs_on else "Never",
+        "serviceAccountName": service_account(w.name),
+        _GRACE: _grace_s(spec.get(_GRACE), default["spec"][_GRACE]),
+        "volumes": _replaced(spec.get("volumes") or [], mounts.volumes(w, role), "name"),
+    }
+    metadata = template.get("metadata") or {}
+    labels = {**(metadata.get("labels") or {}), **role_labels(w.name, role)}
+    return {"metadata": {**metadata, "labels": labels}, "spec": spec}
+
+
+def _grace_s(given: object, needed: int) -> int:
+    """At least what draining takes: a platform may give more time, never less."""
+    return max(given, needed) if isinstance(given, int) else needed
+
+
+def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_class: str | None) -> Json:
+    kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
+    ours = _environment(role)
+    if role in (Role.REWARD, Role.BOXES) and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
+        ours.append({"name": ENV_SANDBOX_KERNEL, "value": "kata"})
+    ours += _hub_token(w, role)
+    names = {variable["name"] for variable in ours}
+    container = {
+        **{name: value for name, value in main.items() if name != "args"},
+        "command": spec_of(role).command,
+        "env": [*ours, *(variable for variable in main.get("env") or [] if variable["name"] not in names)],
+        "resources": fitted(main.get("resources") or {}, main_container(default)["resources"]),
+        "volumeMounts": [*kept, *mounts.mounts(w, role)],
+    }
+    ports = [*_ports(role)]
+    taken = {port["containerPort"] for port in ports}
+    ports += [port for port in main.get("ports") or [] if port["containerPort"] not in taken]
+    return {**container, "ports": ports} if ports else container
+
+
+def _tidy(container: Json) -> Json:
+    """The container with what identifies it first, and a protocol at every port: server-side apply merges by both."""
+    ports = [{**port, "protocol": port.get("protocol") or "TCP"} for port in container.get("ports") or []]
+    first = {name: container[name] for name in _FIRST if name in container}
+    return {**first, **container, **({"ports": ports} if ports else {})}
+
+
+def _is_ours(path: str, w: Wanted, role: Role) -> bool:
+    return PurePosixPath(path).is_relative_to(mounts.OWNED_ROOT) or path in {
+        mount["mountPath"] for mount in mounts.mounts(w, role)
+    }
+
+
+def _environment(role: Role) -> list[Json]:
+    """Who the pod is. Pods of a Deployment or a Job have no index."""
+    index: Json = {"name": ENV_INDEX, "value": "0"}
+    if spec_of(role).workload == "StatefulSet":
+        index = {"name": ENV_INDEX, "valueFrom": {"fieldRef": {"fieldPath": f"metadata.labels['{LABEL_POD_INDEX}']"}}}
+    fields = ((ENV_POD_IP, "status.podIP"), (ENV_POD_NAME, "metadata.name"))
+    return [index, *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields)]
+
+
+def _hub_token(w: Wanted, role: Role) -> list[Json]:
+    """Where huggingface_hub finds the token for a private model, in the one pod that downloads it."""
+    if not mounts.has_hub_token(w, role):
+        return []
+    return [{"name": "HF_TOKEN_PATH", "value": str(ACCESS_DIR / HUB_TOKEN_KEY)}]
+
+
+def _ports(role: Role) -> list[Json]:
+    row = spec_of(role)
+    named = {name: port for name, port in row.pod_ports.items() if name not in _PRIVATE_PORTS}
+    if row.supervised:
+        named["launcher"] = LAUNCHER_PORT
+    return [{"name": port_word(name), "containerPort": port, "protocol": "TCP"} for name, port in named.items()]
+
+
+def _replaced(theirs: list[Json], ours: list[Json], key: str) -> list[Json]:
+    names = {item[key] for item in ours}
+    return [*(item for item in theirs if item[key] not in names), *ours]
+
+
+def _hashed(template: Json) -> Json:
+    """The template with its own hash, so that pods which were made from another one can be told."""
+    text = json.dumps(template, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    annotations = {**(template["metadata"].get("annotations") or {}), ANNOTATION_HASH: digest}
+    return {**template, "metadata": {**template["metadata"], "annotations": annotations}}

@@ -1,0 +1,91 @@
+"""StatefulSets, Deployments and Jobs around the pods of the roles."""
+
+from __future__ import annotations
+
+import copy
+
+from areal.plan.cluster_names import Role, selector, workload
+from areal.plan.role_specs import spec_of
+
+from areal_operator.operator.children import mounts, services
+from areal_operator.operator.children.objects import child
+from areal_operator.operator.children.pods import main_container, pod_template
+from areal_operator.operator.children.wanted import Json, Wanted
+
+_HISTORY = 2  # revisions kept: nobody rolls a job back
+_RUN_DIR = "run-dir"
+_TRIES = 5
+_USERS_FAULT = [64, 65, 70]  # config, data, bug: another try ends the same way
+
+
+def workloads(w: Wanted) -> list[Json]:
+    """Everything that makes pods of the long-running roles, and their Services and budgets."""
+    made = [_workload(w, role, w.replicas[role]) for role in w.roles]
+    awake = int(any(w.replicas.values()))
+    return [*services.services(w), *services.budgets(w), *made, *(_workload(w, role, awake) for role in w.beside)]
+
+
+def prepare_job(w: Wanted) -> Json:
+    """The Job that looks at every source and fills the run directory. To be created once: a Job's pods never change.
+
+    Its first container makes that directory as the user of all pods: the kubelet would make it as root, with the mode
+    of the volume's root, and nobody could write there.
+    """
+    template = pod_template(w, Role.PREPARE)
+    spec = template["spec"]
+    main = main_container(template)
+    below = mounts.run_directory(w)
+    same = ("image", "imagePullPolicy", "resources", "securityContext")
+    maker: Json = {
+        "name": _RUN_DIR,
+        "command": ["mkdir", "-p", "-m", "2775", str(below.parent), str(below)],
+        **copy.deepcopy({name: main[name] for name in same if name in main}),
+        "volumeMounts": [mounts.root_mount()],
+    }
+    spec = {**spec, "initContainers": [maker, *(spec.get("initContainers") or [])]}
+    deadline_s = w.job.spec.run_policy.startup_deadline_seconds
+    return _batch(w, Role.PREPARE, {**template, "spec": spec}, deadline_s)
+
+
+def finish_job(w: Wanted) -> Json:
+    """The Job that audits the run and writes its report. To be created once, too."""
+    return _batch(w, Role.FINISH, pod_template(w, Role.FINISH), None)
+
+
+def _workload(w: Wanted, role: Role, replicas: int) -> Json:
+    spec: Json = {
+        "replicas": replicas,
+        "revisionHistoryLimit": _HISTORY,
+        "selector": {"matchLabels": selector(w.name, role)},
+        "template": pod_template(w, role),
+    }
+    name = workload(w.name, role)
+    row = spec_of(role)
+    if row.workload == "Deployment":
+        if row.recreate:
+            spec["strategy"] = {"type": "Recreate"}
+        return child(w, "apps/v1", "Deployment", name, role=role, spec=spec)
+    spec |= {
+        "serviceName": name,
+        "podManagementPolicy": "Parallel",
+        "updateStrategy": {"type": "OnDelete" if row.holds_model else "RollingUpdate"},
+    }
+    return child(w, "apps/v1", "StatefulSet", name, role=role, spec=spec)
+
+
+def _batch(w: Wanted, role: Role, template: Json, deadline_s: int | None) -> Json:
+    rules: list[Json] = [
+        {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+        {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": _USERS_FAULT}},
+    ]
+    spec: Json = {
+        "backoffLimit": _TRIES,
+        "completions": 1,
+        "parallelism": 1,
+        "podFailurePolicy": {"rules": rules},
+        "podReplacementPolicy": "Failed",  # never two at once on one directory
+        "template": template,
+    }
+    if deadline_s is not None:
+        spec["activeDeadlineSeconds"] = deadline_s
+    return child(w, "batch/v1", "Job", workload(w.name, role), role=role, spec=spec)

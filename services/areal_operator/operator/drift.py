@@ -1,0 +1,100 @@
+"""Drift detection: whether a child must be applied, and as what.
+
+Owns two rules. A child that is as it should be is left alone: writing a thousand objects again every few seconds
+helps nobody. And pods are never replaced because the operator was: a template that another version of the operator
+made for the same job and runtime is kept while pods run from it. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from decimal import Decimal
+from typing import Any
+
+from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION
+
+from areal_operator.kube.resources import Json
+from areal_operator.operator.admission import Admitted
+
+ANNOTATION_INPUTS = "areal.dev/inputs-hash"
+"""Of all in a job and its runtime that pod templates are made from."""
+
+_TEMPLATED = ("StatefulSet", "Deployment")
+_NO_INPUT = {
+    "spec": (
+        "suspend",
+        "runPolicy",
+        "failurePolicy",
+        "managedBy",
+        "runtimeRef",
+        "algorithm",
+        "evaluation",
+        "checkpoint",
+        "export",
+    ),
+    "replicas": ("generation", "reward"),
+}
+
+
+def inputs_hash(admitted: Admitted) -> str:
+    """What a job's pod templates depend on, as a hash: neither fleet sizes nor what running roles are told."""
+    spec = admitted.job.spec.model_dump(mode="json", exclude=None)
+    for name in _NO_INPUT["spec"]:
+        spec.pop(name, None)
+    for name in _NO_INPUT["replicas"]:
+        spec[name] = {key: value for key, value in spec[name].items() if key != "replicas"}
+    spec["rollout"] = {}
+    text = json.dumps({"runtime": admitted.runtime_hash, "spec": spec}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def settled(desired: Json, observed: Json | None, inputs: str) -> Json:
+    """The object to apply: `desired`, but for a template that only a change of the operator would replace."""
+    if desired["kind"] not in _TEMPLATED:
+        return desired
+    metadata = desired["metadata"]
+    annotations = {**metadata.get("annotations", {}), ANNOTATION_INPUTS: inputs}
+    desired = {**desired, "metadata": {**metadata, "annotations": annotations}}
+    if observed is None:
+        return desired
+    seen = observed["metadata"].get("annotations", {})
+    theirs = seen.get(ANNOTATION_OPERATOR_VERSION)
+    runs = observed.get("spec", {}).get("replicas", 1) > 0
+    if not runs or seen.get(ANNOTATION_INPUTS) != inputs or theirs == annotations.get(ANNOTATION_OPERATOR_VERSION):
+        return desired
+    kept = {**desired["metadata"], "annotations": {**annotations, ANNOTATION_OPERATOR_VERSION: theirs}}
+    return {**desired, "metadata": kept, "spec": {**desired["spec"], "template": observed["spec"]["template"]}}
+
+
+def differs(desired: Any, observed: Any) -> bool:
+    """Whether applying `desired` would change `observed`. What the server adds by itself is no difference."""
+    match desired:
+        case dict():
+            if not isinstance(observed, dict):
+                return bool(desired) or bool(observed)
+            return any(differs(value, observed.get(key)) for key, value in desired.items())
+        case list():
+            if not isinstance(observed, list):
+                return bool(desired) or bool(observed)
+            return len(desired) != len(observed) or any(map(differs, desired, observed))
+        case None | False | 0 | "":
+            return bool(observed)  # the server leaves out what is empty
+        case _:
+            return desired != observed and not _same_amount(desired, observed)
+
+
+_AMOUNT = re.compile(r"^(\d+(?:\.\d+)?)(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$")
+_UNITS = {
+    None: Decimal(1), "m": Decimal("0.001"), "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
+    "T": Decimal(10**12), "P": Decimal(10**15), "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40), "Pi": Decimal(2**50),
+}  # fmt: skip
+
+
+def _same_amount(one: Any, other: Any) -> bool:
+    """Whether two texts are the same amount: the server writes 1024Mi as 1Gi."""
+    found = [_AMOUNT.match(str(value)) for value in (one, other)]
+    first, second = (Decimal(m[1]) * _UNITS[m[2]] if m else None for m in found)
+    return first is not None and first == second

@@ -1,0 +1,219 @@
+"""Effects of a decision: writes to the API server and orders to a job's roles.
+
+Owns how each effect is carried out, idempotently: one that fails is done again by the next reconcile. An order to a
+role may be lost; a refusal of the API server ends the reconcile.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from areal.plan.cluster_names import Role
+
+from areal_operator.kube.errors import AlreadyExistsError
+from areal_operator.kube.resources import (
+    DEPLOYMENTS,
+    JOBS,
+    PODS,
+    RLJOBS,
+    SECRETS,
+    STATEFULSETS,
+    Json,
+    key_of,
+    resource_of,
+)
+from areal_operator.operator.children import Wanted
+from areal_operator.operator.decision import Eviction
+from areal_operator.operator.drift import differs, inputs_hash, settled
+from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.observe import access, remember_access, wanted
+from areal_operator.operator.observed import Batch, Observed, Pod, Stage, Workload, owner_of
+from areal_operator.operator.reports import Targets
+from areal_operator.operator.together import together
+from areal_operator.operator.world import World
+from areal_operator.runtime.api import MANAGER
+
+log = logging.getLogger(__name__)
+
+
+class Effects:
+    """Applies one reconcile's decision to the API server and the roles."""
+
+    def __init__(self, seen: Observed, world: World) -> None:
+        self._seen = seen
+        self._world = world
+        self._uid = seen.raw["metadata"]["uid"]
+        self._notes = world.notes(seen.key, self._uid)
+
+    @property
+    def _inputs(self) -> str:
+        assert self._seen.admitted is not None
+        known = self._notes.inputs
+        if known is None or known[0] is not self._seen.admitted:
+            known = self._notes.inputs = (self._seen.admitted, inputs_hash(self._seen.admitted))
+        return known[1]
+
+    # Children
+
+    async def lay_foundation(self) -> None:
+        """Account, volumes, files, network rules; and the Secret, which is made once. Pods come after all of them."""
+        foundation = wanted(self._seen, self._world)
+        await together([self._settle("foundation", foundation, self._world.build.foundation), self._make_secret()])
+
+    async def _make_secret(self) -> None:
+        """Asked for first only where an earlier look may have made it."""
+        if self._seen.memory.accepted and await access(self._seen.key, self._uid, self._world) is not None:
+            return
+        secret = self._world.build.access_secret(wanted(self._seen, self._world))
+        try:
+            remember_access(await self._world.api.create(SECRETS, secret), self._uid, self._notes, self._world.now())
+        except AlreadyExistsError:
+            log.info("%s/%s: its Secret is there already", *self._seen.key)
+            await access(self._seen.key, self._uid, self._world)
+
+    async def run_prepare(self) -> None:
+        """The Job that prepares, unless there is one, or a pod of one: never two at once on one directory."""
+        if self._seen.prepare.stage is Stage.ABSENT and self._is_free(Role.PREPARE):
+            await self._apply([self._world.build.prepare_job(wanted(self._seen, self._world))])
+
+    async def run_finish(self) -> None:
+        """The Job that finishes, likewise."""
+        if self._seen.finish.stage is Stage.ABSENT and self._is_free(Role.FINISH):
+            await self._apply([self._world.build.finish_job(wanted(self._seen, self._world))])
+
+    def _is_free(self, role: Role) -> bool:
+        return all(pod.over for pod in self._seen.of(role))
+
+    async def run_workloads(self, replicas: Mapping[Role, int]) -> None:
+        """Services, budgets, and so many pods of each role."""
+        asked = {role.value: count for role, count in replicas.items()}
+        await self._settle("workloads", wanted(self._seen, self._world, asked), self._world.build.workloads)
+
+    async def _settle(self, part: str, w: Wanted, build: Callable[[Wanted], list[Json]]) -> None:
+        """Apply a part of the children, unless it was as it should be and nothing has changed since.
+
+        To build all children takes ten milliseconds, which a thousand quiet jobs would pay every few seconds.
+        """
+        made_of = (self._seen.admitted, dict(w.replicas), w.secrets, w.files, w.redis_bytes)
+        known = self._notes.settled.get(part)
+        if known is not None and _same(known[0], made_of) and known[1] == self._versions():
+            return
+        self._notes.settled.pop(part, None)
+        if not await self._apply(build(w)):
+            self._notes.settled[part] = made_of, self._versions()
+
+    def _versions(self) -> list[object]:
+        """The versions of all that the job owns."""
+        return [one for cache in self._world.caches.values() for one in cache.versions(self._uid)]
+
+    async def _apply(self, objects: Sequence[Json]) -> bool:
+        """Apply what is not as it should be, several at a time; whether anything wasn't."""
+        inputs, changed = self._inputs, False
+        due: list[Awaitable[None]] = []
+        for desired in objects:
+            resource = resource_of(desired)
+            cache = self._world.cached(resource)
+            observed = cache.get(*key_of(desired)) if cache is not None else None
+            if observed is not None and owner_of(observed).get("uid") not in (self._uid, None):
+                changed = True
+                continue  # an earlier job's, which is being deleted
+            desired = settled(desired, observed, inputs)
+            if observed is not None and not differs(desired, observed):
+                continue
+            digest = hashlib.sha256(json.dumps(desired, sort_keys=True).encode()).hexdigest()
+            place = (desired["kind"], desired["metadata"]["name"])
+            if observed is not None and self._notes.applied.get(place) == (digest, _mark(observed)):
+                continue  # the server keeps it in other words than ours
+            if cache is None and self._notes.applied.get(place, ("", ""))[0] == digest:
+                continue
+            due.append(self._apply_one(desired, place, digest))
+        await together(due)
+        return changed or bool(due)
+
+    async def _apply_one(self, desired: Json, place: tuple[str, str], digest: str) -> None:
+        answer = await self._world.api.apply(desired, manager=MANAGER)
+        self._notes.applied[place] = (digest, _mark(answer))
+
+    async def retire(self, batches: Iterable[Batch]) -> None:
+        """Delete Jobs with their pods: gone only when the pods are."""
+        for batch in batches:
+            await self._world.api.delete(JOBS, self._seen.key[0], batch.name, uid=batch.uid, background=False)
+
+    async def remove(self, workloads: Iterable[Workload]) -> None:
+        """Delete StatefulSets and Deployments, and so their pods."""
+        for workload in workloads:
+            resource = STATEFULSETS if workload.kind == STATEFULSETS.kind else DEPLOYMENTS
+            await self._world.api.delete(resource, self._seen.key[0], workload.name, uid=workload.uid)
+
+    async def evict(self, evictions: Iterable[Eviction]) -> None:
+        """Delete pods, each by uid, and say why."""
+        for eviction in evictions:
+            pod = eviction.pod
+            gone = await self._world.api.delete(
+                PODS, self._seen.key[0], pod.name, uid=pod.uid, grace_s=0 if eviction.force else None
+            )
+            if gone:
+                reason = "PodForceDeleted" if eviction.force else "PodReplaced"
+                text = f"{pod.name} is deleted: {eviction.why}"
+                kind = "Warning" if eviction.force else "Normal"
+                await self._world.recorder.event(self._seen.raw, type=kind, reason=reason, message=text)  # type: ignore[arg-type]
+
+    async def delete_job(self) -> None:
+        """The job itself has outlived its time."""
+        namespace, name = self._seen.key
+        await self._world.api.delete(RLJOBS, namespace, name, uid=self._uid)
+
+    # Roles
+
+    async def listen(self) -> None:
+        """Ask the controller and the trainers how they do, from now on."""
+        token = await access(self._seen.key, self._uid, self._world)
+        trainers = tuple(pod for pod in self._seen.of(Role.TRAINER) if pod.ip and not pod.over)
+        controllers = [pod for pod in self._seen.of(Role.CONTROLLER) if pod.ip and pod.running and not pod.terminating]
+        if not token or not (trainers or controllers):
+            return self.listen_no_more()
+        controller = max(controllers, key=lambda pod: pod.ready, default=None)
+        return self._world.reports.follow(self._seen.key, Targets(controller, trainers, token))
+
+    def listen_no_more(self) -> None:
+        """Ask nobody."""
+        self._world.reports.forget(self._seen.key)
+
+    def tell_epoch(self, pods: Sequence[Pod], epoch: int) -> None:
+        """Have trainers run in an epoch that is written down. An order that isn't heard is given again."""
+        for pod in pods:
+            self._world.reports.restart(self._seen.key, pod, epoch)
+
+    def drain(self, pods: Sequence[Pod]) -> None:
+        """Have trainers save and stop."""
+        for pod in pods:
+            self._world.reports.drain(self._seen.key, pod)
+
+    async def set_hot(self, hot: HotFields | None) -> None:
+        """Have the controller work with the spec's values; told once its report has them."""
+        ordered, report = self._notes.hot_ordered, self._seen.reports.controller
+        if hot is not None:
+            self._notes.hot_ordered = hot
+            self._world.reports.set_hot(self._seen.key, hot)
+        elif ordered is not None and report is not None and report.hot == ordered:
+            self._notes.hot_ordered = None
+            hot = ordered
+            text = (
+                f"maxSteps {hot.max_steps}, maxStaleness {hot.max_staleness}, "
+                f"maxConcurrentRollouts {hot.max_concurrent_rollouts}"
+            )
+            await self._world.recorder.event(self._seen.raw, type="Normal", reason="HotFieldsSet", message=text)
+
+
+def _same(known: tuple[object, ...], now: tuple[object, ...]) -> bool:
+    """Whether children would be made of the same. Admissions are compared by identity: they are kept while equal."""
+    return known[0] is now[0] and known[1:] == now[1:]
+
+
+def _mark(obj: Json) -> str:
+    """Changes when somebody changes what we apply: a generation where there is one, else the version."""
+    metadata = obj["metadata"]
+    return f"{metadata.get('uid')}/{metadata.get('generation') or metadata.get('resourceVersion')}"

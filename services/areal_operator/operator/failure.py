@@ -1,0 +1,164 @@
+"""Failure policy: which action an incident leads to.
+
+Owns the choice of the rule, the choice of the incident that speaks for a gang, and that an incident is dealt with
+once however often it is seen. The failures in the status are the record of that: they are the newest ones by time, so
+whatever is not among them and older than all of them has been dealt with. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from areal.errors import ExitCode
+from areal.plan.cluster_names import Role
+from areal.plan.role_specs import batch_jobs
+from areal.spec.cluster import FailurePolicy, FailureRule
+from areal.spec.status import FAILURES_KEPT
+
+from areal_operator.operator.blame import Owner, owner_of
+from areal_operator.operator.memory import Failure, Memory
+
+HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)
+"""A start with the same job file would end the same way."""
+
+
+def hopeless(code: int | None, *, worked: bool) -> bool:
+    """Whether no restart helps. A configuration with which steps were trained is no user's mistake any more."""
+    return code in HOPELESS and not (worked and code == ExitCode.CONFIG)
+
+
+STALLED = "Stalled"
+"""The reason of the failure that is no process's end: nothing happened for too long."""
+
+
+class Action(StrEnum):
+    """What a failure leads to."""
+
+    RESTART_TRAINER = "RestartTrainer"
+    RESTART_POD = "RestartPod"
+    FAIL_JOB = "FailJob"
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something went wrong, before any rule has spoken. `at` is in whole seconds, as the status keeps it."""
+
+    role: Role
+    pod: str
+    at: float
+    reason: str
+    message: str = ""
+    exit_code: int | None = None
+    conditions: Mapping[str, str] = field(default_factory=dict)  # type → status, of the pod
+
+    @property
+    def owner(self) -> Owner:
+        """Whose incident it is."""
+        return owner_of(self.role, self.reason, self.conditions)
+
+    def failure(self, ruling: Ruling, memory: Memory) -> Failure:
+        """What the status keeps of it."""
+        return Failure(
+            at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
+            rule=ruling.rule, action=ruling.action.value, step=memory.step, epoch=memory.epoch,
+            owner=self.owner.value, counted=ruling.counted and ruling.action is not Action.FAIL_JOB,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """What a rule says about an incident."""
+
+    action: Action
+    counted: bool
+    rule: str = ""  # "" is no rule of the job's: the default
+
+
+def judge(incident: Incident, policy: FailurePolicy, *, worked: bool = False) -> Ruling:
+    """The first rule that matches decides.
+
+    Without one, exit codes that another try can't change fail the job, a trainer's failure restarts the trainers, and
+    any other role's failure restarts its pod. Only incidents of the job's own count, and of other roles only the Jobs
+    that prepare and finish: their own retries are behind them. `worked`: a step was trained before.
+    """
+    for rule in policy.rules:
+        if _matches(rule, incident):
+            return Ruling(Action(rule.action), rule.count_towards_max, rule.name)
+    if hopeless(incident.exit_code, worked=worked):
+        return Ruling(Action.FAIL_JOB, counted=True)
+    own = incident.owner is Owner.JOB
+    if incident.role is Role.TRAINER:
+        return Ruling(Action.RESTART_TRAINER, counted=own)
+    return Ruling(Action.RESTART_POD, counted=own and incident.role in batch_jobs())
+
+
+def _matches(rule: FailureRule, incident: Incident) -> bool:
+    if rule.roles and incident.role.value not in rule.roles:
+        return False
+    if rule.on_exit_codes is not None:
+        if incident.exit_code is None or incident.exit_code == ExitCode.DONE:
+            return False
+        if (incident.exit_code in rule.on_exit_codes.values) != (rule.on_exit_codes.operator == "In"):
+            return False
+    wanted = rule.on_pod_conditions
+    return not wanted or any(incident.conditions.get(condition.type) == condition.status for condition in wanted)
+
+
+def worst(incidents: Sequence[Incident], policy: FailurePolicy, *, worked: bool = False) -> tuple[Incident, Ruling]:
+    """The incident that speaks for a gang, whose members fall together, and its ruling.
+
+    What fails the job goes first. Then an incident on which one of the job's rules spoke, in the order of the rules: a
+    disrupted pod's peers die of its absence, and it is the disruption that the rule is about. For the same reason an
+    incident of others goes before the job's own. Then one that is not the plain 1 of a process whose peers are gone.
+    Then the earliest.
+    """
+    order = {rule.name: place for place, rule in enumerate(policy.rules)}
+    judged = [(incident, judge(incident, policy, worked=worked)) for incident in incidents]
+
+    def weight(pair: tuple[Incident, Ruling]) -> tuple[bool, int, bool, bool, float]:
+        incident, ruling = pair
+        harmless = ruling.action is not Action.FAIL_JOB
+        own = incident.owner is Owner.JOB
+        return harmless, order.get(ruling.rule, len(order)), own, incident.exit_code == 1, incident.at
+
+    return min(judged, key=weight)
+
+
+def kept(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+    """The newest failures, oldest first; among them always the trainers' newest and the other roles' newest.
+
+    So one part of the job that fails often can't wash the other's last failure out of memory.
+    """
+    newest_first = sorted(failures, reverse=True)
+    found = newest_first[:FAILURES_KEPT]
+    for trainers in (True, False):
+        last = next((failure for failure in newest_first if _of_trainer(failure) is trainers), None)
+        if last is not None and last not in found:
+            found[-1] = last  # all that were kept are of the other kind
+    return tuple(sorted(found))
+
+
+def dealt_with(incident: Incident, failures: Sequence[Failure]) -> bool:
+    """Whether an incident of another role than the trainer is in the record, or so old that it was once.
+
+    A tie with the oldest kept one counts as dealt with: better not to count one than to count one twice.
+    """
+    others = [failure for failure in failures if not _of_trainer(failure)]
+    if any(
+        (f.at, f.role, f.pod, f.reason, f.exit_code)
+        == (incident.at, incident.role.value, incident.pod, incident.reason, incident.exit_code)
+        for f in others
+    ):
+        return True
+    return len(failures) >= FAILURES_KEPT and bool(others) and incident.at <= others[0].at
+
+
+def _of_trainer(failure: Failure) -> bool:
+    return failure.role == Role.TRAINER.value
+
+
+def shell_code(code: int) -> int:
+    """An exit code as a container's: a launcher reports a child that signal 9 killed as -9, Kubernetes as 137."""
+    return 128 - code if code < 0 else code

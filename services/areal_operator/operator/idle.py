@@ -1,0 +1,120 @@
+"""Sentence of what a job waits for: the first cause that fits, from a refusal to what the roles say. Pure.
+
+Conditions say what holds and what doesn't; this says which of them holds up the others, and where. The controller's
+words are judged by the table that `areal why` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from areal.plan.cluster_names import Role
+from areal.spec.status import ConditionType, ProgressingReason, SuspendedReason
+from areal_view.why.causes import IDLE_S, why
+from areal_view.why.live import Live
+
+from areal_operator.operator.memory import Condition
+from areal_operator.operator.observed import Observed
+from areal_operator.operator.times import FRESH_S
+
+_PASSING = frozenset({"", "ContainerCreating", "PodInitializing"})
+"""Kubernetes' words for what every pod goes through."""
+_HELD_UP = frozenset({ProgressingReason.STALLED, ProgressingReason.WAITING, ProgressingReason.BACKING_OFF})
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Why a job trains nothing now: one word, one sentence, and where that is."""
+
+    cause: str
+    text: str
+    role: str = ""
+    pod: str = ""
+
+
+@dataclass(frozen=True)
+class _Look:
+    seen: Observed
+    found: Mapping[ConditionType, Condition]
+    now: float
+
+    def false(self, kind: ConditionType) -> Condition | None:
+        condition = self.found[kind]
+        return condition if condition.status != "True" else None
+
+
+def idle_of(seen: Observed, found: Mapping[ConditionType, Condition], now: float) -> Idle | None:
+    """None while steps are trained, while none are wanted, and after the end.
+
+    Args:
+        found: the conditions that are about to be written.
+    """
+    ended = found[ConditionType.PROGRESSING].reason == ProgressingReason.FINISHED
+    if ended or found[ConditionType.SUSPENDED].status == "True":
+        return None
+    look = _Look(seen, found, now)
+    causes = _ANY_TIME if found[ConditionType.PROGRESSING].status == "True" else (*_BEFORE, *_ANY_TIME, _trainer)
+    return next((idle for cause in causes if (idle := cause(look)) is not None), None)
+
+
+def _refused(look: _Look) -> Idle | None:
+    condition = look.false(ConditionType.ACCEPTED)
+    return Idle(condition.reason, condition.message) if condition is not None else None
+
+
+def _suspending(look: _Look) -> Idle | None:
+    condition = look.found[ConditionType.SUSPENDED]
+    if condition.reason == SuspendedReason.NOT_SUSPENDED:
+        return None
+    return Idle(condition.reason, condition.message or condition.reason, Role.TRAINER)
+
+
+def _unplaced(look: _Look) -> Idle | None:
+    condition = look.false(ConditionType.SCHEDULED)
+    if condition is None or not condition.message:
+        return None
+    pod = next((one for one in look.seen.pods if condition.message.startswith(f"{one.name}:")), None)
+    where = (pod.role, pod.name) if pod is not None else ("", "")
+    return Idle(condition.reason, condition.message, *where)
+
+
+def _pod(look: _Look) -> Idle | None:
+    for pod in look.seen.pods:
+        if pod.waiting not in _PASSING and not pod.terminating:
+            return Idle(pod.waiting, f"{pod.name}: {pod.waiting_message or pod.waiting}", pod.role, pod.name)
+    return None
+
+
+def _preparing(look: _Look) -> Idle | None:
+    condition = look.false(ConditionType.PREPARED)
+    return Idle(condition.reason, condition.message or condition.reason, Role.PREPARE) if condition else None
+
+
+def _held_up(look: _Look) -> Idle | None:
+    condition = look.found[ConditionType.PROGRESSING]
+    return Idle(condition.reason, condition.message) if condition.reason in _HELD_UP else None
+
+
+def _controller(look: _Look) -> Idle | None:
+    report, pods = look.seen.reports.controller, look.seen.of(Role.CONTROLLER)
+    if report is None or not pods:
+        return None
+    if look.now - report.at > FRESH_S:
+        return Idle("role-silent", "it does not answer", Role.CONTROLLER, pods[0].name)
+    live = Live(
+        at=report.at, pid=0, pid_began=0.0, step=report.step, max_steps=report.hot.max_steps, idle=report.idle,
+        idle_s=IDLE_S, alive=True,
+    )  # fmt: skip
+    answer = why(live)
+    return None if answer.cause == "none" else Idle(answer.cause, answer.text, Role.CONTROLLER, pods[0].name)
+
+
+def _trainer(look: _Look) -> Idle | None:
+    condition = look.false(ConditionType.TRAINER_READY) or look.found[ConditionType.PROGRESSING]
+    return Idle(condition.reason, condition.message or condition.reason, Role.TRAINER)
+
+
+_Cause = Callable[[_Look], Idle | None]
+_BEFORE: tuple[_Cause, ...] = (_refused, _suspending)
+_ANY_TIME: tuple[_Cause, ...] = (_unplaced, _pod, _preparing, _held_up, _controller)

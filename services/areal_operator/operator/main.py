@@ -1,0 +1,139 @@
+"""The operator's process: connects, puts the parts together, runs until it is asked to stop.
+
+Everything that decides is in `reconcile`; everything that keeps it running is in `runtime`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal import __version__
+from areal.errors import ConfigError, ExitCode
+from areal.observe import logs
+
+from areal_operator.kube.resources import RLJOBS
+from areal_operator.operator import default_runtimes
+from areal_operator.operator.job_metrics import JobCollector
+from areal_operator.operator.obituaries import Obituaries
+from areal_operator.operator.reconcile import reconcile
+from areal_operator.operator.reports import Asker, Dialer, Poller, by_pod_ip
+from areal_operator.operator.watched import watched
+from areal_operator.operator.world import OperatorSettings, World
+from areal_operator.runtime.manager import Manager, ManagerSettings, Times
+from areal_operator.runtime.transport import connect
+
+log = logging.getLogger(__name__)
+
+_POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `areal operator` was told. Empty strings mean: find out."""
+
+    namespaces: tuple[str, ...] = ()
+    default_runtime: str = ""
+    runtimes: Path | None = None  # files of the ClusterRLRuntimes to apply
+    kubeconfig: Path | None = None
+    lease_namespace: str = ""
+    lease_name: str = "areal-operator"
+    identity: str = ""
+    bind: str = "0.0.0.0"
+    metrics_port: int = 8080
+    health_port: int = 8081
+    workers: int = 4
+    qps: float = 50.0
+    burst: int = 100
+    metrics_from: tuple[str, ...] = ()  # labels `key=value` of namespaces that may scrape jobs; `*` is any namespace
+    json_logs: bool = True
+
+
+def operate(options: Options) -> int:
+    """Run until SIGTERM or SIGINT; the exit code. Raises LeaseLostError when another operator took over."""
+    logs.setup("operator", "", json=options.json_logs)
+    asyncio.run(_until_signal(options))
+    return int(ExitCode.DONE)
+
+
+async def _until_signal(options: Options) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await run(options, stop)
+
+
+async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_ip, times: Times | None = None) -> None:
+    """Run until `stop`. `dialer` says where a pod's ports are reached."""
+    settings = manager_settings(options, times or Times())
+    runtimes = default_runtimes.read(options.runtimes) if options.runtimes else []
+    transport = await connect(options.kubeconfig)
+    try:
+        obituaries = Obituaries(time.time)
+        manager = Manager(transport, watched(lambda: manager.caches, obituaries.add), settings)
+        jobs = manager.caches[RLJOBS]
+        manager.metrics.registry.register(JobCollector(jobs.all, lambda: manager.election.leads))
+        poller = Poller(Asker(dialer, time.time), manager.queue.add)
+        told = OperatorSettings(
+            default_runtime=options.default_runtime,
+            operator_namespace=settings.lease_namespace,
+            metrics_from=namespace_labels(options.metrics_from),
+        )
+        world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told, obituaries=obituaries)
+        log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
+        try:
+            keep = functools.partial(default_runtimes.keep, manager.api, runtimes) if runtimes else None
+            await manager.run(functools.partial(reconcile, world=world), stop, while_leading=keep)
+        finally:
+            await poller.close()
+    finally:
+        await transport.close()
+
+
+def manager_settings(options: Options, times: Times) -> ManagerSettings:
+    """The runtime's settings, with what was left open filled in."""
+    return ManagerSettings(
+        identity=options.identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}",
+        lease_namespace=options.lease_namespace or own_namespace(),
+        lease_name=options.lease_name,
+        namespaces=options.namespaces,
+        workers=options.workers,
+        qps=options.qps,
+        burst=options.burst,
+        bind=options.bind,
+        metrics_port=options.metrics_port,
+        health_port=options.health_port,
+        times=times,
+    )
+
+
+def namespace_labels(told: Sequence[str]) -> Mapping[str, str] | None:
+    """`key=value` as labels; {} for `*`, None for nothing. Raises ConfigError for anything else."""
+    labels: dict[str, str] = {}
+    for text in told:
+        key, equals, value = text.partition("=")
+        if text != "*" and not (key and equals):
+            raise ConfigError(f"--metrics-from {text} is no label", fix="give key=value, or * for every namespace")
+        if equals:
+            labels[key] = value
+    return labels if told else None
+
+
+def own_namespace() -> str:
+    """The namespace of this pod."""
+    if named := os.environ.get("POD_NAMESPACE"):
+        return named
+    try:
+        return _POD_NAMESPACE.read_text().strip()
+    except OSError:
+        raise ConfigError(
+            "outside of a pod, the operator can't know where its lease belongs", fix="give --lease-namespace"
+        ) from None

@@ -1,0 +1,159 @@
+"""State of a job that must survive the operator's process.
+
+Owns which part of a job's status is read back: a new operator process knows of a job what its status says, and
+nothing else. The trainer gang's epoch and members, what was counted, since when the job runs or rests, and how it
+ended. All times are seconds since 1970 and whole, because that is how a status keeps them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from areal.spec.status import CompleteReason, ConditionType, Reason, SuspendedReason
+
+from areal_operator.kube.resources import Json
+from areal_operator.operator import timestamps
+
+
+class Rest(StrEnum):
+    """Whether the job rests, by the reason of its condition Suspended."""
+
+    AWAKE = SuspendedReason.NOT_SUSPENDED.value
+    SAVING = SuspendedReason.CHECKPOINT_PENDING.value  # the trainers write a checkpoint and stop
+    ENDING = SuspendedReason.PODS_TERMINATING.value
+    ASLEEP = SuspendedReason.SUSPENDED.value  # no pod is left
+
+
+class Outcome(StrEnum):
+    """How a job ended."""
+
+    COMPLETE = "Complete"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, order=True)
+class Failure:
+    """One failure that has been dealt with, as the status shows it."""
+
+    at: float
+    role: str
+    pod: str
+    exit_code: int | None = None
+    reason: str = ""
+    rule: str = ""
+    action: str = ""
+    step: int = 0
+    epoch: int = 0
+    owner: str = ""
+    counted: bool = False
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One condition of the status."""
+
+    status: str
+    reason: str
+    message: str
+    since: float
+    generation: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A job as its status remembers it."""
+
+    accepted: bool = False
+    prepared: bool = False
+    started_at: float | None = None  # or resumed
+    rest: Rest = Rest.AWAKE
+    saving_since: float = 0.0  # when the suspension took the trainers away, or when they were lost before it
+    epoch: int = 0
+    members: tuple[str, ...] = ()  # uids of the pods that run in `epoch`; none: the gang has to form
+    restarts: int = 0
+    counted: int = 0  # restarts that count, since the last checkpoint and within the window
+    counted_since: float | None = None  # the first of them
+    fruitless: int = 0  # epochs without a step, one after the other
+    next_epoch_at: float | None = None  # not before then
+    waited_s: float = 0.0  # for nodes, since the start, the resumption or the last step
+    waiting_since: float | None = None  # and still
+    checkpoint_step: int = 0  # newest checkpoint that was reported
+    failures: tuple[Failure, ...] = ()  # oldest first
+    step: int = 0
+    step_at: float | None = None  # when a step was reported last
+    finishing: bool = False  # the trainer is done: the audit is what remains
+    outcome: Outcome | None = None
+    ended_at: float | None = None
+    snapshot: str = ""  # hash of the runtime that the job keeps
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
+
+
+R = TypeVar("R", bound=Reason)
+
+
+def reason_of(kind: type[R], word: str) -> R:
+    """The reason that a status spells `word`."""
+    return next(member for member in kind if member.value == word)
+
+
+def recall(status: Json) -> Memory:
+    """The memory in a status as the API server keeps it; what is missing was never so."""
+    conditions = {
+        c["type"]: Condition(
+            c.get("status", "Unknown"), c.get("reason", ""), c.get("message", ""),
+            timestamps.parse(c.get("lastTransitionTime")) or 0.0, int(c.get("observedGeneration", 0)),
+        )
+        for c in status.get("conditions", [])
+    }  # fmt: skip
+
+    def true(name: str) -> bool:
+        return name in conditions and conditions[name].status == "True"
+
+    attempts, progress, waiting = (status.get(part, {}) for part in ("attempts", "progress", "waiting"))
+    resting = conditions.get(ConditionType.SUSPENDED)
+    complete = conditions.get(ConditionType.COMPLETE)
+    trainer = conditions.get(ConditionType.TRAINER_READY)
+    return Memory(
+        accepted=true(ConditionType.ACCEPTED),
+        prepared=true(ConditionType.PREPARED),
+        started_at=timestamps.parse(status.get("startTime")),
+        rest=Rest(resting.reason) if resting else Rest.AWAKE,
+        saving_since=trainer.since if trainer else 0.0,
+        epoch=int(attempts.get("epoch", 0)),
+        members=tuple(attempts.get("members", ())),
+        restarts=int(attempts.get("restarts", 0)),
+        counted=int(attempts.get("restartsCountTowardsMax", 0)),
+        counted_since=timestamps.parse(attempts.get("countedSince")),
+        fruitless=int(attempts.get("fruitless", 0)),
+        next_epoch_at=timestamps.parse(attempts.get("nextEpochTime")),
+        waited_s=float(waiting.get("seconds", 0)),
+        waiting_since=timestamps.parse(waiting.get("since")),
+        checkpoint_step=int(status.get("checkpoint", {}).get("step", 0)),
+        failures=tuple(sorted(_failure(entry) for entry in status.get("failures", []))),
+        step=int(progress.get("step", 0)),
+        step_at=timestamps.parse(progress.get("lastReportTime")),
+        finishing=complete is not None and complete.reason == CompleteReason.AUDITING,
+        outcome=next((outcome for outcome in Outcome if true(outcome)), None),
+        ended_at=timestamps.parse(status.get("completionTime")),
+        snapshot=status.get("runtimeSnapshot", {}).get("hash", ""),
+        conditions=conditions,
+    )
+
+
+def _failure(entry: Json) -> Failure:
+    return Failure(
+        at=timestamps.parse(entry.get("time")) or 0.0,
+        role=entry.get("role", ""),
+        pod=entry.get("pod", ""),
+        exit_code=entry.get("exitCode"),
+        reason=entry.get("reason", ""),
+        rule=entry.get("rule", ""),
+        action=entry.get("action", ""),
+        step=int(entry.get("step", 0)),
+        epoch=int(entry.get("epoch", 0)),
+        owner=entry.get("owner", ""),
+        counted=bool(entry.get("counted", False)),
+    )

@@ -1,0 +1,389 @@
+"""Observation of one job: caches, the job's Secret, its recipe, its roles' reports, dry runs of its objects.
+
+Owns the look-ups and which job a pod belongs to. Changes nothing on the server.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from areal.errors import ConfigError
+from areal.plan.cluster_names import (
+    TOKEN_KEY,
+    Role,
+    access_secret,
+    runtime_config_map,
+    workload,
+)
+from areal.plan.resolved import ResolvedJob
+from areal.plan.role_specs import spec_of
+from areal.spec.job import RLJob
+from areal.spec.runtime import RuntimeSpec, runtime_from_object
+from areal.spec.status import AcceptedReason, ConditionType
+
+from areal_operator.kube.errors import AlreadyExistsError, ConflictError, ForbiddenError, InvalidError, NotFoundError
+from areal_operator.kube.resources import (
+    CLUSTER_RUNTIMES,
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    PVCS,
+    RUNTIMES,
+    SECRETS,
+    STATEFULSETS,
+    Json,
+    Key,
+    key_of,
+    resource_of,
+)
+from areal_operator.operator.admission import Admitted, Material, Refusal, admit, parse, words_of
+from areal_operator.operator.children import Wanted, read_snapshot
+from areal_operator.operator.children.files import mounted_by, resolved_text
+from areal_operator.operator.memory import Memory, Rest, recall
+from areal_operator.operator.observed import (
+    Node,
+    Observed,
+    Pod,
+    Workload,
+    owner_of,
+    read_batch,
+    read_node,
+    read_pod,
+    read_workload,
+)
+from areal_operator.operator.refusals import refusal_of_pods
+from areal_operator.operator.sharing import shared
+from areal_operator.operator.times import PODS_LATE_S, RETRY_PODS_S
+from areal_operator.operator.together import together
+from areal_operator.operator.world import Notes, World
+from areal_operator.runtime.api import MANAGER
+
+_SECRET_AGE_S = 600.0
+"""A Secret that somebody deleted is missed within this time; pods that run have read it already."""
+
+
+async def observe(job: Json, world: World) -> Observed:
+    """The job as it is now. `job` is its object, from the cache."""
+    key, memory = key_of(job), recall(job.get("status", {}))
+    uid = job["metadata"]["uid"]
+    admitted, refusal = None, None
+    found = await _admission(job, memory, world)
+    if isinstance(found, Refusal):
+        refusal = found
+    else:
+        admitted = found
+        if memory.outcome is None:
+            refusal = await _try(job, admitted, memory, world)
+    pods = tuple(_pods(job, key, world))
+    made = tuple(_workloads(uid, world))
+    workloads = tuple(one for one in made if not spec_of(one.role).beside)
+    departed = world.obituaries.of(key)
+    return Observed(
+        key=key,
+        raw=job,
+        memory=memory,
+        admitted=admitted,
+        refusal=refusal,
+        pods=pods,
+        workloads=workloads,
+        beside=tuple(one for one in made if spec_of(one.role).beside),
+        prepare=read_batch(_own(world, key, uid, Role.PREPARE)),
+        finish=read_batch(_own(world, key, uid, Role.FINISH)),
+        departed=departed,
+        refused=await _refused_pods(job, memory, workloads, world),
+        nodes=_nodes((*pods, *departed.values()), world),
+        reports=world.reports.latest(key),
+    )
+
+
+def wanted(seen: Observed, world: World, replicas: dict[str, int] | None = None) -> Wanted:
+    """What the builders of children need."""
+    assert seen.admitted is not None
+    return wanted_of(seen.raw, seen.admitted, world, replicas)
+
+
+def wanted_of(job: Json, admitted: Admitted, world: World, replicas: dict[str, int] | None = None) -> Wanted:
+    """The same, before all is gathered. Without `replicas`, as many pods as the spec asks for."""
+    key, uid = key_of(job), job["metadata"]["uid"]
+    return Wanted(
+        job=admitted.job,
+        raw=job,
+        runtime=admitted.runtime,
+        resolved=admitted.resolved,
+        replicas=replicas if replicas is not None else {role.value: n for role, n in admitted.replicas.items()},
+        operator_namespace=world.settings.operator_namespace,
+        secrets=world.notes(key, uid).secret,
+        metrics_from=world.settings.metrics_from,
+        files=mounted_by(_sets(uid, world)),
+        redis_bytes=_claimed_bytes(world, key),
+    )
+
+
+async def access(key: Key, uid: str, world: World) -> str | None:
+    """The job's token; None while there is no Secret."""
+    notes = world.notes(key, uid)
+    if notes.secret is None or world.now() - notes.secret_at > _SECRET_AGE_S:
+        found = await world.api.get(SECRETS, key[0], access_secret(key[1]))
+        if found is None or not remember_access(found, uid, notes, world.now()):
+            return None
+    return (notes.secret or {}).get(TOKEN_KEY)
+
+
+def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
+    """Keep what the job's Secret says; False when it is an earlier job's."""
+    if owner_of(secret).get("uid") != uid:
+        return False
+    notes.secret = {name: base64.b64decode(text).decode() for name, text in secret.get("data", {}).items()}
+    notes.secret_at = now
+    return True
+
+
+# Admission
+
+
+async def _admission(job: Json, memory: Memory, world: World) -> Admitted | Refusal:
+    """Whether the job may run; looked up again only when the job, its runtime or its recipe changed."""
+    key, metadata = key_of(job), job["metadata"]
+    notes = world.notes(key, metadata["uid"])
+    runtime = _runtime(job, world)
+    version = (
+        "" if runtime is None else f"{runtime['metadata'].get('uid')}/{runtime['metadata'].get('resourceVersion')}"
+    )
+    about = (metadata.get("generation"), version, notes.recipe)
+    if about in notes.admitted:
+        return notes.admitted[about]
+    parsed = parse(job, running=memory.prepared)
+    if isinstance(parsed, Refusal):
+        found: Admitted | Refusal = parsed
+    else:
+        parsed = shared(parsed, world.blocks)
+        recipe = await _recipe(job, parsed, memory, world)
+        spec, problem = _runtime_spec(runtime, job, world)
+        found = admit(job, parsed, Material(spec, problem, recipe))
+        if isinstance(found, Admitted):
+            found = replace(found, runtime=world.runtimes.setdefault(found.runtime_hash, found.runtime))
+        about = (metadata.get("generation"), version, notes.recipe)
+    if not (isinstance(found, Refusal) and found.reason is AcceptedReason.RECIPE_NOT_FOUND):
+        notes.admitted = {about: found}
+    return found
+
+
+def _runtime(job: Json, world: World) -> Json | None:
+    """The object that holds the job's runtime: the job's own snapshot, else what it names, else the default."""
+    metadata = job["metadata"]
+    snapshot = world.caches[CONFIGMAPS].get(metadata["namespace"], runtime_config_map(metadata["name"]))
+    if snapshot is not None and owner_of(snapshot).get("uid") == metadata["uid"]:
+        return snapshot
+    kind, name = _runtime_name(job, world)
+    if not name:
+        return None
+    if kind == RUNTIMES.kind:
+        return world.caches[RUNTIMES].get(metadata["namespace"], name)
+    cache = world.cached(CLUSTER_RUNTIMES)
+    return cache.get("", name) if cache is not None else None
+
+
+def _runtime_name(job: Json, world: World) -> tuple[str, str]:
+    ref = job["spec"].get("runtimeRef") or {}
+    return ref.get("kind", CLUSTER_RUNTIMES.kind), ref.get("name", world.settings.default_runtime)
+
+
+def _runtime_spec(runtime: Json | None, job: Json, world: World) -> tuple[RuntimeSpec | None, str]:
+    """The runtime, or why there is none."""
+    kind, name = _runtime_name(job, world)
+    if runtime is None:
+        if not name:
+            return (
+                None,
+                "the job names no runtime (spec.runtimeRef) and the operator has no default (--default-runtime)",
+            )
+        return None, f"there is no {kind} {name}; `kubectl get clusterrlruntimes,rlruntimes` lists what there is"
+    try:
+        if runtime["kind"] == CONFIGMAPS.kind:
+            return read_snapshot(runtime), ""
+        return runtime_from_object(runtime).spec, ""
+    except ConfigError as error:
+        return None, f"{kind} {name} can't be used: {words_of(error)}"
+
+
+async def _recipe(job: Json, parsed: RLJob, memory: Memory, world: World) -> str | None:
+    """The recipe's text, when it comes from a ConfigMap; None when it doesn't, or isn't there.
+
+    It is read once. A job that was prepared has its own copy: whatever became of the ConfigMap, who scores stays.
+    """
+    named = parsed.spec.recipe.config_map if parsed.spec.recipe is not None else None
+    if named is None:
+        return None
+    key = key_of(job)
+    notes = world.notes(key, job["metadata"]["uid"])
+    if notes.recipe is not None:
+        return notes.recipe
+    found = await world.api.get(CONFIGMAPS, key[0], named.name)
+    notes.recipe = (found or {}).get("data", {}).get(named.key)
+    if notes.recipe is None and memory.prepared:
+        notes.recipe = _as_prepared(world, job["metadata"]["uid"])
+    return notes.recipe
+
+
+def _as_prepared(world: World, uid: str) -> str | None:
+    """A text that says of `reward` what the lost recipe said, by what the job's pods were told then."""
+    kept = resolved_text(world.caches[CONFIGMAPS].owned_by(uid))
+    if kept is None:
+        return None
+    verifier = ResolvedJob.parse(kept, "the job's ConfigMap").verifier
+    return "def reward(**row): ...\n" if verifier == "custom" else "\n"
+
+
+# What the API server would say
+
+
+async def _try(job: Json, admitted: Admitted, memory: Memory, world: World) -> Refusal | None:
+    """Ask the API server about every object before the first is made, and again when the spec has changed."""
+    accepted = memory.conditions.get("Accepted")
+    generation = job["metadata"].get("generation", 0)
+    if memory.accepted and accepted is not None and accepted.generation == generation:
+        return None
+    notes = world.notes(key_of(job), job["metadata"]["uid"])
+    about = (generation, admitted.runtime_hash)
+    if about in notes.tried and notes.tried[about] is None:
+        return None
+    notes.tried = {about: await _dry_run(job, admitted, world)}
+    return notes.tried[about]
+
+
+async def _dry_run(job: Json, admitted: Admitted, world: World) -> Refusal | None:
+    w = wanted_of(job, admitted, world)
+    try:
+        objects = [*world.build.foundation(w), *world.build.workloads(w)]
+        batches = [world.build.prepare_job(w), world.build.finish_job(w)]
+    except ConfigError as error:
+        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
+    objects += [batch for batch in batches if world.caches[JOBS].get(*key_of(batch)) is None]
+    answers = await together(_objection(obj, job, world) for obj in objects)
+    words = [answer for answer in answers if answer]
+    if not words:  # pods are asked about last: they say again what is wrong with their templates
+        words = await _pods_objections([obj for obj in objects if "template" in obj.get("spec", {})], world)
+    return Refusal(AcceptedReason.DRY_RUN_REJECTED, "; ".join(words)) if words else None
+
+
+async def _objection(obj: Json, job: Json, world: World) -> str:
+    """Why an object can't be; empty when it can. One that isn't there is created: that costs a server half an apply."""
+    name, resource = f"{obj['kind']} {obj['metadata']['name']}", resource_of(obj)
+    cache = world.cached(resource)
+    known = cache.get(*key_of(obj)) if cache is not None else None
+    try:
+        if known is None and cache is not None:
+            await world.api.create(resource, obj, dry_run=True)
+        else:
+            await world.api.apply(obj, manager=MANAGER, dry_run=True)
+    except AlreadyExistsError:
+        return f"{name}: an object of that name exists already and is not this job's"
+    except (InvalidError, ForbiddenError, NotFoundError, ConflictError) as error:
+        return f"{name}: {error.message}"
+    owners = [owner["uid"] for owner in known["metadata"].get("ownerReferences", [])] if known is not None else []
+    if owners and job["metadata"]["uid"] not in owners:  # one without an owner is the claim that `areal submit` made
+        return f"{name}: an object of that name is left from another job"
+    return ""
+
+
+async def _pods_objections(makers: Iterable[Json], world: World) -> list[str]:
+    """What the API server has against the pods of workloads that aren't made yet, a phrase a workload."""
+    found = [maker for maker in makers if maker["spec"].get("replicas", 1)]
+    answers = await together(refusal_of_pods(world.api, maker, own_account=False) for maker in found)
+    return [
+        f"Pod of {maker['kind']} {maker['metadata']['name']}: {answer}"
+        for maker, answer in zip(found, answers, strict=True)
+        if answer
+    ]
+
+
+async def _refused_pods(job: Json, memory: Memory, workloads: Iterable[Workload], world: World) -> Mapping[Role, str]:
+    """Why pods of a role are missing for long, where the API server refuses them now. Asked every `RETRY_PODS_S`."""
+    now, key, uid = world.now(), key_of(job), job["metadata"]["uid"]
+    scheduled = memory.conditions.get(ConditionType.SCHEDULED)
+    waits = scheduled is not None and scheduled.status == "False" and now >= scheduled.since + PODS_LATE_S
+    if not waits or memory.outcome is not None or memory.rest is not Rest.AWAKE:
+        return {}
+    notes = world.notes(key, uid)
+    if now < notes.refused_at + RETRY_PODS_S:
+        return notes.refused
+    makers: dict[Role, Json | None] = {}
+    for one in workloads:
+        if one.pods < one.replicas:
+            resource = STATEFULSETS if one.kind == STATEFULSETS.kind else DEPLOYMENTS
+            makers[one.role] = world.caches[resource].get(key[0], one.name)
+    prepare = _own(world, key, uid, Role.PREPARE)
+    if prepare is not None and not memory.prepared and not world.caches[PODS].owned_by(prepare["metadata"]["uid"]):
+        makers[Role.PREPARE] = prepare
+    found = {}
+    for role, maker in makers.items():
+        if maker is not None and (answer := await refusal_of_pods(world.api, maker, own_account=True)):
+            found[role] = answer
+    notes.refused, notes.refused_at = found, now
+    return found
+
+
+# Children
+
+
+def _own(world: World, key: Key, uid: str, role: Role) -> Json | None:
+    """The job's own batch Job for a role."""
+    found = world.caches[JOBS].get(key[0], workload(key[1], role))
+    return found if found is not None and owner_of(found).get("uid") == uid else None
+
+
+def _sets(uid: str, world: World) -> Iterable[Json]:
+    for resource in (STATEFULSETS, DEPLOYMENTS):
+        yield from world.caches[resource].owned_by(uid)
+
+
+def _workloads(uid: str, world: World) -> Iterable[Workload]:
+    for obj in _sets(uid, world):
+        if (found := read_workload(obj)) is not None:
+            yield found
+
+
+def _pods(job: Json, key: Key, world: World) -> Iterable[Pod]:
+    """The job's pods. Those of an earlier job of the same name may still be ending beside them."""
+    born = job["metadata"].get("creationTimestamp", "")
+    owners = {
+        obj["metadata"]["uid"]: owner_of(obj).get("uid") == job["metadata"]["uid"]
+        for resource in (STATEFULSETS, DEPLOYMENTS, JOBS)
+        for obj in world.caches[resource].labelled(*key)
+    }
+    for obj in world.caches[PODS].labelled(*key):
+        owner = owner_of(obj)
+        pod = read_pod(obj)
+        if (
+            pod is None
+            or spec_of(pod.role).beside
+            or not owner
+            or not owner["name"].startswith(workload(key[1], pod.role))
+        ):
+            continue
+        if owners.get(owner["uid"], obj["metadata"].get("creationTimestamp", "") >= born):
+            yield pod
+
+
+def _nodes(pods: Iterable[Pod], world: World) -> dict[str, Node] | None:
+    cache = world.cached(NODES)
+    if cache is None:
+        return None
+    found = {name: cache.get("", name) for name in {pod.node for pod in pods if pod.node}}
+    return {name: read_node(obj) for name, obj in found.items() if obj is not None}
+
+
+_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+
+
+def _claimed_bytes(world: World, key: Key) -> int:
+    """What Redis' claim asks for already."""
+    cache = world.cached(PVCS)
+    claim = cache.get(key[0], workload(key[1], Role.REDIS)) if cache is not None else None
+    asked = (claim or {}).get("spec", {}).get("resources", {}).get("requests", {}).get("storage", "0")
+    number, unit = asked.rstrip("KMGTPi"), asked.lstrip("0123456789.")
+    return int(float(number) * _UNITS.get(unit, 1))

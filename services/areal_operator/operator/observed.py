@@ -1,0 +1,355 @@
+"""Observed state of one job, as values.
+
+Owns the reading of raw objects: which field of a Pod, StatefulSet, Job or Node means what. Everything that decides
+works on these values, which are made of the caches' dicts, of the last answers of the job's roles, and of the status
+as it was written last. Reads no clock and asks nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
+from areal.plan.role_specs import spec_of
+
+from areal_operator.kube.resources import Json, Key
+from areal_operator.operator import timestamps
+from areal_operator.operator.admission import Admitted, Refusal
+from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.memory import Memory
+
+
+@dataclass(frozen=True)
+class PodEnd:
+    """One end of a pod's main container."""
+
+    code: int
+    reason: str  # Kubernetes' word: Error, OOMKilled, Completed
+    message: str  # what the process wrote to its termination log
+    at: float
+
+
+@dataclass(frozen=True)
+class PodCondition:
+    """One condition of a pod."""
+
+    status: str
+    reason: str
+    message: str
+    at: float
+
+
+@dataclass(frozen=True)
+class Pod:
+    """One pod of the job."""
+
+    name: str
+    uid: str
+    role: Role
+    index: int | None = None
+    node: str = ""
+    ip: str = ""
+    phase: str = "Pending"
+    running: bool = False  # its main container runs
+    ready: bool = False
+    restarts: int = 0  # of the main container, by the kubelet
+    ending: PodEnd | None = None  # the newest one
+    waiting: str = ""  # why the main container doesn't run: ImagePullBackOff, CrashLoopBackOff …
+    waiting_message: str = ""
+    terminating_until: float | None = None  # a terminating pod should be gone by then
+    revision: str = ""  # of the template it was made from
+    conditions: Mapping[str, PodCondition] = field(default_factory=dict)
+
+    @property
+    def incarnation(self) -> str:
+        """Tells this run of the main container from every other: a restarted launcher has forgotten its epoch."""
+        return f"{self.uid}/{self.restarts}"
+
+    @property
+    def terminating(self) -> bool:
+        return self.terminating_until is not None
+
+    @property
+    def over(self) -> bool:
+        """Nothing in it will ever run again."""
+        return self.phase in ("Succeeded", "Failed")
+
+    def holds(self, condition: str) -> bool:
+        """Whether a condition is True."""
+        found = self.conditions.get(condition)
+        return found is not None and found.status == "True"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A StatefulSet or Deployment of the job."""
+
+    name: str
+    uid: str
+    role: Role
+    kind: str
+    replicas: int  # asked for
+    pods: int  # there
+    ready: int
+    revision: str  # that new pods are made from; "" until the controller has seen the newest template
+
+
+class Stage(StrEnum):
+    """Where a batch Job is."""
+
+    ABSENT = "absent"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    GOING = "going"  # being deleted
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The Job that prepares or finishes."""
+
+    stage: Stage = Stage.ABSENT
+    name: str = ""
+    uid: str = ""
+    at: float = 0.0  # when it completed or failed
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True)
+class Node:
+    """State of the machine under a pod."""
+
+    ready: bool = True
+    silent_since: float | None = None  # its kubelet has not been heard of since then
+    out_of_service: bool = False  # someone vouches that nothing runs there any more
+    leaving: bool = False  # about to be removed; a cordon is no such sign: it asks for nothing new only
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing is heard of its kubelet."""
+        return self.silent_since is not None
+
+
+class ChildPhase(StrEnum):
+    """What a launcher says of its child."""
+
+    IDLE = "idle"
+    STARTING = "starting"
+    READY = "ready"
+    BACKING_OFF = "backing off"
+    COMPLETE = "complete"
+    FAILED = "failed"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True)
+class LauncherReport:
+    """A launcher's newest answer."""
+
+    phase: ChildPhase
+    epoch: int
+    awaits_epoch: bool
+    exit_code: int
+    exit_reason: str
+    at: float
+
+
+@dataclass(frozen=True)
+class TrainerReport:
+    """The trainer's newest answer, by rank 0."""
+
+    step: int
+    checkpoint_step: int  # 0 before the first
+    checkpoint_at: float
+    at: float
+    max_steps: int = 0  # as it knows them; 0 where it doesn't say
+
+
+@dataclass(frozen=True)
+class ControllerReport:
+    """The rollout controller's newest answer."""
+
+    hot: HotFields  # in force
+    step: int
+    policy_version: int | None  # served
+    oldest_served_version: int | None
+    reward: float | None
+    staleness: float | None
+    stalled: str  # why it can't go on without help
+    at: float
+    idle: str = ""  # why it admits nothing now
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The last answers of a job's roles; of launchers, by pod uid."""
+
+    controller: ControllerReport | None = None
+    trainer: TrainerReport | None = None
+    launchers: Mapping[str, LauncherReport] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """One job, all that is known of it."""
+
+    key: Key
+    raw: Json
+    memory: Memory
+    admitted: Admitted | None  # None: refused, or not looked at because it has ended
+    refusal: Refusal | None
+    pods: tuple[Pod, ...] = ()
+    workloads: tuple[Workload, ...] = ()
+    beside: tuple[Workload, ...] = ()  # of roles whose pods nothing depends on
+    prepare: Batch = field(default_factory=Batch)
+    finish: Batch = field(default_factory=Batch)
+    departed: Mapping[str, Pod] = field(default_factory=dict)  # pods that are gone, as they were last, by uid
+    refused: Mapping[Role, str] = field(default_factory=dict)  # why no more pods of a role can be made now
+    nodes: Mapping[str, Node] | None = None  # None: the operator may not see machines
+    reports: Reports = field(default_factory=Reports)
+
+    @property
+    def generation(self) -> int:
+        """Of the spec."""
+        return int(self.raw["metadata"].get("generation", 0))
+
+    def of(self, role: Role) -> tuple[Pod, ...]:
+        """The pods of a role, by index, then by name."""
+        return tuple(pod for pod in self.pods if pod.role is role)
+
+    def workload(self, role: Role) -> Workload | None:
+        """The StatefulSet or Deployment of a role."""
+        return next((workload for workload in self.workloads if workload.role is role), None)
+
+
+def role_of(obj: Json) -> Role | None:
+    """The role that an object's labels name."""
+    try:
+        return Role(obj["metadata"].get("labels", {}).get(LABEL_ROLE, ""))
+    except ValueError:
+        return None
+
+
+def owner_of(obj: Json) -> Json:
+    """The ownerReference of the object's controller; empty without one."""
+    owners: list[Json] = obj["metadata"].get("ownerReferences", [])
+    return next((owner for owner in owners if owner.get("controller")), {})
+
+
+def read_pod(obj: Json) -> Pod | None:
+    """A pod of one of the job's roles; None for any other."""
+    role = role_of(obj)
+    if role is None:
+        return None
+    metadata, status = obj["metadata"], obj.get("status", {})
+    labels = metadata.get("labels", {})
+    main: Json = next((c for c in status.get("containerStatuses", []) if c.get("name") == MAIN_CONTAINER), {})
+    state: Json = main.get("state", {})
+    conditions = {
+        c["type"]: PodCondition(
+            c.get("status", ""),
+            c.get("reason", ""),
+            c.get("message", ""),
+            timestamps.parse(c.get("lastTransitionTime")) or 0.0,
+        )
+        for c in status.get("conditions", [])
+    }  # fmt: skip
+    index = labels.get(LABEL_POD_INDEX, "")
+    waiting: Json = state.get("waiting", {})
+    ready = conditions.get("Ready")
+    deleted = timestamps.parse(metadata.get("deletionTimestamp"))  # already has the grace period in it
+    return Pod(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        role=role,
+        index=int(index) if index.isdecimal() else None,
+        node=obj.get("spec", {}).get("nodeName", ""),
+        ip=status.get("podIP", ""),
+        phase=status.get("phase", "Pending"),
+        running="running" in state,
+        ready=ready is not None and ready.status == "True",
+        restarts=int(main.get("restartCount", 0)),
+        ending=_ending(state.get("terminated") or main.get("lastState", {}).get("terminated")),
+        waiting=waiting.get("reason", ""),
+        waiting_message=waiting.get("message", ""),
+        terminating_until=deleted,
+        revision=labels.get("controller-revision-hash", ""),
+        conditions=conditions,
+    )
+
+
+def _ending(terminated: Json | None) -> PodEnd | None:
+    if not terminated:
+        return None
+    return PodEnd(
+        code=int(terminated.get("exitCode", 0)),
+        reason=terminated.get("reason", ""),
+        message=terminated.get("message", ""),
+        at=timestamps.parse(terminated.get("finishedAt")) or 0.0,
+    )
+
+
+def read_workload(obj: Json) -> Workload | None:
+    """A StatefulSet or Deployment of one of the job's roles; None for any other, and for one that is being deleted."""
+    role = role_of(obj)
+    if role is None or not spec_of(role).runs_on or obj["metadata"].get("deletionTimestamp"):
+        return None
+    status = obj.get("status", {})
+    current = status.get("observedGeneration", 0) >= obj["metadata"].get("generation", 0)
+    return Workload(
+        name=obj["metadata"]["name"],
+        uid=obj["metadata"]["uid"],
+        role=role,
+        kind=obj["kind"],
+        replicas=int(obj.get("spec", {}).get("replicas", 1)),
+        pods=int(status.get("replicas", 0)),
+        ready=int(status.get("readyReplicas", 0)),
+        revision=status.get("updateRevision", "") if current else "",
+    )
+
+
+def read_batch(obj: Json | None) -> Batch:
+    """The stage of a Job that may not be there."""
+    if obj is None:
+        return Batch()
+    metadata = obj["metadata"]
+    stage, at, reason, message = Stage.RUNNING, 0.0, "", ""
+    for condition in obj.get("status", {}).get("conditions", []):
+        if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
+            stage = Stage.COMPLETE if condition["type"] == "Complete" else Stage.FAILED
+            at = timestamps.parse(condition.get("lastTransitionTime")) or 0.0
+            reason, message = condition.get("reason", ""), condition.get("message", "")
+    if metadata.get("deletionTimestamp"):
+        stage = Stage.GOING
+    return Batch(stage, metadata["name"], metadata["uid"], at, reason, message)
+
+
+_LEAVING_TAINTS = frozenset({
+    "ToBeDeletedByClusterAutoscaler",
+    "karpenter.sh/disrupted",
+    "cloud.google.com/impending-node-termination",
+    "aws-node-termination-handler/spot-itn",
+    "aws-node-termination-handler/scheduled-maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination",
+    "node.cloudprovider.kubernetes.io/shutdown",
+})  # fmt: skip
+_OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+
+
+def read_node(obj: Json) -> Node:
+    """Whether a machine is alive, and whether it is about to be removed."""
+    spec: dict[str, Any] = obj.get("spec", {})
+    taints = {taint.get("key", "") for taint in spec.get("taints", [])}
+    ready: Json = next((c for c in obj.get("status", {}).get("conditions", []) if c.get("type") == "Ready"), {})
+    silent = ready.get("status") == "Unknown"
+    return Node(
+        ready=ready.get("status") == "True",
+        silent_since=(timestamps.parse(ready.get("lastTransitionTime")) or 0.0) if silent else None,
+        out_of_service=_OUT_OF_SERVICE in taints,
+        leaving=bool(taints & _LEAVING_TAINTS),
+    )

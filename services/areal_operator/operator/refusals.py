@@ -1,0 +1,60 @@
+"""Pod-level refusals: dry runs of pods, because a workload is accepted whatever becomes of its pods.
+
+Owns the pod that is tried for a workload, and which answers of the API server are refusals of it. Quota, Pod Security,
+limit ranges and admission policies answer to pods only.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from areal_operator.kube.errors import (
+    AlreadyExistsError,
+    ApiError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    NotFoundError,
+)
+from areal_operator.kube.resources import PODS, Json, Resource
+
+_NO_ANSWER = (
+    "does not support dry run",  # a webhook that is asked about real pods only
+    "error looking up service account",  # a namespace that is being filled
+)
+
+
+class Trier(Protocol):
+    """What is needed of the API server."""
+
+    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json: ...
+
+
+async def refusal_of_pods(server: Trier, workload: Json, *, own_account: bool) -> str:
+    """Why the API server would refuse a pod of a StatefulSet, Deployment or Job; empty when it would not.
+
+    Args:
+        own_account: the pod's service account exists already; else the namespace's default one stands in for it.
+    """
+    try:
+        await server.create(PODS, trial_pod(workload, own_account=own_account), dry_run=True)
+    except AlreadyExistsError:
+        return ""
+    except (InvalidError, ForbiddenError, NotFoundError, ConflictError) as error:
+        return "" if any(words in error.message for words in _NO_ANSWER) else _reason(error)
+    return ""
+
+
+def trial_pod(workload: Json, *, own_account: bool) -> Json:
+    """A pod as the workload's controller would make it, but for its name."""
+    template, metadata = workload["spec"]["template"], workload["metadata"]
+    spec = dict(template.get("spec", {}))
+    if not own_account:
+        spec.pop("serviceAccountName", None)
+    named = {"name": f"{metadata['name']}-dry", "namespace": metadata["namespace"]}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {**template.get("metadata", {}), **named}, "spec": spec}
+
+
+def _reason(error: ApiError) -> str:
+    """The server's words without the request that they answer."""
+    return error.message.partition(": ")[2] or error.message

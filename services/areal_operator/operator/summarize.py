@@ -1,0 +1,258 @@
+"""Status of a job, made from what is observed, what was decided and what is remembered.
+
+Owns the summary word, which is made from the conditions, and everything beside them. Pure: the same look gives the
+same status, so that an unchanged job is never written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from areal.plan.cluster_names import Role, runtime_config_map, selector
+from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
+
+from areal_operator.kube.resources import Json
+from areal_operator.operator import timestamps
+from areal_operator.operator.conditions import conditions
+from areal_operator.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
+from areal_operator.operator.idle import Idle, idle_of
+from areal_operator.operator.memory import Condition, Failure, Memory, Rest
+from areal_operator.operator.observed import Observed
+from areal_operator.operator.times import FRESH_S
+
+
+def summarize(seen: Observed, decision: Decision, now: float) -> Json:
+    """The status to write: a `spec.status.JobStatus` as the API server stores it."""
+    assert not isinstance(decision, HandsOff), "another controller's status is its own"
+    memory, before = decision.memory, seen.raw.get("status", {})
+    found = conditions(seen, decision, memory, now)
+    status: Json = {
+        "observedGeneration": seen.generation,
+        "summary": summary_of(found).value,
+        "conditions": [_condition(kind, condition) for kind, condition in found.items()],
+        "attempts": _attempts(memory),
+        "failures": [_failure(failure) for failure in memory.failures],
+        "progress": _progress(seen, memory, now),
+        "waiting": _waiting(memory),
+    }
+    if (idle := idle_of(seen, found, now)) is not None:
+        status["idle"] = _idle(idle, before.get("idle", {}), now)
+    if memory.started_at is not None:
+        status["startTime"] = timestamps.render(memory.started_at)
+    if memory.ended_at is not None:
+        status["completionTime"] = timestamps.render(memory.ended_at)
+    admitted = seen.admitted
+    if admitted is not None:
+        status["runtimeSnapshot"] = {
+            "configMapName": runtime_config_map(seen.key[1]),
+            "hash": admitted.runtime_hash,
+        }
+        status["generation"] = _fleet(seen)
+        status["roles"] = _roles(seen, _desired(decision, admitted.replicas))
+    status["checkpoint"] = _checkpoint(seen, now)
+    status["audit"] = decision.audit.model_dump(mode="json") if isinstance(decision, End) and decision.audit else None
+    for kept in ("runtimeSnapshot", "generation", "roles", "checkpoint", "audit", "startTime"):
+        if status.get(kept) is None:
+            status.pop(kept, None)
+            if kept in before:
+                status[kept] = before[kept]
+    status.setdefault("roles", [])
+    return status
+
+
+def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
+    """One word, from the conditions alone."""
+
+    def true(kind: ConditionType) -> bool:
+        return found[kind].status == "True"
+
+    progressing = found[ConditionType.PROGRESSING]
+    if true(ConditionType.FAILED):
+        return Summary.FAILED
+    if true(ConditionType.COMPLETE):
+        return Summary.COMPLETE
+    suspended = found[ConditionType.SUSPENDED]
+    if true(ConditionType.SUSPENDED):
+        return Summary.SUSPENDED
+    if suspended.reason != SuspendedReason.NOT_SUSPENDED:
+        return Summary.SUSPENDING
+    idle = not true(ConditionType.PREPARED) or progressing.reason == ProgressingReason.NOT_STARTED
+    if not true(ConditionType.ACCEPTED) and idle:
+        return Summary.REJECTED
+    if found[ConditionType.COMPLETE].reason == CompleteReason.AUDITING:
+        return Summary.COMPLETING
+    if not true(ConditionType.PREPARED):
+        return Summary.PREPARING
+    if progressing.reason == ProgressingReason.STALLED:
+        return Summary.STALLED
+    if progressing.reason == ProgressingReason.WAITING:
+        return Summary.WAITING
+    return Summary.RUNNING if true(ConditionType.PROGRESSING) else Summary.STARTING
+
+
+def _condition(kind: ConditionType, condition: Condition) -> Json:
+    return {
+        "type": kind.value,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+        "lastTransitionTime": timestamps.render(condition.since),
+        "observedGeneration": condition.generation,
+    }
+
+
+def _attempts(memory: Memory) -> Json:
+    entry: Json = {
+        "epoch": memory.epoch,
+        "restarts": memory.restarts,
+        "restartsCountTowardsMax": memory.counted,
+        "members": list(memory.members),
+        "fruitless": memory.fruitless,
+    }
+    if memory.counted_since is not None:
+        entry["countedSince"] = timestamps.render(memory.counted_since)
+    if memory.next_epoch_at is not None:
+        entry["nextEpochTime"] = timestamps.render(memory.next_epoch_at)
+    return entry
+
+
+def _waiting(memory: Memory) -> Json:
+    entry: Json = {"seconds": int(memory.waited_s)}
+    if memory.waiting_since is not None:
+        entry["since"] = timestamps.render(memory.waiting_since)
+    return entry
+
+
+def _idle(idle: Idle, before: Json, now: float) -> Json:
+    """What it waits for; since when, as long as it is the same cause at the same place."""
+    where = {"cause": idle.cause, "role": str(idle.role), "pod": idle.pod}
+    same = all(before.get(name) == value for name, value in where.items())
+    return {**where, "since": before["since"] if same else timestamps.render(now), "text": idle.text[:IDLE_TEXT]}
+
+
+def _failure(failure: Failure) -> Json:
+    entry: Json = {
+        "time": timestamps.render(failure.at),
+        "role": failure.role,
+        "pod": failure.pod,
+        "reason": failure.reason,
+        "rule": failure.rule,
+        "action": failure.action,
+        "step": failure.step,
+        "epoch": failure.epoch,
+        "owner": failure.owner,
+        "counted": failure.counted,
+    }
+    return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
+
+
+def _progress(seen: Observed, memory: Memory, now: float) -> Json:
+    """The newest figures; of a role that doesn't answer now, its last ones."""
+    found: dict[str, Any] = dict(seen.raw.get("status", {}).get("progress", {}))
+    found["step"] = memory.step
+    if seen.admitted is not None:
+        trainer, spec = seen.reports.trainer, seen.admitted.job.spec
+        if steps := seen.admitted.hot.max_steps or (trainer.max_steps if trainer is not None else 0):
+            found["maxSteps"] = steps
+        if spec.is_rl:
+            found["groupsTrained"] = memory.step * spec.algorithm.batch_size
+    report = seen.reports.controller
+    if report is not None and now - report.at <= FRESH_S:
+        found["maxSteps"] = report.hot.max_steps
+        optional = {
+            "policyVersion": report.policy_version,
+            "oldestServedVersion": report.oldest_served_version,
+            "reward": None if report.reward is None else round(report.reward, 4),
+            "staleness": None if report.staleness is None else round(report.staleness, 3),
+        }
+        found |= {name: value for name, value in optional.items() if value is not None}
+    if memory.step_at is not None:
+        found["lastReportTime"] = timestamps.render(memory.step_at)
+        found |= _remaining(seen, memory, int(found.get("maxSteps", 0)))
+    return found
+
+
+_OLD_PACE = 0.8
+"""Weight of what was known: one slow step moves the estimate little, a new pace is followed within a dozen reports."""
+
+
+def _remaining(seen: Observed, memory: Memory, max_steps: int) -> Json:
+    """How long the remaining steps take, by their pace so far; nothing before it can be said."""
+    known = seen.memory
+    if memory.outcome is not None or memory.step_at is None or memory.step == known.step or not max_steps:
+        return {"estimatedRemainingSeconds": 0} if memory.outcome is not None else {}
+    began = max(memory.started_at or 0.0, known.step_at or 0.0)
+    steps, seconds = memory.step - known.step, memory.step_at - began
+    if steps <= 0 or seconds <= 0:
+        return {}
+    pace = seconds / steps
+    before = seen.raw.get("status", {}).get("progress", {}).get("estimatedRemainingSeconds")
+    left_before = max_steps - known.step
+    if before is not None and known.step_at is not None and left_before > 0:
+        pace = _OLD_PACE * before / left_before + (1 - _OLD_PACE) * pace
+    return {"estimatedRemainingSeconds": int(pace * max(0, max_steps - memory.step))}
+
+
+def _checkpoint(seen: Observed, now: float) -> Json | None:
+    report = seen.reports.trainer
+    if report is None or now - report.at > FRESH_S or not report.checkpoint_step:
+        return None
+    known = seen.raw.get("status", {}).get("checkpoint", {})
+    if known.get("step") == report.checkpoint_step:
+        return dict(known)
+    return {"step": report.checkpoint_step, "time": timestamps.render(report.checkpoint_at or report.at)}
+
+
+def _fleet(seen: Observed) -> Json:
+    chosen = selector(seen.key[1], Role.GENERATION)
+    pods = [pod for pod in seen.of(Role.GENERATION) if not pod.terminating]
+    return {
+        "replicas": len(pods),
+        "readyReplicas": sum(pod.ready for pod in pods),
+        "selector": ",".join(f"{label}={value}" for label, value in chosen.items()),
+    }
+
+
+def _desired(decision: Decision, replicas: Mapping[Role, int]) -> Mapping[Role, int]:
+    """How many pods of each role there should be now."""
+    if isinstance(decision, Suspend) and decision.memory.rest is not Rest.SAVING:
+        return dict.fromkeys(replicas, 0)
+    gone = isinstance(decision, Reject | Prepare) or (isinstance(decision, CleanUp) and not decision.kept)
+    return dict.fromkeys(replicas, 0) if gone else replicas
+
+
+def _roles(seen: Observed, replicas: Mapping[Role, int]) -> list[Json]:
+    found = []
+    for role, desired in replicas.items():
+        pods = [pod for pod in seen.of(role) if not pod.terminating]
+        failed = sum(not pod.ready and (pod.phase == "Failed" or _broke(pod.ending)) for pod in pods)
+        found.append(
+            {"name": role.value, "desired": desired, "ready": sum(pod.ready for pod in pods), "failed": failed}
+        )
+    return found
+
+
+def _broke(ending: object) -> bool:
+    return getattr(ending, "code", 0) != 0
+
+
+# What is flushed lazily
+
+LAZY = ("progress", "checkpoint", "roles", "generation")
+"""Parts that are figures. All others are written as soon as they change."""
+
+
+def urgent(before: Json, after: Json) -> bool:
+    """Whether a change can't wait for the next flush: anything but figures, and words of conditions and of `idle`."""
+
+    def rest(status: Json) -> Json:
+        kept = {name: value for name, value in status.items() if name not in LAZY}
+        kept["conditions"] = [
+            {name: value for name, value in condition.items() if name != "message"}
+            for condition in status.get("conditions", [])
+        ]
+        kept["idle"] = {name: value for name, value in status.get("idle", {}).items() if name != "text"}
+        return kept
+
+    return rest(before) != rest(after)

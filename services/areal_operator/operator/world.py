@@ -1,0 +1,206 @@
+"""Dependencies of a reconcile, put together once: the API server, caches, the roles' reports, the clock.
+
+Owns what a process may remember beside the status, none of which is missed when it is gone: what it looked up and
+what it wrote last. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any, Literal, Protocol
+from weakref import WeakValueDictionary
+
+from areal.plan.cluster_names import LABEL_JOB, Role
+from areal.spec.runtime import RuntimeSpec
+
+from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
+from areal_operator.operator import children
+from areal_operator.operator.admission import Admitted, Refusal
+from areal_operator.operator.children import Wanted
+from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.obituaries import Obituaries
+from areal_operator.operator.observed import Node, Pod, Reports, read_node
+from areal_operator.operator.reports import Targets
+from areal_operator.operator.sharing import Blocks
+from areal_operator.runtime.cache import Cache
+
+
+class Server(Protocol):
+    """What is needed of the API server; `runtime.api.Api` says what each verb promises."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None: ...
+
+    async def create(self, resource: Resource, obj: Json, *, dry_run: bool = False) -> Json: ...
+
+    async def apply(self, obj: Json, *, manager: str, dry_run: bool = False, subresource: str = "") -> Json: ...
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_s: int | None = None,
+        background: bool = True,
+    ) -> bool: ...
+
+
+class Voice(Protocol):
+    """What is needed of the recorder of events."""
+
+    async def event(self, about: Json, *, type: Literal["Normal", "Warning"], reason: str, message: str) -> None: ...
+
+
+class Roles(Protocol):
+    """What is needed of the jobs' roles; `reports.Poller` says what each call promises."""
+
+    def latest(self, key: Key) -> Reports: ...
+
+    def follow(self, key: Key, targets: Targets) -> None: ...
+
+    def forget(self, key: Key) -> None: ...
+
+    def restart(self, key: Key, pod: Pod, epoch: int) -> None: ...
+
+    def drain(self, key: Key, pod: Pod) -> None: ...
+
+    def set_hot(self, key: Key, hot: HotFields) -> None: ...
+
+
+class Builders(Protocol):
+    """Who makes a job's objects; `children` does."""
+
+    def foundation(self, w: Wanted) -> list[Json]: ...
+
+    def access_secret(self, w: Wanted) -> Json: ...
+
+    def prepare_job(self, w: Wanted) -> Json: ...
+
+    def finish_job(self, w: Wanted) -> Json: ...
+
+    def workloads(self, w: Wanted) -> list[Json]: ...
+
+
+@dataclass(frozen=True)
+class OperatorSettings:
+    """What the operator is told at its start."""
+
+    default_runtime: str = ""  # name of a ClusterRLRuntime for jobs that name none
+    operator_namespace: str = ""  # "" outside of a cluster
+    metrics_from: Mapping[str, str] | None = None  # labels of namespaces that may scrape a job's pods
+
+
+@dataclass
+class Notes:
+    """What this process knows of one job beside its status. Forgotten with the process, and nothing is lost."""
+
+    uid: str
+    admitted: dict[object, Admitted | Refusal] = field(default_factory=dict)  # newest look-up only
+    tried: dict[object, Refusal | None] = field(default_factory=dict)  # newest dry run only
+    inputs: tuple[Admitted, str] | None = None  # hash of what pod templates are made from
+    secret: Mapping[str, str] | None = None
+    secret_at: float = 0.0
+    recipe: str | None = None
+    hot_ordered: HotFields | None = None  # and not yet in the controller's report
+    refused: Mapping[Role, str] = field(default_factory=dict)  # newest dry runs of pods only
+    refused_at: float = 0.0
+    flushed_at: float = 0.0
+    settled: dict[str, tuple[tuple[object, ...], object]] = field(
+        default_factory=dict
+    )  # part → made of what, what it looked like
+    applied: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # kind, name → digest, mark
+
+
+class World:
+    """Everything that a reconcile touches."""
+
+    def __init__(
+        self,
+        api: Server,
+        caches: Mapping[Resource, Cache],
+        recorder: Voice,
+        reports: Roles,
+        clock: Callable[[], float] = time.time,
+        settings: OperatorSettings | None = None,
+        *,
+        build: Builders | ModuleType = children,
+        obituaries: Obituaries | None = None,
+    ) -> None:
+        self.api = api
+        self.caches = caches
+        self.recorder = recorder
+        self.reports = reports
+        self.settings = settings or OperatorSettings()
+        self.build: Any = build
+        self.runtimes: WeakValueDictionary[str, RuntimeSpec] = WeakValueDictionary()
+        """By hash, one of each: most jobs keep equal ones."""
+        self.blocks: Blocks = WeakValueDictionary()
+        self.obituaries = obituaries or Obituaries(clock)
+        self._clock = clock
+        self._notes: dict[Key, Notes] = {}
+
+    def now(self) -> float:
+        """Seconds since 1970."""
+        return self._clock()
+
+    def job(self, key: Key) -> Json | None:
+        """The job; None when it is gone or going."""
+        found = self.caches[RLJOBS].get(*key)
+        return None if found is None or found["metadata"].get("deletionTimestamp") else found
+
+    def notes(self, key: Key, uid: str) -> Notes:
+        """What is known of this very job: one that was made again under the same name starts afresh."""
+        notes = self._notes.get(key)
+        if notes is None or notes.uid != uid:
+            if notes is not None:
+                self.reports.forget(key)
+            notes = self._notes[key] = Notes(uid)
+        return notes
+
+    def forget(self, key: Key) -> None:
+        """The job is no concern of ours any more."""
+        self._notes.pop(key, None)
+        self.obituaries.forget(key)
+        self.reports.forget(key)
+
+    def cached(self, resource: Resource) -> Cache | None:
+        """The cache of a resource; None when it is not watched, or not to be seen."""
+        cache = self.caches.get(resource)
+        return cache if cache is not None and cache.synced else None
+
+
+def keys_of(obj: Json) -> Iterable[Key]:
+    """The job that an object concerns by itself: the job's own object, or one that carries its label."""
+    metadata = obj["metadata"]
+    if obj.get("kind") == RLJOBS.kind:
+        return [(metadata.get("namespace", ""), metadata["name"])]
+    job = (metadata.get("labels") or {}).get(LABEL_JOB)
+    return [(metadata.get("namespace", ""), job)] if job else []
+
+
+def keys_of_runtime(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key]:
+    """Jobs that may have waited for a runtime: those that are not accepted."""
+    namespace = obj["metadata"].get("namespace", "") if obj.get("kind") == RUNTIMES.kind else ""
+    for job in caches[RLJOBS].all():
+        accepted = any(
+            condition.get("type") == "Accepted" and condition.get("status") == "True"
+            for condition in job.get("status", {}).get("conditions", [])
+        )
+        if not accepted and namespace in ("", job["metadata"]["namespace"]):
+            yield job["metadata"]["namespace"], job["metadata"]["name"]
+
+
+def keys_of_node(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key]:
+    """Jobs with a pod on a machine, when the machine's state may matter to them."""
+    if read_node(obj) == Node():
+        return set()
+    return {key for pod in caches[PODS].indexed(obj["metadata"]["name"]) for key in keys_of(pod)}
+
+
+def node_of(pod: Json) -> str:
+    """The machine that a pod is bound to; empty while there is none."""
+    return str(pod.get("spec", {}).get("nodeName") or "")

@@ -1,0 +1,252 @@
+"""Client of the API server: dicts in, dicts out, typed errors.
+
+Owns the semantics of each verb (server-side apply with force and strict field validation, preconditions of deletes,
+pagination), the rate limit and the patience with a busy server. Every object that comes back from a write is shown to
+`observer`, so that a cache never lags behind this process's own writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import orjson
+
+from areal_operator.kube.apply import APPLY, apply_query
+from areal_operator.kube.errors import (
+    ApiError,
+    BusyError,
+    ConflictError,
+    GoneError,
+    InvalidError,
+    NotFoundError,
+    UnreachableError,
+    error_of,
+)
+from areal_operator.kube.resources import Json, Resource, resource_of
+from areal_operator.runtime.limiter import Limiter, Priority
+from areal_operator.runtime.stream import WatchEvent, events
+from areal_operator.runtime.times import RequestTimes, WatchTimes
+from areal_operator.runtime.transport import MERGE, Request, Response, Transport
+
+MANAGER = "areal-operator"  # owns every child
+STATUS_MANAGER = "areal-operator-status"  # owns status
+
+
+class WriteObserver(Protocol):
+    """Learns what this process's own writes did."""
+
+    def written(self, resource: Resource, obj: Json) -> None:
+        """The server stores this now."""
+
+    def gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        """The object with this uid is no more."""
+
+
+class Api:
+    """One API server as one identity. `guard` raises when this process may not write any more (a lost lease)."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        limiter: Limiter | None = None,
+        *,
+        observer: WriteObserver | None = None,
+        guard: Callable[[], None] = lambda: None,
+        on_answer: Callable[[str, int], None] = lambda method, status: None,
+        times: RequestTimes | None = None,
+        page: int = WatchTimes.page,
+    ) -> None:
+        self._transport = transport
+        self._limiter = limiter or Limiter()
+        self.observer = observer
+        self.guard = guard
+        self._on_answer = on_answer
+        self._times = times or RequestTimes()
+        self._page = page
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
+        """The object now, past any cache; None where there is none."""
+        try:
+            return await self._json(Request("GET", resource.path(namespace, name)), Priority.READ)
+        except NotFoundError:
+            return None
+
+    async def list(self, resource: Resource, namespace: str | None = None, *, labels: str = "") -> list[Json]:
+        """All objects of a namespace (or of all), page by page, past any cache. `labels` is a label selector."""
+        token = ""
+        found: list[Json] = []
+        while True:
+            query = {"limit": str(self._page)} | ({"labelSelector": labels} if labels else {})
+            query |= {"continue": token} if token else {}
+            try:
+                page = await self._json(Request("GET", resource.path(namespace), query), Priority.READ)
+            except GoneError:
+                if not token:
+                    raise
+                token, found = "", []  # the list took longer than the server keeps its snapshot: once more
+                continue
+            found += (typed(item, resource) for item in page.get("items") or ())
+            token = page.get("metadata", {}).get("continue", "")
+            if not token:
+                return found
+
+    async def create(
+        self, resource: Resource, obj: Json, *, dry_run: bool = False, priority: Priority = Priority.WRITE
+    ) -> Json:
+        """Create, and return what the server made of it. Raises AlreadyExistsError. A dry run stores nothing."""
+        query = {"fieldValidation": "Strict", "fieldManager": MANAGER}
+        query |= {"dryRun": "All"} if dry_run else {}
+        namespace = obj["metadata"].get("namespace", "")
+        made = await self._write(Request("POST", resource.path(namespace), query, obj), priority)
+        if not dry_run:
+            self._written(resource, made)
+        return made
+
+    async def apply(self, obj: Json, *, manager: str, dry_run: bool = False, subresource: str = "") -> Json:
+        """Server-side apply, forced, with strict field validation: `manager` owns exactly the fields of `obj`.
+
+        A dry run asks every admission step and stores nothing. With `metadata.uid` in `obj`, an object of that name and
+        another uid (or none) is a ConflictError. Raises InvalidError with the server's words where a field is wrong.
+        """
+        resource = resource_of(obj)
+        metadata = obj["metadata"]
+        path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
+        query = apply_query(manager, force=True, dry_run=dry_run)
+        priority = Priority.STATUS if subresource == "status" else Priority.WRITE
+        try:
+            applied = await self._write(Request("PATCH", path, query, obj, APPLY), priority)
+        except InvalidError as error:
+            if any(cause.get("field") == "metadata.uid" for cause in error.details.get("causes") or ()):
+                raise ConflictError(error.status, "Conflict", error.message, error.details) from error
+            raise
+        if not dry_run and applied.get("kind") == resource.kind:  # `/scale` answers with a Scale
+            self._written(resource, applied)
+        return applied
+
+    async def merge(
+        self, resource: Resource, namespace: str, name: str, patch: Json, *, priority: Priority = Priority.WRITE
+    ) -> Json:
+        """JSON merge patch; for what has one writer and no apply (events)."""
+        path = resource.path(namespace, name)
+        merged = await self._write(Request("PATCH", path, {"fieldManager": MANAGER}, patch, MERGE), priority)
+        self._written(resource, merged)
+        return merged
+
+    async def delete(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        *,
+        uid: str | None = None,
+        grace_s: int | None = None,
+        background: bool = True,
+    ) -> bool:
+        """Delete; False when it was gone already, or is another object than `uid`. Foreground unless `background`."""
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        options["propagationPolicy"] = "Background" if background else "Foreground"
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        if grace_s is not None:
+            options["gracePeriodSeconds"] = grace_s
+        try:
+            answer = await self._write(Request("DELETE", resource.path(namespace, name), {}, options), Priority.WRITE)
+        except NotFoundError:
+            if uid is not None:
+                self._gone(resource, namespace, name, uid)
+            return False
+        except ApiError as error:
+            if uid is not None and error.status == HTTPStatus.CONFLICT:
+                self._gone(resource, namespace, name, uid)
+                return False
+            raise
+        if answer.get("kind") == "Status":  # gone at once; the uid is in the details
+            self._gone(resource, namespace, name, uid or answer.get("details", {}).get("uid", ""))
+        else:
+            self._written(resource, answer)
+        return True
+
+    async def fetch(self, request: Request, *, deadline_s: float) -> Json:
+        """One request as it is, past the rate limit and never repeated. For leases and for lists of a watch."""
+        return await self._once(request, deadline_s)
+
+    async def watch(self, request: Request, *, deadline_s: float) -> AsyncGenerator[WatchEvent, None]:
+        """The events of a watch until its end, all of it within the deadline. Past the rate limit."""
+        async with self._transport.stream(request, deadline_s=deadline_s) as stream:
+            if stream.status >= HTTPStatus.BAD_REQUEST:
+                body = b"".join([chunk async for chunk in stream.chunks()])
+                _object(request, Response(stream.status, stream.headers, body))
+            async for event in events(stream.chunks()):
+                yield event
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
+
+    async def _write(self, request: Request, priority: Priority) -> Json:
+        self.guard()
+        return await self._json(request, priority)
+
+    async def _json(self, request: Request, priority: Priority) -> Json:
+        """Send when it is our turn, again while the server is busy, within `patience_s`."""
+        loop = asyncio.get_running_loop()
+        give_up = loop.time() + self._times.patience_s
+        broken = False
+        while True:
+            await self._limiter.turn(priority)
+            try:
+                return await self._once(request, self._times.deadline_s)
+            except UnreachableError:
+                # A pooled connection that the server closed says so to the next request on it only: once is normal.
+                if broken or request.method == "POST":
+                    raise
+                broken = True
+            except BusyError as busy:
+                pause_s = min(busy.retry_after_s or 0.0, self._times.longest_pause_s)
+                if not pause_s or loop.time() + pause_s > give_up:
+                    raise
+                self._limiter.hold(pause_s)
+
+    async def _once(self, request: Request, deadline_s: float) -> Json:
+        try:
+            response = await self._transport.request(request, deadline_s=deadline_s)
+        except UnreachableError:
+            self._on_answer(request.method, 0)
+            raise
+        self._on_answer(request.method, response.status)
+        return _object(request, response)
+
+    def _written(self, resource: Resource, obj: Json) -> None:
+        if self.observer is not None:
+            self.observer.written(resource, obj)
+
+    def _gone(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        if self.observer is not None:
+            self.observer.gone(resource, namespace, name, uid)
+
+
+def typed(item: Json, resource: Resource) -> Json:
+    """An item of a list, with the apiVersion and kind that built-in types leave out there."""
+    item.setdefault("apiVersion", resource.api_version)
+    item.setdefault("kind", resource.kind)
+    return item
+
+
+def _object(request: Request, response: Response) -> Json:
+    """The JSON object of a good answer, or the typed error of another."""
+    try:
+        body: Any = orjson.loads(response.body) if response.body else {}
+    except orjson.JSONDecodeError:
+        body = {"message": response.body[:300].decode(errors="replace")}
+        if response.status < HTTPStatus.BAD_REQUEST:
+            raise UnreachableError(f"{request.method} {request.path}: the answer is not JSON") from None
+    if response.status < HTTPStatus.BAD_REQUEST:
+        return body if isinstance(body, dict) else {}
+    status = body if isinstance(body, dict) else {}
+    after = response.headers.get("Retry-After", "")
+    if after.isdigit():
+        status = {**status, "details": {**(status.get("details") or {}), "retryAfterSeconds": int(after)}}
+    raise error_of(response.status, status, what=f"{request.method} {request.path}")

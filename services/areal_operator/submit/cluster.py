@@ -1,0 +1,309 @@
+"""Blocking client of a cluster: get, apply, delete, watch one object; run a program in a pod.
+
+Owns the connection. Objects are plain dicts; what the server refuses is explained by `kube.words`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from areal.distribution import install
+from areal.errors import ArealError, ConfigError, InfraError
+
+from areal_operator.kube import words
+from areal_operator.kube.apply import APPLY, Conflict, apply_body, apply_query, conflicts
+from areal_operator.kube.errors import ApiError, error_of
+from areal_operator.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, EVENTS, NODES, PODS, PVCS, RLJOBS, RUNTIMES
+from areal_operator.submit.channel import PodChannel
+from areal_operator.submit.manifests import MANAGER, RECEIVE, Json
+
+_MERGE = "application/merge-patch+json"
+_CONNECT_S, _READ_S = 5.0, 60.0
+_WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
+_KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, EVENTS, NODES, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
+Found = TypeVar("Found")
+
+
+class Cluster:
+    """One connection. Made by `connect`."""
+
+    def __init__(self, api: Any, namespace: str) -> None:
+        self._api = api
+        self.namespace = namespace
+        """The namespace of the kubeconfig's context."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Json | None:
+        """One object; None when there is none."""
+        return self._call("GET", kind, namespace, name, absent_ok=True)
+
+    def all_of(self, kind: str, namespace: str = "", *, selector: str = "") -> list[Json]:
+        """All objects of a kind, of those labels if any are given."""
+        query = [("labelSelector", selector)] if selector else []
+        found = self._call("GET", kind, namespace, "", query=query)
+        return list(found["items"]) if found else []
+
+    def apply(self, obj: Json, *, force: bool = True, dry_run: bool = False) -> Json:
+        """Server-side apply; raises ConfigError with the server's words when it refuses the object.
+
+        Without `force`, fields that others set to other values are a TakenError.
+        """
+        metadata = obj["metadata"]
+        query = list(apply_query(MANAGER, force=force, dry_run=dry_run).items())
+        made = self._call("PATCH", obj["kind"], metadata["namespace"], metadata["name"], query=query, body=obj)
+        assert made is not None
+        return made
+
+    def merge(self, kind: str, namespace: str, name: str, patch: Json, *, manager: str) -> Json:
+        """Merge patch (RFC 7386) of one object; raises ConfigError with the server's words when it refuses."""
+        query = [("fieldManager", manager)]
+        made = self._call("PATCH", kind, namespace, name, query=query, body=patch, content_type=_MERGE)
+        assert made is not None
+        return made
+
+    def create(self, obj: Json) -> Json:
+        """POST."""
+        made = self._call("POST", obj["kind"], obj["metadata"]["namespace"], "", body=obj)
+        assert made is not None
+        return made
+
+    def delete(self, obj: Json) -> None:
+        """Deletes what `obj` names; one that is gone is fine."""
+        metadata = obj["metadata"]
+        self._call("DELETE", obj["kind"], metadata["namespace"], metadata["name"], absent_ok=True)
+
+    def until(
+        self,
+        kind: str,
+        namespace: str,
+        name: str,
+        probe: Callable[[Json | None], Found | None],
+        *,
+        timeout_s: float | None,
+        late: Callable[[Json | None], ArealError],
+    ) -> Found:
+        """Watch one object until `probe` of it (None: it isn't there) is not None; that is returned.
+
+        Args:
+            late: makes the error that is raised after `timeout_s`, from the object as last seen.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        query = [("fieldSelector", f"metadata.name={name}")]
+        while True:
+            page = self._call("GET", kind, namespace, "", query=query) or {}
+            seen: Json | None = next(iter(page["items"]), None)
+            if (found := probe(seen)) is not None:
+                return found
+            remaining = _WATCH_S if deadline is None else min(_WATCH_S, int(deadline - time.monotonic()) + 1)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise late(seen)
+            watch = [*query, ("watch", "1"), ("timeoutSeconds", str(max(1, remaining)))]
+            watch.append(("resourceVersion", page["metadata"]["resourceVersion"]))
+            for event in self._stream(kind, namespace, watch):
+                if event["type"] == "ERROR":
+                    break  # the version is too old: list again
+                seen = None if event["type"] == "DELETED" else event["object"]
+                if (found := probe(seen)) is not None:
+                    return found
+
+    def receiver(self, namespace: str, pod: str, container: str) -> PodChannel:
+        """Start `receive` in a pod."""
+        return self.program(namespace, pod, container, RECEIVE)
+
+    def program(self, namespace: str, pod: str, container: str, command: list[str]) -> PodChannel:
+        """Start a program in a pod."""
+        from kubernetes.stream import stream
+
+        options = {"stdin": True, "stdout": True, "stderr": True, "tty": False}
+        with self._explained(f"run a program in the pod {pod}", "Pod", namespace):
+            socket = stream(
+                self._core().connect_get_namespaced_pod_exec,
+                pod,
+                namespace,
+                container=container,
+                command=command,
+                **options,
+                _preload_content=False,
+                binary=True,
+            )
+        return PodChannel(socket)
+
+    def port(self, namespace: str, pod: str, port: int) -> Any:
+        """A connection to a port of a pod's loopback, as a socket. Safe from any thread."""
+        from kubernetes.stream import portforward
+
+        with self._explained(f"reach port {port} of the pod {pod}", "Pod", namespace):
+            opened = portforward(self._core().connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
+        return opened.socket(port)
+
+    def _core(self) -> Any:
+        """With a client of its own: opening a websocket changes the client for the time of the call."""
+        from kubernetes.client import ApiClient, CoreV1Api
+
+        return CoreV1Api(ApiClient(self._api.configuration))
+
+    def _call(
+        self,
+        method: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        *,
+        query: list[tuple[str, str]] | None = None,
+        body: Json | None = None,
+        absent_ok: bool = False,
+        content_type: str = "",
+    ) -> Json | None:
+        verb = "change" if content_type == _MERGE else _VERBS[method]
+        what = f"{verb} {kind} {name}".rstrip()
+        with self._explained(what, kind, namespace, absent_ok=absent_ok):
+            kind_of_body = content_type or (APPLY if method == "PATCH" else "application/json")
+            answer = self._request(method, kind, namespace, name, query or [], body, kind_of_body)
+            return dict(json.loads(answer.data))
+        return None
+
+    def _stream(self, kind: str, namespace: str, query: list[tuple[str, str]]) -> Iterator[Json]:
+        with self._explained(f"watch {kind}", kind, namespace):
+            answer = self._request("GET", kind, namespace, "", query, None, "application/json", stream=True)
+            rest = b""
+            try:
+                for chunk in answer.response.stream(decode_content=False):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    yield from (json.loads(line) for line in lines if line)
+            finally:
+                answer.response.close()
+
+    def _request(
+        self,
+        method: str,
+        kind: str,
+        namespace: str,
+        name: str,
+        query: list[tuple[str, str]],
+        body: Json | None,
+        content_type: str,
+        stream: bool = False,
+    ) -> Any:
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        answer = self._api.call_api(
+            *self._api.param_serialize(
+                method=method,
+                resource_path=_KINDS[kind].path(namespace, name),
+                query_params=query,
+                header_params=headers,
+                body=apply_body(body) if content_type == APPLY and body is not None else body,
+                auth_settings=["BearerToken"],
+            ),
+            _request_timeout=(_CONNECT_S, _READ_S),
+        )
+        if not 200 <= answer.status <= 299:
+            from kubernetes.client.exceptions import ApiException
+
+            answer.read()
+            raise ApiException(http_resp=answer)
+        if not stream:
+            answer.read()
+        return answer
+
+    @contextmanager
+    def _explained(self, what: str, kind: str, namespace: str, *, absent_ok: bool = False) -> Iterator[None]:
+        """Turn what the client library raises into our errors. `absent_ok`: nothing is raised where no object is."""
+        from kubernetes.client.exceptions import ApiException
+        from urllib3.exceptions import HTTPError
+
+        try:
+            yield
+        except ApiException as refusal:
+            # A websocket that isn't opened has a reason only.
+            error = api_error(refusal.status or 0, refusal.body or refusal.reason)
+            if found := conflicts(error):
+                raise TakenError(what, found) from None
+            if (shown := words.explanation(error, what, kind, namespace, absent_ok=absent_ok)) is not None:
+                raise shown from None
+        except (HTTPError, OSError) as error:
+            raise InfraError(
+                f"can't {what}: no API server answers at {self._api.configuration.host} ({_root(error)})",
+                fix="Check that the cluster runs, and kubeconfig and context: `kubectl cluster-info`.",
+            ) from error
+
+
+class TakenError(ConfigError):
+    """An apply without force would take fields over from other field managers."""
+
+    def __init__(self, what: str, taken: tuple[Conflict, ...]) -> None:
+        fields = "; ".join(f"{one.field} is set by {one.manager}" for one in taken)
+        super().__init__(
+            f"can't {what}: {fields}",
+            fix="Change it there, or submit with --take-over to own these fields from now on.",
+        )
+        self.taken = taken
+
+
+def api_error(status: int, body: Any) -> ApiError:
+    """The typed error of an answer of 400 or more, whose body may be a Status or any text."""
+    text = body.decode(errors="replace") if isinstance(body, bytes) else str(body or "")
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        parsed = {}
+    found = parsed if isinstance(parsed, dict) else {}
+    error = error_of(status, {**found, "message": found.get("message") or text.strip()}, what="")
+    error.message = error.message.removeprefix(": ")
+    return error
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None or getattr(error, "reason", None) is not None:
+        inner = getattr(error, "reason", None) or error.__cause__
+        if not isinstance(inner, BaseException):
+            break
+        error = inner
+    return str(error)
+
+
+_VERBS = {"GET": "read", "PATCH": "apply", "POST": "create", "DELETE": "delete"}
+
+
+def connect(kubeconfig: Path | None, context: str | None) -> Cluster:
+    """The cluster of a kubeconfig ($KUBECONFIG or ~/.kube/config unless given), or the one that this pod is in."""
+    try:
+        from kubernetes import client
+        from kubernetes import config as untyped
+    except ImportError:
+        raise ConfigError(
+            "the Kubernetes client is not installed", fix=f"Install it: `{install('operator')}`."
+        ) from None
+    config: Any = untyped
+    configuration = client.Configuration()
+    named = str(kubeconfig) if kubeconfig is not None else None
+    try:
+        config.load_kube_config(config_file=named, context=context, client_configuration=configuration)
+        there, current = config.list_kube_config_contexts(config_file=named)
+        contexts = {each["name"]: each for each in there}
+        chosen = contexts[context] if context else current
+        namespace = chosen["context"].get("namespace", "default")
+    except (config.ConfigException, OSError, KeyError, TypeError, ValueError) as error:
+        if named is None and context is None and _in_a_pod(config, configuration):
+            namespace = _NAMESPACE_FILE.read_text().strip()
+        else:
+            raise ConfigError(
+                f"no cluster to submit to: {error}",
+                fix="Name a kubeconfig with --kubeconfig or $KUBECONFIG, and one of its contexts with --context.",
+            ) from None
+    configuration.retries = False
+    return Cluster(client.ApiClient(configuration), namespace)
+
+
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+def _in_a_pod(config: Any, configuration: Any) -> bool:
+    try:
+        config.load_incluster_config(client_configuration=configuration)
+    except config.ConfigException:
+        return False
+    return True

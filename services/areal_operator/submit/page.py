@@ -1,0 +1,86 @@
+"""`areal view rljob/NAME`: the page of a job on a cluster, on a port of this machine.
+
+Uses the job's own pod of the role `view` when one is ready; else a pod of this command's, made with the user's own
+rights, which mounts the run read-only and serves the page on its loopback with a key, and which is deleted at the end.
+"""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Protocol
+
+from areal.errors import InfraError
+from areal.plan.cluster_names import HTTP_PORT, MAIN_CONTAINER, Role, run_claim, selector
+from areal.spec import RLJob, job_from_object
+
+from areal_operator.submit.cluster import Cluster
+from areal_operator.submit.forward import Forward
+from areal_operator.submit.manifests import Json, page_dir, page_pod
+from areal_operator.submit.runtime import runtime_of
+from areal_operator.submit.send import Channel
+from areal_operator.submit.temporary_pod import running
+
+_START_S = 120.0  # a loaded node starts an interpreter slowly
+
+
+class Programs(Protocol):
+    """Starts a program in a pod; the cluster does."""
+
+    def __call__(
+        self, namespace: str, pod: str, container: str, command: list[str]
+    ) -> AbstractContextManager[Channel]: ...
+
+
+@contextmanager
+def page_of(
+    found: Json,
+    cluster: Cluster,
+    port: int,
+    say: Callable[[str], None],
+    programs: Programs | None = None,
+    ports: Callable[[str, str, int], socket.socket] | None = None,
+) -> Iterator[str]:
+    """The address of the page of the job `found`, while entered. `port`: on loopback, 0 picks one."""
+    job, metadata = job_from_object(found), found["metadata"]
+    name, namespace = metadata["name"], metadata["namespace"]
+    reached = ports or cluster.port
+    listener = socket.create_server(("127.0.0.1", port))
+    with listener:
+        here = int(listener.getsockname()[1])
+        standing = _standing(cluster, namespace, name)
+        if standing is not None:
+            say(f"the pod {standing} shows the job; it asks for a token: `kubectl create token`, or your login's own")
+            with Forward(listener, lambda: reached(namespace, standing, HTTP_PORT), say):
+                yield f"http://127.0.0.1:{here}/r/{name}"
+            return
+        pod = _pod(job, metadata["uid"], namespace, cluster)
+        named = pod["metadata"]["name"]
+        command = ["areal", "view", page_dir(name), "--port", str(here)]
+        with (
+            running(pod, cluster, say, "to show the run from"),
+            (programs or cluster.program)(namespace, named, MAIN_CONTAINER, command) as program,
+        ):
+            address = program.line(_START_S).decode(errors="replace").strip()
+            if not address.startswith(f"http://127.0.0.1:{here}/"):
+                raise InfraError(f"the pod answered {address!r}", fix="Check the image of the runtime's tools role.")
+            with Forward(listener, lambda: reached(namespace, named, here), say):
+                yield address
+
+
+def _pod(job: RLJob, uid: str, namespace: str, cluster: Cluster) -> Json:
+    claim = job.spec.storage.claim_name or run_claim(job.metadata.name)
+    return page_pod(job, uid, namespace, claim, runtime_of(job, namespace, cluster), secrets.token_hex(3))
+
+
+def _standing(cluster: Cluster, namespace: str, job: str) -> str | None:
+    """The name of the job's own pod for its page, when it is ready."""
+    wanted = ",".join(f"{label}={value}" for label, value in selector(job, Role.VIEW).items())
+    for pod in cluster.all_of("Pod", namespace, selector=wanted):
+        conditions = (pod.get("status") or {}).get("conditions") or []
+        ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        if ready and "deletionTimestamp" not in pod["metadata"]:
+            return str(pod["metadata"]["name"])
+    return None

@@ -1,0 +1,84 @@
+"""Pods that live as long as one command: created, waited for until they run, deleted at the end whatever happened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from areal.errors import ArealError, InfraError
+
+from areal_operator.submit.cluster import Cluster
+from areal_operator.submit.manifests import Json
+
+POD_START_S = 300.0
+_POD_END_S = 120.0
+
+
+@contextmanager
+def running(pod: Json, cluster: Cluster, say: Callable[[str], None], what_for: str) -> Iterator[None]:
+    """The pod while it runs; it is gone afterwards, so that a volume for one node is free."""
+    _remove(pod, cluster)
+    cluster.create(pod)
+    try:
+        metadata = pod["metadata"]
+        say(f"starting the pod {metadata['name']} {what_for}")
+        cluster.until(
+            "Pod",
+            metadata["namespace"],
+            metadata["name"],
+            lambda seen: _started(metadata["name"], seen),
+            timeout_s=POD_START_S,
+            late=lambda seen: not_started(metadata["name"], seen),
+        )
+        yield
+    finally:
+        _remove(pod, cluster)
+
+
+def _remove(pod: Json, cluster: Cluster) -> None:
+    metadata = pod["metadata"]
+    cluster.delete(pod)
+    cluster.until(
+        "Pod",
+        metadata["namespace"],
+        metadata["name"],
+        lambda seen: True if seen is None else None,
+        timeout_s=_POD_END_S,
+        late=lambda seen: InfraError(
+            f"the pod {metadata['name']} doesn't end", fix=f"Look at it: `kubectl describe pod {metadata['name']}`."
+        ),
+    )
+
+
+def _started(name: str, seen: Json | None) -> bool | None:
+    """Whether the pod's container runs; raises for one that never will."""
+    status: Json = (seen or {}).get("status") or {}
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or []]
+    if status.get("phase") == "Running" and any("running" in state for state in states):
+        return True
+    if seen is None or status.get("phase") in ("Failed", "Succeeded"):
+        raise not_started(name, seen)
+    return None
+
+
+def not_started(name: str, seen: Json | None) -> ArealError:
+    return InfraError(
+        f"the pod {name} did not start: {_why(seen)}",
+        fix="Check image, node and volume: the runtime's tools role, storage class and size of spec.storage.",
+    )
+
+
+def _why(seen: Json | None) -> str:
+    """What Kubernetes says about a pod that doesn't run."""
+    if seen is None:
+        return "it was deleted"
+    status: Any = seen.get("status") or {}
+    for container in status.get("containerStatuses") or []:
+        for state in (container.get("state") or {}).values():
+            if state.get("reason"):
+                return f"{state['reason']}: {state.get('message', '')}"
+    for condition in status.get("conditions") or []:
+        if condition.get("status") == "False" and condition.get("message"):
+            return str(condition["message"])
+    return str(status.get("message") or status.get("phase") or "nothing is said")

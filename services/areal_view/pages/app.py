@@ -1,0 +1,230 @@
+"""Routes of the page: each is a URL that answers as HTML or, with `?format=json`, as the same values.
+
+Owns rendering and the stream of changes. Reads on threads; writes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, is_dataclass
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from areal.errors import ConfigError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from areal_view.index import export
+from areal_view.index.forms import FORMS, written
+from areal_view.index.record_index import SampleRow
+from areal_view.pages import detail, diff, overview
+from areal_view.pages.access import Access
+from areal_view.pages.rendering import STATIC, environment
+from areal_view.pages.runs import Run, Runs
+from areal_view.pages.slow import time_page
+
+_LOOK_S = 2.0  # between two looks at the files of a run that a page follows
+_OTHERS = 20  # runs that one can be compared with
+_LARGEST = 2**63 - 1
+
+Page = Callable[[Run, Request], Any]
+
+
+class Pages:
+    """The handlers; `runs` is what they show."""
+
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
+        self._templates = environment()
+
+    def routes(self) -> list[Route | Mount]:
+        """All of them."""
+        pages: list[tuple[str, str, Page]] = [
+            ("", "run.html", lambda run, _: overview.page_of(run)),
+            ("/steps/{step:int}", "step.html", _step),
+            ("/groups/{group:int}", "group.html", _group),
+            ("/samples/{group:int}.{index:int}", "sample.html", _sample),
+            ("/search", "search.html", _search),
+            ("/evals", "evals.html", lambda run, _: overview.evaluations_of(run, run.index)),
+            ("/evals/{name}", "eval.html", _evaluation),
+            ("/evals/{name}/{row:int}.{index:int}", "sample.html", _evaluated),
+            ("/fleet", "fleet.html", lambda run, _: time_page(run)),
+            ("/config", "config.html", lambda run, _: run.resolved()),
+        ]
+        return [
+            Route("/", self._overview),
+            Route("/favicon.ico", lambda _: Response(status_code=204)),
+            Route("/diff", self._diff),
+            Route("/diff/{name}", self._diff_curve),
+            Route("/r/{run}/events", self._events),
+            *(
+                Route(f"/r/{{run}}/{part}", self._page(f"{part}.html", lambda run, _: overview.page_of(run)))
+                for part in ("facts", "newest")
+            ),
+            Route("/r/{run}/curves/{name}", self._json(_curve)),
+            Route("/r/{run}/samples.{form:str}", self._export),
+            Route("/r/{run}/samples/{group:int}.{index:int}/tokens/{place:int}", self._json(_tokens)),
+            *(Route(f"/r/{{run}}{path}", self._page(template, page)) for path, template, page in pages),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    def _overview(self, request: Request) -> Response:
+        return self._answer(request, "runs.html", [overview.line_of(run) for run in self._runs.all()])
+
+    def _diff(self, request: Request) -> Response:
+        return self._answer(request, "diff.html", diff.diff_page(*self._two(request)))
+
+    def _diff_curve(self, request: Request) -> Response:
+        return _as_json(_there(diff.both_curves(*self._two(request), request.path_params["name"])))
+
+    def _two(self, request: Request) -> tuple[Run, Run]:
+        a, b = (_there(self._runs.find(request.query_params.get(name, ""))) for name in ("a", "b"))
+        return a, b
+
+    def _page(self, template: str, page: Page) -> Callable[[Request], Response]:
+        def handler(request: Request) -> Response:
+            run = self._run(request)
+            return self._answer(request, template, _there(page(run, request)), run)
+
+        return handler
+
+    def _json(self, page: Page) -> Callable[[Request], Response]:
+        def handler(request: Request) -> Response:
+            return _as_json(_there(page(self._run(request), request)))
+
+        return handler
+
+    async def _events(self, request: Request) -> Response:
+        run = await asyncio.to_thread(self._run, request)
+        return StreamingResponse(changes(run, request.is_disconnected), media_type="text/event-stream")
+
+    def _export(self, request: Request) -> Response:
+        run, form = self._run(request), request.path_params["form"]
+        if form not in FORMS:
+            raise HTTPException(404)
+        found = _find(run, request, export.MOST)
+        headers = {"content-disposition": f'attachment; filename="{quote(run.name)}.{form}"'}
+        try:
+            chunks = written(form, run.index, found, run.name)
+        except ConfigError as error:
+            raise HTTPException(501, f"{error.message}; {error.fix}") from error
+        return StreamingResponse(chunks, media_type=FORMS[form], headers=headers)
+
+    def _run(self, request: Request) -> Run:
+        run: Run = _there(self._runs.find(request.path_params["run"]))
+        return run
+
+    def _answer(self, request: Request, template: str, value: Any, run: Run | None = None) -> Response:
+        if request.query_params.get("format") == "json":
+            return _as_json(value)
+        text = self._templates.get_template(template).render(
+            page=value,
+            run=run.name if run else "",
+            path=request.url.path,
+            query=dict(request.query_params),
+            behind=run.behind if run else 0,
+            others=[one.name for one in self._runs.all() if run and one is not run][:_OTHERS],
+        )
+        return HTMLResponse(text)
+
+
+def app_of(runs: Runs) -> ASGIApp:
+    """The application, which lets everybody in."""
+    return Starlette(routes=Pages(runs).routes())
+
+
+def make_app(runs: Runs, *, key: str, port: int) -> ASGIApp:
+    """The application behind the check of a key."""
+    return Access(app_of(runs), key=key, port=port)
+
+
+async def changes(run: Run, gone: Callable[[], Any], every_s: float = _LOOK_S) -> AsyncIterator[bytes]:
+    """Server-sent events: `curves` and `facts`, whenever a file that they are made of changed."""
+    before: dict[str, tuple[int, ...]] = {}
+    yield b": connected\n\n"
+    while not await gone():
+        found = await asyncio.to_thread(run.stamps)
+        for name, stamp in found.items():
+            if before and stamp != before[name]:
+                yield f"event: {name}\ndata: {{}}\n\n".encode()
+        before = found
+        await asyncio.sleep(every_s)
+
+
+def _step(run: Run, request: Request) -> Any:
+    low, high = _number(request, "low"), _number(request, "high")
+    chosen = (low, high) if low is not None and high is not None else None
+    return detail.step_page(run.index, _int(request, "step"), chosen)
+
+
+def _group(run: Run, request: Request) -> Any:
+    return detail.group_page(run.index, _int(request, "group"))
+
+
+def _sample(run: Run, request: Request) -> Any:
+    return detail.sample_page(run.index, _int(request, "group"), _int(request, "index"))
+
+
+def _tokens(run: Run, request: Request) -> Any:
+    return detail.token_columns(run.index, _int(request, "group"), _int(request, "index"), _int(request, "place"))
+
+
+def _search(run: Run, request: Request) -> Any:
+    return _find(run, request, 200)
+
+
+def _find(run: Run, request: Request, limit: int) -> list[SampleRow]:
+    outcome = request.query_params.get("outcome") or None
+    index = run.index
+    if outcome is not None and outcome not in index.outcomes():
+        raise HTTPException(404, f"no episode ended as {outcome}")
+    return index.find(outcome=outcome, low=_number(request, "low"), high=_number(request, "high"), limit=limit)
+
+
+def _evaluation(run: Run, request: Request) -> Any:
+    return run.index.evaluated(request.path_params["name"]) or None
+
+
+def _evaluated(run: Run, request: Request) -> Any:
+    index = _int(request, "index")
+    answers = run.index.samples(_int(request, "row"), evaluation=request.path_params["name"])
+    rows = [row for row in answers if row.index == index]
+    return detail.evaluated_page(run.index, rows[-1].place) if rows else None
+
+
+def _curve(run: Run, request: Request) -> Any:
+    return overview.curve(run, request.path_params["name"])
+
+
+def _int(request: Request, name: str) -> int:
+    value = int(request.path_params[name])
+    if value > _LARGEST:
+        raise HTTPException(404)
+    return value
+
+
+def _number(request: Request, name: str) -> float | None:
+    text = request.query_params.get(name)
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise HTTPException(400, f"{name} is no number") from error
+
+
+def _there(value: Any) -> Any:
+    if value is None:
+        raise HTTPException(404, "nothing of this is recorded: a run keeps a share of it, see spec.recording")
+    return value
+
+
+def _as_json(value: Any) -> Response:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    return Response(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), media_type="application/json")

@@ -1,0 +1,412 @@
+"""Pages about one step, group or sample. Pure: records in, values out.
+
+A worker, where user code runs, wrote the samples; the trainer wrote which it trained. A sample is shown as trained only
+when the checksum that the trainer recorded is its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from areal.errors import ArealError
+from areal.v1 import record_pb2 as record
+from areal.values.policy import version_of
+from numpy.typing import NDArray
+
+from areal_view.index.record_index import GroupRow, Place, RecordIndex, SampleRow
+from areal_view.index.shown import visible
+
+BINS = 20
+
+
+@dataclass(frozen=True)
+class TrainedSample:
+    """A sequence in a step, as the trainer saw it."""
+
+    group: int
+    index: int
+    reward: float
+    advantage: float
+    tokens: int
+    trained: int
+    age: int
+    mismatch: float
+    worst: float
+    beyond: float
+    xxh3: int
+
+
+@dataclass(frozen=True)
+class Bin:
+    """A column of the histogram: rewards in [low, high), the last one's in [low, high]."""
+
+    low: float
+    high: float
+    count: int
+    height: float  # 0 to 1
+
+
+@dataclass(frozen=True)
+class StepPage:
+    """One trained step."""
+
+    step: int
+    fence: int
+    seconds: Sequence[tuple[str, float, float]]  # phase, seconds, share
+    groups: Sequence[GroupRow]
+    bins: Sequence[Bin]
+    samples: Sequence[TrainedSample]  # of the chosen bin; else those that are worth a look
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A sample in its group."""
+
+    row: SampleRow
+    prompt: str
+    same: str  # how the answer begins like all others of the group
+    rest: str
+    verdict: str
+    trained: TrainedSample | None
+    is_the_trained_one: bool
+    fault: str
+
+
+@dataclass(frozen=True)
+class GroupPage:
+    """A prompt group."""
+
+    group: int
+    trained: GroupRow | None
+    answers: Sequence[Answer]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Tokens of one origin: given, or sampled by one policy on one server."""
+
+    text: str
+    start: int
+    end: int
+    policy: str
+    server: str
+
+
+@dataclass(frozen=True)
+class SequencePage:
+    """One sequence of a sample."""
+
+    parts: Sequence[Part]
+    reward: float
+    finish_reason: str
+    tokens: int
+    trained: int
+
+
+@dataclass(frozen=True)
+class SamplePage:
+    """One sample."""
+
+    group: int
+    index: int
+    outcome: str
+    reward: float
+    worker: str
+    attempt: int
+    step: int | None
+    trained: TrainedSample | None
+    is_the_trained_one: bool
+    evaluation: str
+    sequences: Sequence[SequencePage]
+    moments: Sequence[tuple[str, int, float, float]]  # what, turn, began after the first, seconds
+    note: str
+    verdict: Sequence[tuple[str, str]]
+    fault: Sequence[tuple[str, str]]
+    lineage: Sequence[tuple[str, str, int, int]]  # policy, server, tokens, step that made the policy
+
+
+def trained_samples(told: record.StepRecord) -> list[TrainedSample]:
+    """The rows of a StepRecord."""
+    columns = [
+        _array(told.groups, "<u8"), _array(told.indices, "<u4"), _array(told.rewards, "<f8"),
+        _array(told.advantages, "<f8"), _array(told.tokens, "<u4"), _array(told.trained, "<u4"),
+        _array(told.ages, "<i4"), _array(told.mismatch, "<f4"), _array(told.worst, "<f4"),
+        _array(told.beyond, "<f4"), _array(told.xxh3, "<u8"),
+    ]  # fmt: skip
+    return [TrainedSample(*row) for row in zip(*(column.tolist() for column in columns), strict=False)]
+
+
+def step_page(index: RecordIndex, step: int, chosen: tuple[float, float] | None = None) -> StepPage | None:
+    """A step; `chosen`: only samples with rewards from one to the other, both included."""
+    told = index.step(step)
+    if told is None:
+        return None
+    samples = trained_samples(told)
+    total = sum(told.seconds.values())
+    phases = [(name, seconds, seconds / total if total else 0.0) for name, seconds in sorted(told.seconds.items())]
+    if chosen is not None:
+        listed = [sample for sample in samples if chosen[0] <= sample.reward <= chosen[1]]
+    else:
+        listed = _worth_a_look(samples)
+    bins = histogram([sample.reward for sample in samples])
+    return StepPage(step, told.fence, phases, index.groups(step), bins, listed)
+
+
+def _worth_a_look(samples: Sequence[TrainedSample]) -> list[TrainedSample]:
+    """The lowest and highest rewards and the largest mismatches."""
+    by_reward = sorted(samples, key=lambda sample: sample.reward)
+    by_mismatch = sorted(samples, key=lambda sample: -sample.worst)
+    found = {(s.group, s.index): s for s in (*by_reward[:4], *by_reward[-4:], *by_mismatch[:4])}
+    return list(found.values())
+
+
+def histogram(values: Sequence[float]) -> list[Bin]:
+    """Equal bins from the least to the greatest; one bin when all are equal."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return []
+    low, high = min(finite), max(finite)
+    if low == high:
+        return [Bin(low, high, len(finite), 1.0)]
+    counts, edges = np.histogram(finite, bins=BINS, range=(low, high))
+    most = max(1, int(counts.max()))
+    edge = edges.tolist()
+    return [Bin(edge[n], edge[n + 1], count, count / most) for n, count in enumerate(counts.tolist())]
+
+
+def group_page(index: RecordIndex, group: int) -> GroupPage | None:
+    """A group's samples side by side."""
+    rows, trained = index.samples(group), index.group(group)
+    if not rows and trained is None:
+        return None
+    facts = _trained_of(index, trained)
+    newest = _newest(index, rows, facts)
+    texts = {key: _prompt_and_answer(made) for key, (_, made) in newest.items()}
+    answers = [answer for _, answer in texts.values() if answer]
+    same = _common(answers) if len(answers) > 1 else b""
+    found = []
+    for key, (row, made) in newest.items():
+        prompt, answer = texts[key]
+        fact = facts.get(key)
+        begins = same if answer.startswith(same) else b""
+        verdict = " · ".join(text for _, text in _verdict(made))
+        found.append(
+            Answer(
+                row, visible(prompt), visible(begins), visible(answer[len(begins) :]), verdict, fact,
+                fact is not None and fact.xxh3 == made.xxh3, visible(made.fault.message),
+            )
+        )  # fmt: skip
+    return GroupPage(group, trained, found)
+
+
+def sample_page(index: RecordIndex, group: int, number: int) -> SamplePage | None:
+    """One sample: of several records the one that was trained, else the newest."""
+    trained = index.group(group)
+    facts = _trained_of(index, trained)
+    found = _newest(index, [row for row in index.samples(group) if row.index == number], facts).get((group, number))
+    if found is None:
+        return None
+    row, made = found
+    fact = facts.get((group, number))
+    is_trained = fact is not None and fact.xxh3 == made.xxh3
+    return _page(row, made, trained if is_trained else None, fact, is_trained)
+
+
+def evaluated_page(index: RecordIndex, place: Place) -> SamplePage | None:
+    """A row of an evaluation."""
+    made = index.sample(place)
+    if made is None:
+        return None
+    key = made.sample.key
+    row = SampleRow(key.group, key.index, made.reward, 0, made.newest_version, made.outcome, made.evaluation_id, place)
+    return _page(row, made, None, None, False)
+
+
+def _page(
+    row: SampleRow,
+    made: record.SampleRecord,
+    group: GroupRow | None,
+    fact: TrainedSample | None,
+    is_trained: bool,
+) -> SamplePage:
+    began = min((moment.began for moment in made.moments), default=made.made_at)
+    policies: dict[tuple[str, str], int] = {}
+    for sequence in made.sample.sequences:
+        for span in sequence.spans:
+            name = (span.policy_id, span.server_id)
+            policies[name] = policies.get(name, 0) + span.end - span.start
+    fault = made.fault
+    return SamplePage(
+        row.group,
+        row.index,
+        made.outcome,
+        made.reward,
+        visible(made.sample.worker_id),
+        made.sample.key.attempt,
+        group.step if group else None,
+        fact,
+        is_trained,
+        row.evaluation,
+        [_sequence(made, place) for place in range(len(made.sample.sequences))],
+        [(m.what, m.turn, m.began - began, m.ended - m.began) for m in made.moments],
+        visible(made.note),
+        _verdict(made),
+        [(name, visible(text)) for name, text in
+         (("message", fault.message), ("fix", fault.fix), ("traceback", fault.traceback)) if text],
+        [(name, visible(server), count, max(_version(name) - 1, -1)) for (name, server), count in policies.items()],
+    )  # fmt: skip
+
+
+def _sequence(made: record.SampleRecord, place: int) -> SequencePage:
+    sequence = made.sample.sequences[place]
+    pieces = pieces_of(made, place)
+    mask = _array(sequence.loss_mask, "u1")
+    parts, at = [], 0
+    for span in sorted(sequence.spans, key=lambda span: span.start):
+        if span.start > at:
+            parts.append(Part(visible(b"".join(pieces[at : span.start])), at, span.start, "", ""))
+        text = visible(b"".join(pieces[span.start : span.end]))
+        parts.append(Part(text, span.start, span.end, span.policy_id, visible(span.server_id)))
+        at = span.end
+    if at < len(pieces):
+        parts.append(Part(visible(b"".join(pieces[at:])), at, len(pieces), "", ""))
+    return SequencePage(parts, sequence.reward, sequence.finish_reason, len(pieces), int(mask.sum()))
+
+
+def pieces_of(made: record.SampleRecord, place: int) -> list[bytes]:
+    """The bytes of each token of a sequence; none when the recording doesn't fit together."""
+    if place >= len(made.texts):
+        return []
+    text = made.texts[place]
+    ends = _array(text.token_ends, "<u4").tolist()
+    return [text.text[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def tokens_of(index: RecordIndex, group: int, number: int) -> dict[int, dict[str, Any]]:
+    """What the trainer computed of a sample's tokens: sequence → columns."""
+    trained = index.group(group)
+    told = index.step(trained.step) if trained else None
+    if told is None:
+        return {}
+    found: dict[int, dict[str, Any]] = {}
+    for chunk in index.tokens(told.step, told.fence, group):
+        lengths = _array(chunk.lengths, "<u4").astype(np.int64)
+        ends = np.cumsum(lengths)
+        groups, indices = _array(chunk.groups, "<u8"), _array(chunk.indices, "<u4")
+        ordinals = _array(chunk.ordinals, "<u4")
+        for place in np.flatnonzero((groups == group) & (indices == number)):
+            part = slice(int(ends[place] - lengths[place]), int(ends[place]))
+            found[int(ordinals[place])] = {
+                "trained": _array(chunk.logprobs, "<f4")[part],
+                "entropy": _array(chunk.entropy, "<f2")[part],
+                "advantage": _array(chunk.advantages, "<f4")[part],
+                "flags": _array(chunk.flags, "u1")[part],
+            }
+    return found
+
+
+def token_columns(index: RecordIndex, group: int, number: int, place: int) -> dict[str, Any] | None:
+    """Everything known of each token of a sequence, as lists; None when there is no such sequence."""
+    trained = index.group(group)
+    facts = _trained_of(index, trained)
+    found = _newest(index, [row for row in index.samples(group) if row.index == number], facts).get((group, number))
+    if found is None or place >= len(found[1].sample.sequences):
+        return None
+    made = found[1]
+    sequence = made.sample.sequences[place]
+    pieces = pieces_of(made, place)
+    sampled = np.zeros(len(pieces), "<f4")
+    told = _array(sequence.logprobs, "<f4")[: len(pieces)]
+    sampled[: len(told)] = told
+    versions = np.full(len(pieces), -1)
+    for span in sequence.spans:
+        versions[span.start : span.end] = _version(span.policy_id)
+    shown = {piece: visible(piece) for piece in set(pieces)}
+    columns: dict[str, Any] = {
+        "pieces": [shown[piece] for piece in pieces],
+        "ids": _array(sequence.token_ids, "<i4").tolist(),
+        "mask": _array(sequence.loss_mask, "u1").tolist(),
+        "sampled": sampled.tolist(),
+        "versions": versions.tolist(),
+    }
+    fact = facts.get((group, number))
+    computed = tokens_of(index, group, number).get(place)
+    if computed is not None and fact is not None and fact.xxh3 == made.xxh3 and len(computed["flags"]) == len(pieces):
+        seen = computed["flags"] > 0
+        with np.errstate(over="ignore"):
+            ratio = np.exp(np.clip(computed["trained"] - sampled, -50, 50))
+        for name in ("trained", "entropy", "advantage"):
+            columns[name] = _where(seen, computed[name])
+        columns["ratio"] = _where(seen, ratio)
+        columns["flags"] = computed["flags"].tolist()
+    return columns
+
+
+def _array(raw: bytes, dtype: str) -> NDArray[Any]:
+    """A column; what is left over of a damaged one is left out."""
+    size = np.dtype(dtype).itemsize
+    return np.frombuffer(raw[: len(raw) // size * size], dtype)
+
+
+def _version(policy: str) -> int:
+    """The version of a policy; −1 of a name that is none."""
+    try:
+        return version_of(policy)
+    except (ArealError, ValueError):
+        return -1
+
+
+def _where(seen: Any, values: Any) -> list[float | None]:
+    """Values of the tokens that were trained; None elsewhere and where one isn't finite."""
+    pairs = zip(seen.tolist(), values.astype(float).tolist(), strict=True)
+    return [value if there and math.isfinite(value) else None for there, value in pairs]
+
+
+def _trained_of(index: RecordIndex, group: GroupRow | None) -> dict[tuple[int, int], TrainedSample]:
+    told = index.step(group.step) if group else None
+    if told is None or group is None:
+        return {}
+    return {(one.group, one.index): one for one in trained_samples(told) if one.group == group.group}
+
+
+def _newest(
+    index: RecordIndex, rows: Sequence[SampleRow], facts: dict[tuple[int, int], TrainedSample]
+) -> dict[tuple[int, int], tuple[SampleRow, record.SampleRecord]]:
+    """Of each sample the record that was trained, else the newest one."""
+    found: dict[tuple[int, int], tuple[SampleRow, record.SampleRecord]] = {}
+    for row in rows:
+        made, key = index.sample(row.place), (row.group, row.index)
+        if made is None:
+            continue
+        kept, fact = found.get(key), facts.get(key)
+        if kept is None or fact is None or kept[1].xxh3 != fact.xxh3:
+            found[key] = (row, made)
+    return found
+
+
+def _prompt_and_answer(made: record.SampleRecord) -> tuple[bytes, bytes]:
+    """The first sequence, cut where sampling began."""
+    if not made.sample.sequences:
+        return b"", b""
+    pieces = pieces_of(made, 0)
+    start = min((span.start for span in made.sample.sequences[0].spans), default=len(pieces))
+    return b"".join(pieces[:start]), b"".join(pieces[start:])
+
+
+def _common(texts: Sequence[bytes]) -> bytes:
+    first, last = min(texts), max(texts)
+    same = 0
+    while same < min(len(first), len(last)) and first[same] == last[same]:
+        same += 1
+    return first[:same]
+
+
+def _verdict(made: record.SampleRecord) -> list[tuple[str, str]]:
+    verdict = made.sample.verdict
+    return [
+        (name, visible(text)) for name in ("status", "method", "detail", "tier") if (text := getattr(verdict, name))
+    ]

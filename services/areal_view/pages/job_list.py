@@ -1,0 +1,149 @@
+"""The page of a cluster's jobs: RLJobs with what the API server lets each visitor read, and nothing else.
+
+Every question to the API server carries the visitor's own token, so that this process needs no right, and one that is
+broken into gives away no more than its visitors' tokens of the last hour. It mounts no run: a job's own page does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import orjson
+from areal_operator.kube.resources import RLJOBS, Json
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp
+
+from areal_view.pages.access import cookie_of
+from areal_view.pages.jobs import JobLine, lines_of, page_of
+from areal_view.pages.login import Door, Login
+from areal_view.pages.rendering import STATIC, environment
+from areal_view.pages.reviews import ApiServer, KnownReview
+from areal_view.pages.sessions import Sessions
+
+MOST_JOBS = 500  # of a namespace, or of the cluster
+_AT_ONCE = 8  # questions to the API server
+_COOKIE = "areal_jobs"
+_ACCOUNT = "system:serviceaccount:"
+_DOOR = Door(
+    title="Jobs",
+    where="this cluster",
+    rule="You see the jobs (rljobs) that the API server lets the token's holder list.",
+    home="/",
+    cookie=_COOKIE,
+    root="jobs",
+)
+_SAYS = {
+    0: (502, "The API server did not answer: try again."),
+    403: (403, "The API server does not let you read this. Ask for the role `view` of the namespace."),
+    404: (404, "There is no such job, or no RLJobs at all: is the chart's CRD installed?"),
+}
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one visitor sees. `namespace` is the one asked for; empty: all that are looked at."""
+
+    namespace: str
+    jobs: Sequence[JobLine]
+    cut: bool  # there are more
+    refused: Sequence[str]  # namespaces that they may not list; "" is the whole cluster
+
+
+class JobList:
+    """The handlers. `namespaces`: those that are listed when none is asked for; none: the whole cluster.
+
+    `address`: of a job's own page, with `{name}` and `{namespace}`; empty when there is none.
+    """
+
+    def __init__(self, server: ApiServer, sessions: Sessions, namespaces: Sequence[str], address: str) -> None:
+        self._server = server
+        self._sessions = sessions
+        self._namespaces = tuple(namespaces) or ("",)
+        self._address = address
+        self._templates = environment()
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+
+    def routes(self) -> list[Route | Mount]:
+        """All of them."""
+        return [
+            Route("/", self._all),
+            Route("/jobs/{namespace}/{name}", self._one),
+            Route("/favicon.ico", lambda _: Response(status_code=204)),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    async def _all(self, request: Request) -> Response:
+        token = self._token(request)
+        asked = request.query_params.get("namespace", "").strip()
+        wanted = (asked,) if asked else self._namespaces
+        found: list[Json] = []
+        refused: list[str] = []
+        cut = False
+        for namespace in wanted:
+            status, body = await self._ask(f"{RLJOBS.path(namespace or None)}?limit={MOST_JOBS}", token)
+            if status == 403:
+                refused.append(namespace)
+            elif status != 200:
+                return self._instead(request, status)
+            else:
+                found += body.get("items", [])
+                cut = cut or bool(body.get("metadata", {}).get("continue"))
+        if refused == [""] and (home := await self._home(token)):
+            return RedirectResponse(f"/?namespace={quote(home)}", 303)
+        page = Listing(asked, lines_of(found, datetime.now(UTC)), cut, refused)
+        return self._answer(request, "jobs.html", page)
+
+    async def _one(self, request: Request) -> Response:
+        namespace, name = request.path_params["namespace"], request.path_params["name"]
+        status, body = await self._ask(RLJOBS.path(namespace, name), self._token(request))
+        if status != 200:
+            return self._instead(request, status)
+        return self._answer(request, "job.html", page_of(body, datetime.now(UTC), self._address))
+
+    async def _ask(self, path: str, token: str) -> tuple[int, dict[str, Any]]:
+        async with self._turn:
+            return await asyncio.to_thread(self._server.ask, path, token)
+
+    async def _home(self, token: str) -> str:
+        """The namespace of a service account, which may not list those of others."""
+        async with self._turn:
+            name = await asyncio.to_thread(KnownReview(self._server).name_of, token)
+        return name.removeprefix(_ACCOUNT).partition(":")[0] if name.startswith(_ACCOUNT) else ""
+
+    def _token(self, request: Request) -> str:
+        return self._sessions.token(cookie_of(request.headers, _COOKIE)) or ""
+
+    def _instead(self, request: Request, status: int) -> Response:
+        """What is answered where the API server gives nothing."""
+        if status == 401:  # the token has expired
+            self._sessions.end(cookie_of(request.headers, _COOKIE))
+            return RedirectResponse("/login", 303)
+        code, says = _SAYS.get(status, (502, f"The API server answered {status}."))
+        return self._answer(request, "jobs_refused.html", {"says": says}, code)
+
+    def _answer(self, request: Request, template: str, value: Any, status: int = 200) -> Response:
+        if request.query_params.get("format") == "json":
+            told = value if isinstance(value, dict) else asdict(value)
+            return Response(orjson.dumps(told, default=str), status, media_type="application/json")
+        text = self._templates.get_template(template).render(
+            page=value, run="", path=request.url.path, query=dict(request.query_params), behind=0
+        )
+        return HTMLResponse(text, status)
+
+
+def job_list(
+    server: ApiServer, namespaces: Sequence[str], address: str, clock: Callable[[], float] | None = None
+) -> ASGIApp:
+    """The application behind its login."""
+    sessions = Sessions(clock) if clock else Sessions()
+    app = Starlette(routes=JobList(server, sessions, namespaces, address).routes())
+    return Login(app, KnownReview(server), sessions, _DOOR)

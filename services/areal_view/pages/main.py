@@ -1,0 +1,49 @@
+"""Entry of `areal view`: serves the page on loopback until Ctrl-C. Owns the key and the address that it prints."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from areal.errors import ConfigError
+
+from areal_view.pages.runs import Runs
+
+
+def serve(places: Sequence[Path], port: int) -> None:
+    """Serve the runs in `places`. Raises ConfigError when the port is taken or the extra `view` is not installed."""
+    try:
+        import uvicorn
+
+        from areal_view.pages.app import make_app
+    except ImportError as error:
+        raise ConfigError(
+            f"the page needs a package that is not installed: {error.name}", fix="pip install 'areal-kube[view]'"
+        ) from error
+    runs = Runs(places)
+    runs.all()  # a wrong directory is told before anything listens
+    listener = _listen(port)
+    port, key = listener.getsockname()[1], secrets.token_urlsafe(24)
+    one = runs.all()
+    path = f"/r/{one[0].name}" if len(one) == 1 else "/"
+    print(f"http://127.0.0.1:{port}{path}?key={key}", flush=True)
+    config = uvicorn.Config(
+        make_app(runs, key=key, port=port), log_level="warning", access_log=False, timeout_graceful_shutdown=1
+    )
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        runs.close()
+
+
+def _listen(port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"port {port} can't be used: {error.strerror}", fix="choose another --port") from error
+    return listener

@@ -1,0 +1,167 @@
+"""Run directories as the pages read them: rows of metrics, evaluations, the recording, the job.
+
+Owns what is kept in memory of a run, and brings it up to date when a file grew. Where its index lies is outside of the
+run, which may be read-only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import xxhash
+from areal.errors import ConfigError
+from areal.plan.layout import RunLayout
+from areal.record.run_rows import JsonLines
+
+from areal_view.index.record_index import RecordIndex
+from areal_view.why.live import Live, read_live
+
+
+class Run:
+    """One run. Safe from any thread."""
+
+    def __init__(self, name: str, root: Path, cache: Path) -> None:
+        self.name = name
+        self.layout = RunLayout(root)
+        self._lock = threading.Lock()
+        self._metrics = JsonLines(self.layout.metrics)
+        self._evaluations = JsonLines(self.layout.evaluations)
+        self._rows: dict[int, Mapping[str, Any]] = {}
+        self._held_out: dict[int, Mapping[str, Any]] = {}
+        file = cache / f"{xxhash.xxh3_64_hexdigest(str(root).encode())}.sqlite"
+        self._index_file = file
+        self._index: RecordIndex | None = None
+
+    @property
+    def index(self) -> RecordIndex:
+        """The recording, with all that was written by now."""
+        with self._lock:
+            if self._index is None:
+                self._index = RecordIndex(self._index_file, [self.layout.trajectories, self.layout.recording])
+        return self._index.refresh()
+
+    @property
+    def behind(self) -> int:
+        """Bytes of its recording that are not indexed yet."""
+        with self._lock:
+            return self._index.behind if self._index is not None else 0
+
+    def rows(self) -> list[Mapping[str, Any]]:
+        """Rows of metrics by step; of a step trained again the newest."""
+        with self._lock:
+            self._rows.update((int(row["step"]), row) for row in self._metrics.new() if "step" in row)
+            return [self._rows[step] for step in sorted(self._rows)]
+
+    def held_out(self) -> list[Mapping[str, Any]]:
+        """Evaluations by version."""
+        with self._lock:
+            found = (row for row in self._evaluations.new() if "version" in row and row.get("mean") is not None)
+            self._held_out.update((int(row["version"]), row) for row in found)
+            return [self._held_out[version] for version in sorted(self._held_out)]
+
+    def resolved(self) -> dict[str, Any]:
+        """The resolved job; empty when it can't be read."""
+        return _json(self.layout.resolved)
+
+    def summary(self) -> dict[str, Any]:
+        """What the run came to; empty before its end."""
+        return _json(self.layout.summary)
+
+    def live(self) -> Live | None:
+        """What its roles last said; None when they never did."""
+        return read_live(self.layout.live)
+
+    def stamps(self) -> dict[str, tuple[int, ...]]:
+        """What changes when the curves, or anything that its page shows, do."""
+        curves = (*_stat(self.layout.metrics), *_stat(self.layout.evaluations))
+        return {"curves": curves, "facts": (*curves, *_stat(self.layout.summary), *_stat(self.layout.live))}
+
+    def close(self) -> None:
+        """Give the index back."""
+        with self._lock:
+            if self._index is not None:
+                self._index.close()
+                self._index = None
+
+
+class Runs:
+    """The runs below some directories, looked for anew at each listing. `name`: a run's, instead of its directory's."""
+
+    def __init__(self, places: Iterable[Path], cache: Path | None = None, name: str = "") -> None:
+        self._places = [place.absolute() for place in places]
+        self._cache = cache or _cache()
+        self._name = name
+        self._known: dict[Path, Run] = {}
+        self._lock = threading.Lock()
+
+    def all(self) -> list[Run]:
+        """The newest first."""
+        with self._lock:
+            taken = {run.name for run in self._known.values()}
+            for root in self._roots():
+                if root not in self._known:
+                    name = next(n for n in _names(self._name or root.name) if n not in taken)
+                    taken.add(name)
+                    self._known[root] = Run(name, root, self._cache)
+            gone = [root for root in self._known if not (root / "resolved.json").is_file()]
+            for root in gone:
+                self._known.pop(root).close()
+            return sorted(self._known.values(), key=lambda run: -_stat(run.layout.resolved)[0])
+
+    def find(self, name: str) -> Run | None:
+        """The run of this name."""
+        return next((run for run in self.all() if run.name == name), None)
+
+    def close(self) -> None:
+        """Give everything back."""
+        for run in self._known.values():
+            run.close()
+
+    def _roots(self) -> Iterable[Path]:
+        for place in self._places:
+            if (place / "resolved.json").is_file():
+                yield place
+            elif place.is_dir():
+                yield from sorted(path.parent for path in place.glob("*/resolved.json"))
+            else:
+                raise ConfigError(f"there is no directory {place}", fix="name a run, or the directory of runs")
+
+
+def _names(base: str) -> Iterable[str]:
+    yield base
+    number = 2
+    while True:
+        yield f"{base}~{number}"
+        number += 1
+
+
+def _cache() -> Path:
+    """Where indices lie: in the user's cache, or for this process only where that can't be written."""
+    place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "areal" / "index"
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="areal-index-"))
+    return place if os.access(place, os.W_OK) else Path(tempfile.mkdtemp(prefix="areal-index-"))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        loaded = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return loaded if isinstance(loaded, dict) else {}
+
+
+def _stat(path: Path) -> tuple[int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return (0, 0)
+    return found.st_mtime_ns, found.st_size

@@ -1,0 +1,113 @@
+"""Static export: `report.html`, the pages of one run as one file without a server or a network.
+
+The templates are those of `areal view`, with style, scripts and figures inside. It only reads the run directory, and
+what can't be read is left out: a report without answers is better than none.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+from areal.errors import ArealError
+from areal.plan.layout import RunLayout
+from areal.plan.resolved import ResolvedJob
+from areal.spec import explain
+from markupsafe import Markup
+
+from areal_view.pages import overview
+from areal_view.pages.last_answers import ShownSample, last_answers
+from areal_view.pages.rendering import STATIC, environment
+from areal_view.pages.runs import Run
+from areal_view.pages.slow import time_page
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 10.0  # for the index of a long recording
+_UNREADABLE = (OSError, sqlite3.Error, ArealError)
+
+Value = TypeVar("Value")
+
+
+def write(root: Path, summary: Mapping[str, Any]) -> Path:
+    """Write `report.html` into the run directory `root`, whole or not at all. `summary` is what the run came to."""
+    target = RunLayout(root).report
+    part = target.with_name(".report.html.part")
+    part.write_text(page(root, summary), encoding="utf-8")
+    part.replace(target)
+    return target
+
+
+def page(root: Path, summary: Mapping[str, Any]) -> str:
+    """The whole file."""
+    with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
+        run = Run(root.name, root, Path(cache))
+        try:
+            _read("the recording", lambda: run.index.wait(_PATIENCE_S), None)
+            return _rendered(run, summary)
+        finally:
+            run.close()
+
+
+def _rendered(run: Run, summary: Mapping[str, Any]) -> str:
+    name = (
+        run.resolved().get("job", {}).get("metadata", {}).get("name") or run.name
+    )  # in a pod all directories are alike
+    shown = replace(overview.page_of(run), name=name, state=summary["status"], live=None, why=None)
+    figures = [(name, title, Markup(_inline(overview.curve(run, name)))) for name, title in shown.charts]
+    rows = run.rows()
+    answers = (
+        _read("answers", lambda: last_answers(run.index, int(rows[-1]["step"])), list[ShownSample]()) if rows else []
+    )
+    return (
+        environment()
+        .get_template("report.html")
+        .render(
+            run=name,
+            linked=False,
+            page=shown,
+            figures=figures,
+            about=_read("the job", lambda: _about(run), list[tuple[str, str]]()),
+            answers=answers,
+            evaluations=overview.evaluations_of(run, run.index),
+            time=_read("its time", lambda: time_page(run), None),
+            summary=[(name, value) for name, value in _flat(summary) if value or not name.startswith("restarts.")],
+            fields=[(n, v) for n, v in _flat(run.resolved().get("job", {}).get("spec", {})) if v not in (None, {}, [])],
+            style=Markup((STATIC / "uPlot.min.css").read_text() + (STATIC / "page.css").read_text()),
+            scripts=[Markup((STATIC / name).read_text()) for name in ("uPlot.iife.min.js", "charts.js")],
+        )
+    )
+
+
+def _about(run: Run) -> list[tuple[str, str]]:
+    """What was run, as (subject, sentence)."""
+    resolved = ResolvedJob.load(run.layout.resolved)
+    first = [("start model", str(resolved.model_path)), ("seed", str(resolved.spec.seed))]
+    return [*first, *explain(resolved.job, scores_itself=resolved.verifier is None)]
+
+
+def _read(what: str, read: Callable[[], Value], otherwise: Value) -> Value:
+    try:
+        return read()
+    except _UNREADABLE as error:
+        log.warning("the report has no part about %s: %s", what, error)
+        return otherwise
+
+
+def _inline(value: Any) -> str:
+    """JSON inside of a script element: no `<` may end it."""
+    return orjson.dumps(value).decode().replace("<", "\\u003c")
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for name, value in values.items():
+        inner = isinstance(value, Mapping) and value
+        found += _flat(value, f"{prefix}{name}.") if inner else [(f"{prefix}{name}", value)]
+    return found

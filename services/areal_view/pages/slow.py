@@ -1,0 +1,180 @@
+"""Time accounting of a run directory: feeds the ledger of time and the queueing model from its files.
+
+Owns which steps and samples are looked at: the newest steps, and of their groups as many as can be read at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from areal.values.policy import version_of
+
+from areal_view.index.record_index import RecordIndex, SampleRow
+from areal_view.pages.runs import Run
+from areal_view.why.bubbles import PHASES, Episode, Gate, Ledger, Row, Span, account, trainer_spans, union
+from areal_view.why.pace import Constants, Forecast, constants_of, forecast
+
+STEPS = 100  # the newest
+_SAMPLES = 2400  # that are read: more change little
+_ROWS = 200  # of one evaluation
+_SHOWN = 20  # steps of the lanes
+_RANKS = 32  # lanes of the trainer's ranks: those whose time differs the most from rank 0's
+_WIDE = 1000.0
+_LATE_S = 60.0  # an evaluation that ends so long after the last step may have begun before it
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A part of a lane, in thousandths of its width."""
+
+    what: str
+    x: float
+    width: float
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What one role did, over the newest steps."""
+
+    role: str
+    bars: Sequence[Bar]
+
+
+@dataclass(frozen=True)
+class TimePage:
+    """A run's time by role and cause."""
+
+    first_step: int
+    last_step: int
+    seconds: float
+    groups_read: int
+    groups_asked: int  # those of them that are not recorded make a server look idle
+    ledger: Ledger
+    constants: Constants
+    forecast: Forecast
+    lanes: Sequence[Lane]
+    lanes_s: float  # how much time they show
+    marks: Sequence[tuple[int, float]]  # step, and where in the lanes it ended
+
+
+def time_page(run: Run, steps: int = STEPS) -> TimePage | None:
+    """None before two steps were trained, and for a training that generates nothing."""
+    spec = run.resolved().get("job", {}).get("spec", {})
+    algorithm, rollout = spec.get("algorithm") or {}, spec.get("rollout") or {}
+    told = run.rows()[-steps:]
+    rows = [_row(row) for row in told]
+    if len(rows) < 2 or "batchSize" not in algorithm or "maxStaleness" not in algorithm:
+        return None
+    batch, staleness = int(algorithm["batchSize"]), int(algorithm["maxStaleness"])
+    gate = Gate(batch, staleness, int(algorithm["maxSteps"]))
+    first = batch * max(0, rows[0].step - staleness - 1)
+    last = batch * (rows[-1].step + staleness + 2)
+    chosen = range(first, last, max(1, (last - first) * int(algorithm.get("groupSize", 1)) // _SAMPLES))
+    began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
+    named = [row for row in run.held_out() if row.get("name") and began < float(row.get("at") or 0.0) < ended + _LATE_S]
+    index = run.index
+    episodes = [*_training(index, chosen), *_evaluated(index, [str(row["name"]) for row in named])]
+    replicas = int((spec.get("generation") or {}).get("replicas", 1))
+    servers = max(replicas, len({one.server for one in episodes}), 1)
+    constants = constants_of(
+        rows, episodes, gate, servers=servers, max_concurrent=int(rollout.get("maxConcurrentRollouts", batch))
+    )
+    ledger = account(rows, episodes, gate, [f"generation-{number}" for number in range(replicas)])
+    seconds = ledger.ended - ledger.began
+    read = len({one.group for one in episodes if one.group is not None and one.group < batch * (rows[-1].step + 1)})
+    newest = batch * (rows[-1].step + 1) - 1  # later ones may not be made yet
+    return TimePage(
+        rows[0].step, rows[-1].step, seconds, read, sum(group <= newest for group in chosen), ledger, constants,
+        forecast(constants, seconds / len(rows)),
+        *_lanes(rows[-_SHOWN:], _ranks(told[-_SHOWN:]), episodes, ledger.roles),
+    )  # fmt: skip
+
+
+def _lanes(
+    rows: Sequence[Row], ranks: Mapping[int, Sequence[Row]], episodes: Sequence[Episode], roles: Iterable[str]
+) -> tuple[list[Lane], float, list[tuple[int, float]]]:
+    began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
+    scale = _WIDE / (ended - began or 1.0)
+
+    def bars(what: str, spans: Iterable[Span]) -> Iterator[Bar]:
+        for span in spans:
+            low, high = max(began, span.began), min(ended, span.ended)
+            if high > low:
+                yield Bar(what, round((low - began) * scale, 1), max(0.5, round((high - low) * scale, 1)))
+
+    named = {"trainer, rank 0" if ranks else "trainer": rows, **{f"rank {rank}": own for rank, own in ranks.items()}}
+    found = [
+        Lane(name, [bar for what, spans in trainer_spans(own).items() for bar in bars(what, spans)])
+        for name, own in named.items()
+    ]
+    for role in roles:
+        if role == "trainer":
+            continue
+        own = [one for one in episodes if one.server == role]
+        evaluates = union(span for one in own if one.group is None for span in one.generated)
+        generates = union(span for one in own if one.group is not None for span in one.generated)
+        found.append(Lane(role, [*bars("evaluates", evaluates), *bars("generates", generates)]))
+    for worker in sorted({one.worker for one in episodes if one.worker}):
+        own = [one for one in episodes if one.worker == worker]
+        waits = union(span for one in own for span in one.generated)
+        scores = union(span for one in own for span in one.scored)
+        found.append(Lane(worker, [*bars("scores", scores), *bars("generates", waits)]))
+    scored = union(span for one in episodes for span in one.scored)
+    found.append(Lane("reward", [*bars("scores", scored)]))
+    return found, ended - began, [(row.step, round((row.ended - began) * scale, 1)) for row in rows]
+
+
+def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
+    """The rows of the trainer's other ranks, of as many as are shown; a rank that one row lacks is left out."""
+    first = [_row(row) for row in told]
+    spent = [row.get("rank_seconds") or {} for row in told]
+    count = min(min((len(one) for one in by_phase.values()), default=0) for by_phase in spent)
+    found = {
+        rank + 1: [
+            replace(row, seconds={str(phase): float(one[rank]) for phase, one in by_phase.items()})
+            for row, by_phase in zip(first, spent, strict=True)
+        ]
+        for rank in range(count)
+    }
+
+    def differs(rank: int) -> float:
+        pairs = zip(found[rank], first, strict=True)
+        return sum(
+            abs(own.seconds.get(phase, 0.0) - row.seconds.get(phase, 0.0)) for own, row in pairs for phase in PHASES
+        )
+
+    return {rank: found[rank] for rank in sorted(sorted(found, key=differs, reverse=True)[:_RANKS])}
+
+
+def _row(row: Mapping[str, Any]) -> Row:
+    seconds = {str(name): float(value or 0.0) for name, value in (row.get("seconds") or {}).items()}
+    return Row(int(row["step"]), float(row.get("at") or 0.0), float(row.get("wall_s") or 0.0), seconds)
+
+
+def _training(index: RecordIndex, groups: Sequence[int]) -> Iterator[Episode]:
+    for group in groups:
+        for row in index.samples(group):
+            yield from _episode(index, row, group)
+
+
+def _evaluated(index: RecordIndex, names: Iterable[str]) -> Iterator[Episode]:
+    for name in names:
+        for row in index.evaluated(name, _ROWS):
+            yield from _episode(index, row, None)
+
+
+def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[Episode]:
+    made = index.sample(row.place)
+    if made is None:
+        return
+    spans = [span for sequence in made.sample.sequences for span in sequence.spans]
+    by: dict[str, list[Span]] = {"generate": [], "score": []}
+    for moment in made.moments:
+        if moment.what in by:
+            by[moment.what].append(Span(moment.began, moment.ended))
+    server = spans[-1].server_id if spans else ""
+    version = version_of(spans[0].policy_id) if spans else -1
+    tokens = sum(span.end - span.start for span in spans)
+    yield Episode(group, server, by["generate"], by["score"], version, tokens, made.sample.worker_id)

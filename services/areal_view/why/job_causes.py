@@ -1,0 +1,225 @@
+"""Root causes of a job that waits on a cluster: an ordered table, of which the first that fits is the answer. Pure.
+
+The order is from what holds up everything to what is normal: nobody looks at the job, it has ended, it is refused, it
+rests, its volumes, nodes, images and containers, its preparation, what the operator and the controller say of it, and
+at last the gang and the first step. Where the operator has a sentence for it (a condition's message, `status.idle`),
+that sentence is the answer; what the operator does not look at is read of pods, claims, nodes and events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from areal.spec.cluster import MANAGER
+
+from areal_view.why.causes import Answer
+from areal_view.why.job_facts import JobFacts, Json, moment, name_of, role
+from areal_view.why.job_pods import POD_CAUSES, scheduling_fix
+
+UNSEEN_S = 10.0  # an operator that runs looks at a new job within a second or two
+_OPERATOR = "look at the operator: `kubectl get pods -A -l app.kubernetes.io/name=areal`, and at its log"
+
+
+def why_job(facts: JobFacts) -> Answer:
+    """The first cause that fits."""
+    return next(answer for cause in JOB_CAUSES if (answer := cause(facts)) is not None)
+
+
+def said(facts: JobFacts, found: Json, fix: str = "", place: str = "") -> Answer:
+    """A condition as an answer. A message that begins with a pod's name is about that pod."""
+    text, pod = found.get("message") or found["reason"], None
+    for one in facts.pods:
+        if text.startswith(f"{name_of(one)}: "):
+            text, pod = text.removeprefix(f"{name_of(one)}: "), one
+    where = role(pod) if pod is not None else place
+    at = facts.since(found.get("lastTransitionTime"))
+    return Answer(found["reason"], text, fix, where, since_s=at, pod=name_of(pod) if pod is not None else "")
+
+
+def _managed_elsewhere(facts: JobFacts) -> Answer | None:
+    manager = facts.job.get("spec", {}).get("managedBy", MANAGER)
+    if manager == MANAGER:
+        return None
+    fix = f"ask {manager} about it; this operator leaves the job alone, its status too"
+    return Answer("ManagedElsewhere", f"spec.managedBy says that {manager} runs it", fix)
+
+
+def _unseen(facts: JobFacts) -> Answer | None:
+    if facts.status.get("conditions"):
+        return None
+    age = facts.since(facts.job["metadata"].get("creationTimestamp")) or 0.0
+    late = age >= UNSEEN_S
+    fix = _OPERATOR + "; it may watch other namespaces only" if late else ""
+    return Answer("operator-absent" if late else "new", "the operator has not looked at the job", fix, since_s=age)
+
+
+def _behind(facts: JobFacts) -> Answer | None:
+    seen, asked = facts.status.get("observedGeneration", 0), facts.job["metadata"].get("generation", 0)
+    if seen >= asked:
+        return None
+    return Answer("operator-behind", f"the operator has seen generation {seen} of the job, not yet {asked}", _OPERATOR)
+
+
+_AFTER_FAILURE: Mapping[str, str] = {
+    "SourcesRefused": "correct what it names, then delete the job and submit it again",
+    "MaxRestartsExceeded": "status.failures says what kept failing, with its step; the checkpoints stay on the volume",
+    "RuleMatched": "a rule of failurePolicy ended it; status.failures names the rule",
+    "PermanentError": "exit code 64 is the job file, 65 its data, 70 a fault of ours: no restart helps",
+    "StartupDeadlineExceeded": "raise runPolicy.startupDeadlineSeconds, or see what was slow in status.failures",
+    "QueueDeadlineExceeded": "ask for less, add nodes, or raise runPolicy.queueDeadlineSeconds",
+    "ActiveDeadlineExceeded": "raise runPolicy.activeDeadlineSeconds",
+    "Stalled": "the trainers' log ends with the stacks of what they did last",
+    "AuditFailed": "keep the volume: `areal audit` of the run directory names the groups",
+}
+
+
+def _failed(facts: JobFacts) -> Answer | None:
+    found = facts.condition("Failed")
+    if found.get("status") != "True":
+        return None
+    return said(facts, found, _AFTER_FAILURE.get(found["reason"], ""))
+
+
+def _complete(facts: JobFacts) -> Answer | None:
+    found = facts.condition("Complete")
+    if found.get("status") != "True":
+        return None
+    progress = facts.status.get("progress") or {}
+    text = f"the job is complete, with step {progress.get('step', 0)}"
+    return Answer("ended", text, since_s=facts.since(found.get("lastTransitionTime")))
+
+
+_AFTER_REFUSAL: Mapping[str, str] = {
+    "InvalidSpec": "correct the field; `areal check` says the same before it is submitted",
+    "LocalPath": "`areal submit` uploads what is on your machine; kubectl can't",
+    "RuntimeNotFound": "name one of `kubectl get clusterrlruntimes,rlruntimes` in spec.runtimeRef, or create it",
+    "RecipeNotFound": "create the ConfigMap with that key in the job's namespace; it is found by itself",
+    "NotAvailable": "change what it names; docs/kubernetes.md says what a cluster has",
+}
+
+
+def _refused(facts: JobFacts) -> Answer | None:
+    found = facts.false("Accepted")
+    if found is None:
+        return None
+    text = found.get("message", "")
+    if "exceeded quota" in text:
+        fix = "ask for less, or for a larger quota: `kubectl describe resourcequota` has what is used"
+    elif "PodSecurity" in text:
+        fix = "the namespace enforces Pod Security: the runtime's pod templates must keep to it"
+    elif found["reason"] == "DryRunRejected":
+        fix = "correct what the API server names; it is tried again each minute"
+    else:
+        fix = _AFTER_REFUSAL.get(found["reason"], "")
+    return said(facts, found, fix)
+
+
+def _suspension(facts: JobFacts) -> Answer | None:
+    found = facts.condition("Suspended")
+    if found.get("status") == "True":
+        fix = f"""`kubectl patch rljob {facts.name} --type=merge -p '{{"spec":{{"suspend":false}}}}'` lets it go on"""
+        return said(facts, found, fix)
+    if found.get("reason", "NotSuspended") == "NotSuspended":
+        return None
+    return said(facts, found, "it rests when the checkpoint is saved and its pods are gone", "trainer")
+
+
+def _placing(facts: JobFacts) -> Answer | None:
+    """Pods without a node, in the words that the operator wrote."""
+    found = facts.false("Scheduled", "PodsRefused", "Gated", "Unschedulable", "NodeSilent")
+    if found is None or not found.get("message"):
+        return None
+    fixes = {
+        "PodsRefused": "make room in the quota, or ask for less; pods are made as soon as they are allowed",
+        "Gated": "another controller must remove the scheduling gates: look at the queue that set them",
+        "Unschedulable": scheduling_fix(found["message"]),
+        "NodeSilent": "the machine is gone or cut off; no deadline runs meanwhile",
+    }
+    return said(facts, found, fixes[found["reason"]])
+
+
+def _preparing(facts: JobFacts) -> Answer | None:
+    found = facts.false("Prepared")
+    if found is None or found["reason"] == "NotStarted":
+        return None
+    pod = f"`kubectl logs job/{facts.name}-prepare` says how far it is"
+    return said(facts, found, pod, "prepare")
+
+
+_HELD_UP: Mapping[str, str] = {
+    "BackingOff": "the last gangs ended without a step: status.failures and the trainers' logs say why",
+    "Stalled": "the trainers' log ends with the stacks of what they did last",
+    "Waiting": "the trainers are not at fault; no deadline runs meanwhile",
+}
+
+
+def _held_up(facts: JobFacts) -> Answer | None:
+    found = facts.false("Progressing", *_HELD_UP)
+    return said(facts, found, _HELD_UP[found["reason"]], "trainer") if found is not None else None
+
+
+_CONTROLLER: Mapping[str, str] = {
+    "role-silent": "`kubectl logs` of the controller's pod; its launcher starts it again when it has ended",
+    "no-weights": "the trainer publishes its start model first; see its log",
+    "no-server": "what is loaded or refused is said in the servers' logs",
+    "no-worker": "why none connects is said in the workers' logs",
+    "bytes-full": "raise replay.budgetBytes, or lower checkpoint.intervalSteps",
+    "last-evaluation": "",
+    "stalled": "the job fails by itself when this lasts: runPolicy.stallTimeoutSeconds",
+}
+
+
+def _controllers_words(facts: JobFacts) -> Answer | None:
+    """What the operator heard of the controller and judged by the table of causes of a run."""
+    idle = facts.status.get("idle") or {}
+    if idle.get("cause") not in _CONTROLLER:
+        return None
+    since = facts.since(idle.get("since"))
+    fix = _CONTROLLER[idle["cause"]]
+    return Answer(idle["cause"], idle["text"], fix, idle.get("role", ""), since_s=since, pod=idle.get("pod", ""))
+
+
+def _serving(kind: str, place: str) -> Callable[[JobFacts], Answer | None]:
+    def cause(facts: JobFacts) -> Answer | None:
+        found = facts.false(kind, "NoReplicaReady")
+        fix = f"`kubectl logs` of its pods; a model takes its time to load: pods of {place} become ready by themselves"
+        return said(facts, found, fix, place) if found is not None else None
+
+    return cause
+
+
+def _missing(facts: JobFacts) -> Answer | None:
+    found = facts.false("Scheduled", "PodsMissing")
+    return said(facts, found, "pods are being made; `kubectl get events` says what holds them up") if found else None
+
+
+def _gang(facts: JobFacts) -> Answer | None:
+    found = facts.false("TrainerReady", "PodsNotReady", "Forming", "Restarting")
+    fix = "a gang trains when all its pods are in it; their logs say more"
+    return said(facts, found, fix, "trainer") if found is not None else None
+
+
+def _auditing(facts: JobFacts) -> Answer | None:
+    found = facts.false("Complete", "Auditing")
+    return said(facts, found, "", "finish") if found is not None else None
+
+
+def _no_step(facts: JobFacts) -> Answer | None:
+    found = facts.false("Progressing")
+    return said(facts, found, "", "trainer") if found is not None else None
+
+
+def _trains(facts: JobFacts) -> Answer:
+    progress = facts.status.get("progress") or {}
+    text = f"nothing is wrong: it is at step {progress.get('step', 0)} of {progress.get('maxSteps', 0)}"
+    if (last := moment(progress.get("lastReportTime"))) is not None:
+        text += f", the last was reported {max(0.0, facts.now - last):.0f} s ago"
+    return Answer("none", text)
+
+
+JOB_CAUSES: tuple[Callable[[JobFacts], Answer | None], ...] = (
+    _managed_elsewhere, _unseen, _behind, _failed, _complete, _refused, _suspension,
+    *POD_CAUSES.volumes, _placing, *POD_CAUSES.placed, _preparing, _held_up, _controllers_words,
+    _auditing, _missing, _serving("GenerationReady", "generation"), _serving("RewardReady", "reward"), _gang, _no_step,
+    _trains,
+)  # fmt: skip

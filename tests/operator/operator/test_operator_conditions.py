@@ -1,0 +1,291 @@
+"""What a job's conditions say, and when their times move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from areal.plan.cluster_names import Role
+from areal.spec.status import (
+    CONDITION_MESSAGE,
+    REASONS,
+    AcceptedReason,
+    ConditionType,
+    ProgressingReason,
+    ScheduledReason,
+)
+from areal_operator.operator.admission import Refusal
+from areal_operator.operator.announce import announcements
+from areal_operator.operator.conditions import Said, conditions, transition
+from areal_operator.operator.decide import decide
+from areal_operator.operator.decision import HandsOff
+from areal_operator.operator.memory import Condition, Memory, Outcome, Rest
+from areal_operator.operator.observed import Batch, ChildPhase, Node, Observed, PodCondition, Reports, Stage
+from areal_operator.operator.summarize import summary_of
+from hypothesis import given, settings
+from operator_values import (
+    NOW,
+    a_failure,
+    controller,
+    launchers,
+    on_rows,
+    remembered,
+    says,
+    seen,
+    server,
+    trainer,
+)
+from support.examples import examples
+from test_operator_decide import sights
+
+WITHOUT = (trainer(0), trainer(1), server(0), server(1))
+SILENT = {"n0": Node(ready=False, silent_since=NOW - 20)}
+
+
+def said(base: Observed) -> dict[ConditionType, Condition]:
+    decision = decide(base, NOW)
+    assert not isinstance(decision, HandsOff)
+    return conditions(base, decision, decision.memory, NOW)
+
+
+UNBOUND = {"PodScheduled": PodCondition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
+STALLED = a_failure(NOW - 50, "trainer", "", reason="Stalled")
+
+CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
+    ("well", seen(), ConditionType.ACCEPTED, "Valid", ""),
+    (
+        "refused",
+        seen(Memory(), admitted=None, refusal=Refusal(AcceptedReason.LOCAL_PATH, "spec.model.path")),
+        ConditionType.ACCEPTED,
+        "LocalPath",
+        "spec.model.path",
+    ),
+    ("preparing", seen(Memory(), prepare=Batch(Stage.RUNNING), pods=()), ConditionType.PREPARED, "Preparing", ""),
+    ("prepared", seen(), ConditionType.PREPARED, "SnapshotsWritten", ""),
+    (
+        "unbound",
+        seen(pods=(trainer(0, node="", conditions=UNBOUND), trainer(1))),
+        ConditionType.SCHEDULED,
+        "Unschedulable",
+        "digits-trainer-0: 0/3 nodes have a GPU",
+    ),
+    ("missing", seen(pods=WITHOUT), ConditionType.SCHEDULED, "PodsMissing", "4 of 8 pods"),
+    ("training", seen(), ConditionType.TRAINER_READY, "RendezvousComplete", "2 pods train in epoch 1"),
+    (
+        "forming",
+        launchers(seen(remembered(conditions={})), t1=says(ChildPhase.STARTING)),
+        ConditionType.TRAINER_READY,
+        "Forming",
+        "1 of 2",
+    ),
+    (
+        "again",
+        launchers(seen(), t1=says(ChildPhase.BACKING_OFF, code=1)),
+        ConditionType.TRAINER_READY,
+        "Restarting",
+        "epoch 2",
+    ),
+    (
+        "pulling",
+        seen(remembered(epoch=0, members=()), pods=(trainer(0), trainer(1, running=False, waiting="ErrImagePull"))),
+        ConditionType.TRAINER_READY,
+        "PodsNotReady",
+        "digits-trainer-1 does not run (ErrImagePull)",
+    ),
+    ("serving", seen(), ConditionType.GENERATION_READY, "AllReplicasReady", "2 of 2"),
+    (
+        "one serves",
+        seen(pods=(server(0), server(1, ready=False))),
+        ConditionType.GENERATION_READY,
+        "SomeReplicasReady",
+        "1 of 2",
+    ),
+    (
+        "nobody serves",
+        seen(pods=(server(0, ready=False, waiting="CrashLoopBackOff"),)),
+        ConditionType.GENERATION_READY,
+        "NoReplicaReady",
+        "CrashLoopBackOff",
+    ),
+    ("nobody scores", seen(pods=WITHOUT), ConditionType.REWARD_READY, "NoReplicaReady", ""),
+    (
+        "scoring",
+        seen(pods=(server(0, role=Role.REWARD, name="digits-reward-x"),)),
+        ConditionType.REWARD_READY,
+        "Ready",
+        "1 of 1",
+    ),
+    ("no scores", seen(spec={"reward": {"verifier": None}}), ConditionType.REWARD_READY, "NotNeeded", ""),
+    ("no scores on rows", on_rows("SFT"), ConditionType.REWARD_READY, "NotNeeded", "the training scores nothing"),
+    (
+        "no servers on rows",
+        on_rows("DPO"),
+        ConditionType.GENERATION_READY,
+        "NotNeeded",
+        "the training generates nothing",
+    ),
+    ("steps on rows", on_rows("SFT"), ConditionType.PROGRESSING, "StepReported", ""),
+    ("steps", seen(), ConditionType.PROGRESSING, "StepReported", ""),
+    (
+        "no step yet",
+        seen(remembered(step=0, step_at=None), reports=Reports()),
+        ConditionType.PROGRESSING,
+        "AwaitingFirstStep",
+        "",
+    ),
+    (
+        "recovering",
+        seen(remembered(failures=(a_failure(NOW - 5, "trainer", "t"),))),
+        ConditionType.PROGRESSING,
+        "Recovering",
+        "",
+    ),
+    (
+        "stalled",
+        seen(remembered(step_at=NOW - 100, failures=(STALLED,))),
+        ConditionType.PROGRESSING,
+        "Stalled",
+        "no step since 100 s",
+    ),
+    (
+        "stuck",
+        seen(reports=replace(seen().reports, controller=controller(stalled="no rows are left"))),
+        ConditionType.PROGRESSING,
+        "Stalled",
+        "no rows are left",
+    ),
+    ("auditing", seen(remembered(finishing=True)), ConditionType.COMPLETE, "Auditing", ""),
+    ("saving", seen(spec={"suspend": True}), ConditionType.SUSPENDED, "CheckpointPending", ""),
+    (
+        "asleep",
+        seen(remembered(rest=Rest.ASLEEP), pods=(), spec={"suspend": True}),
+        ConditionType.SUSPENDED,
+        "Suspended",
+        "",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("base", "kind", "reason", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
+)
+def test_each_condition_says_what_is_so(base: Observed, kind: ConditionType, reason: str, words: str) -> None:
+    found = said(base)[kind]
+    assert found.reason == reason
+    assert words in found.message
+
+
+def test_a_pod_that_a_dead_machine_holds_is_named_with_the_cure() -> None:
+    held = server(0, role=Role.REDIS, name="digits-redis-0", terminating_until=NOW + 5)
+    base = seen(remembered(rest=Rest.ENDING), pods=(held,), nodes=SILENT, spec={"suspend": True})
+    message = said(base)[ConditionType.SUSPENDED].message
+    assert "digits-redis-0 is on n0, which does not answer" in message
+    assert "node.kubernetes.io/out-of-service" in message
+
+
+def test_a_transition_time_moves_with_the_status_only() -> None:
+    first = transition(None, Said(ProgressingReason.AWAITING_FIRST_STEP, ""), 1, NOW)
+    second = transition(first, Said(ProgressingReason.RECOVERING, "again"), 2, NOW + 10)
+    third = transition(second, Said(ProgressingReason.STEP_REPORTED, ""), 2, NOW + 20)
+    assert [(c.status, c.since - NOW, c.generation) for c in (first, second, third)] == [
+        ("False", 0, 1), ("False", 0, 2), ("True", 20, 2),
+    ]  # fmt: skip
+
+
+def test_a_message_fits_its_field() -> None:
+    found = transition(None, Said(ScheduledReason.UNSCHEDULABLE, "x" * 9000), 1, NOW)
+    assert len(found.message) == CONDITION_MESSAGE
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(sights())
+def test_every_condition_is_said_once_in_its_own_words(base: Observed) -> None:
+    """Each type, with one of its documented reasons and that reason's status; an end is never both ends."""
+    found = said(base)
+    assert list(found) == list(ConditionType)
+    for kind, condition in found.items():
+        reason = next(reason for reason in REASONS[kind] if reason.value == condition.reason)
+        assert reason.when == condition.status
+    assert not (found[ConditionType.COMPLETE].status == found[ConditionType.FAILED].status == "True")
+    summary_of(found)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, "Starting"),
+        ({"Progressing": ("True", "StepReported")}, "Running"),
+        ({"Progressing": ("False", "Stalled")}, "Stalled"),
+        ({"Prepared": ("False", "Preparing")}, "Preparing"),
+        ({"Accepted": ("False", "InvalidSpec"), "Prepared": ("False", "NotStarted")}, "Rejected"),
+        ({"Accepted": ("False", "DryRunRejected"), "Progressing": ("True", "StepReported")}, "Running"),
+        ({"Suspended": ("False", "CheckpointPending"), "Progressing": ("False", "Suspended")}, "Suspending"),
+        ({"Suspended": ("True", "Suspended")}, "Suspended"),
+        ({"Complete": ("False", "Auditing")}, "Completing"),
+        ({"Complete": ("True", "MaxStepsReached")}, "Complete"),
+        ({"Failed": ("True", "Stalled")}, "Failed"),
+    ],
+)
+def test_one_word_is_made_from_the_conditions(changes: dict[str, tuple[str, str]], word: str) -> None:
+    usual = {
+        ConditionType.ACCEPTED: ("True", "Valid"), ConditionType.PREPARED: ("True", "SnapshotsWritten"),
+        ConditionType.SUSPENDED: ("False", "NotSuspended"), ConditionType.PROGRESSING: ("False", "AwaitingFirstStep"),
+        ConditionType.COMPLETE: ("False", "Running"), ConditionType.FAILED: ("False", "NotFailed"),
+    }  # fmt: skip
+    merged = {**usual, **{ConditionType(kind): value for kind, value in changes.items()}}  # type: ignore[call-arg]
+    found = {kind: Condition(status, reason, "", NOW, 1) for kind, (status, reason) in merged.items()}
+    assert summary_of(found) == word
+
+
+# Events
+
+
+def status(**reasons: tuple[str, str]) -> dict[str, Any]:
+    return {
+        "conditions": [
+            {
+                "type": kind,
+                "status": value,
+                "reason": reason,
+                "message": "words",
+                "lastTransitionTime": "2027-01-01T00:00:00Z",
+            }
+            for kind, (value, reason) in reasons.items()
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (status(), status(Accepted=("False", "LocalPath")), [("Warning", "LocalPath")]),
+        (status(Accepted=("False", "LocalPath")), status(Accepted=("True", "Valid")), [("Normal", "Accepted")]),
+        (status(Suspended=("False", "NotSuspended")), status(Suspended=("False", "NotSuspended")), []),
+        (status(), status(Suspended=("False", "NotSuspended")), []),
+        (status(Suspended=("True", "Suspended")), status(Suspended=("False", "NotSuspended")), [("Normal", "Resumed")]),
+        (status(), status(Progressing=("False", "Stalled")), [("Warning", "Stalled")]),
+        (status(), status(Failed=("True", "PermanentError")), [("Warning", "PermanentError")]),
+        (status(), status(Complete=("True", "MaxStepsReached")), [("Normal", "Complete")]),
+        (status(), {"attempts": {"epoch": 2, "members": ["a"]}}, [("Normal", "EpochStarted")]),
+    ],
+)  # fmt: skip
+def test_a_turn_is_announced_once(before: dict[str, Any], after: dict[str, Any], told: list[tuple[str, str]]) -> None:
+    assert [(said.type, said.reason) for said in announcements(before, after)] == told
+    assert announcements(after, after) == []
+
+
+def test_a_failure_is_announced_with_all_that_a_person_asks_first() -> None:
+    failure = {
+        "time": "2027-01-01T00:00:00Z", "role": "trainer", "pod": "digits-trainer-1", "exitCode": 137,
+        "reason": "OOMKilled", "rule": "", "action": "RestartTrainer", "step": 97,
+    }  # fmt: skip
+    (told,) = announcements({}, {"failures": [failure]})
+    assert (told.type, told.reason) == ("Warning", "RestartTrainer")
+    assert told.message == "digits-trainer-1 at step 97: OOMKilled, exit code 137: RestartTrainer"
+
+
+def test_an_end_stays_as_it_was_said() -> None:
+    was = Condition("True", "StartupDeadlineExceeded", "no step within an hour", NOW - 50, 1)
+    base = seen(remembered(outcome=Outcome.FAILED, ended_at=NOW - 50, conditions={ConditionType.FAILED: was}))
+    assert said(base)[ConditionType.FAILED] == was

@@ -1,0 +1,149 @@
+"""What a failure leads to, what it costs, and that it is dealt with once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from areal.plan.cluster_names import Role
+from areal.spec.cluster import FailurePolicy
+from areal_operator.operator.budget import charge
+from areal_operator.operator.failure import Action, Incident, Ruling, dealt_with, judge, kept, shell_code, worst
+from areal_operator.operator.memory import Failure, Memory
+from hypothesis import given
+from hypothesis import strategies as st
+from operator_values import NOW
+
+
+def policy(*rules: dict[str, Any], budget: int = 10) -> FailurePolicy:
+    return FailurePolicy.model_validate({"maxRestarts": budget, "rules": list(rules)})
+
+
+def incident(role: Role = Role.TRAINER, code: int | None = 1, at: float = NOW, **more: Any) -> Incident:
+    return Incident(role, f"digits-{role.value}-0", at, more.pop("reason", "Error"), exit_code=code, **more)
+
+
+DISRUPTED = {"DisruptionTarget": "True"}
+FREE = Ruling(Action.RESTART_TRAINER, False, "disruption")
+DISRUPTION = {
+    "name": "disruption", "action": "RestartTrainer", "countTowardsMax": False, "roles": ["trainer"],
+    "onPodConditions": [{"type": "DisruptionTarget"}],
+}  # fmt: skip
+BAD = {"name": "bad", "action": "FailJob", "onExitCodes": {"operator": "In", "values": [64, 65]}}
+ODD = {"name": "odd", "action": "RestartPod", "onExitCodes": {"operator": "NotIn", "values": [64]}}
+ANY = {"name": "any", "action": "RestartTrainer"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "what", "ruling"),
+    [
+        ((), incident(), Ruling(Action.RESTART_TRAINER, True)),
+        ((), incident(code=137), Ruling(Action.RESTART_TRAINER, True)),
+        ((), incident(code=64), Ruling(Action.FAIL_JOB, True)),
+        ((), incident(Role.GENERATION, 65), Ruling(Action.FAIL_JOB, True)),
+        ((), incident(Role.REWARD, 70), Ruling(Action.FAIL_JOB, True)),
+        ((), incident(Role.GENERATION), Ruling(Action.RESTART_POD, False)),
+        ((), incident(Role.PREPARE, 75), Ruling(Action.RESTART_POD, True)),
+        ((DISRUPTION,), incident(conditions=DISRUPTED), FREE),
+        ((DISRUPTION,), incident(conditions={"DisruptionTarget": "False"}), Ruling(Action.RESTART_TRAINER, True)),
+        ((DISRUPTION,), incident(Role.REDIS, conditions=DISRUPTED), Ruling(Action.RESTART_POD, False)),
+        ((BAD,), incident(code=65), Ruling(Action.FAIL_JOB, True, "bad")),
+        ((ODD, BAD), incident(code=65), Ruling(Action.RESTART_POD, True, "odd")),
+        ((BAD, ODD), incident(code=65), Ruling(Action.FAIL_JOB, True, "bad")),
+        ((ODD,), incident(code=0), Ruling(Action.RESTART_TRAINER, True)),
+        ((ODD,), incident(code=None), Ruling(Action.RESTART_TRAINER, True)),
+        ((ANY,), incident(Role.WORKER, None, reason="Evicted"), Ruling(Action.RESTART_TRAINER, True, "any")),
+        ((ANY,), incident(code=64), Ruling(Action.RESTART_TRAINER, True, "any")),
+    ],
+)  # fmt: skip
+def test_the_first_rule_that_matches_decides(rules: tuple[Any, ...], what: Incident, ruling: Ruling) -> None:
+    assert judge(what, policy(*rules)) == ruling
+
+
+@pytest.mark.parametrize(
+    ("incidents", "speaks"),
+    [
+        ([incident(code=1), incident(code=64)], 64),
+        ([incident(code=1), incident(code=137)], 137),
+        ([incident(code=75, at=NOW), incident(code=137, at=NOW - 3)], 137),
+        ([incident(code=75), incident(code=None, conditions={"DisruptionTarget": "True"})], None),
+    ],
+)
+def test_the_incident_that_speaks_for_a_gang_is_the_cause_not_its_echo(incidents: list[Incident], speaks: int) -> None:
+    assert worst(incidents, policy(DISRUPTION))[0].exit_code == speaks
+
+
+def test_a_counted_restart_uses_the_budget_up() -> None:
+    memory, rules = Memory(), policy(budget=2)
+    for count in (1, 2):
+        budget = charge(memory, incident(at=NOW + count), judge(incident(), rules), rules, NOW)
+        memory = budget.memory
+        assert (memory.restarts, memory.counted, budget.exhausted) == (count, count, False)
+    last = charge(memory, incident(at=NOW + 3), judge(incident(), rules), rules, NOW)
+    assert last.exhausted
+    assert (last.memory.restarts, last.memory.counted) == (2, 2)
+    assert last.memory.failures[-1].action == "FailJob"
+
+
+def test_what_a_rule_does_not_count_costs_nothing() -> None:
+    rules = policy(DISRUPTION, budget=0)
+    what = incident(conditions={"DisruptionTarget": "True"})
+    budget = charge(Memory(), what, judge(what, rules), rules, NOW)
+    assert (budget.memory.restarts, budget.memory.counted, budget.exhausted) == (1, 0, False)
+
+
+def test_a_servers_restart_is_no_attempt_of_the_job() -> None:
+    what = incident(Role.GENERATION)
+    budget = charge(Memory(), what, judge(what, policy()), policy(), NOW)
+    assert (budget.memory.restarts, len(budget.memory.failures)) == (0, 1)
+
+
+@pytest.mark.parametrize(("code", "shown"), [(-9, 137), (-15, 143), (64, 64), (0, 0)])
+def test_a_signal_is_shown_as_a_container_shows_it(code: int, shown: int) -> None:
+    assert shell_code(code) == shown
+
+
+FAILURES = st.lists(
+    st.builds(
+        Failure,
+        at=st.integers(0, 30).map(float),
+        role=st.sampled_from(["trainer", "generation", "reward"]),
+        pod=st.sampled_from(["a", "b"]),
+        exit_code=st.sampled_from([1, 2]),
+    ),
+    max_size=20,
+)
+
+
+@given(FAILURES)
+def test_the_record_keeps_five_and_the_newest_of_both_kinds(failures: list[Failure]) -> None:
+    found = kept(failures)
+    assert len(found) == min(5, len(failures))
+    assert list(found) == sorted(found)
+    for trainers in (True, False):
+        kind = [failure for failure in failures if (failure.role == "trainer") is trainers]
+        assert not kind or max(kind).at in {f.at for f in found if (f.role == "trainer") is trainers}
+
+
+SIGHTINGS = st.lists(
+    st.tuples(st.integers(0, 40), st.sampled_from(["trainer", "generation", "reward"]), st.sampled_from(["a", "b"])),
+    max_size=40,
+)
+
+
+@given(SIGHTINGS, st.lists(st.integers(0, 39), max_size=60))
+def test_no_failure_is_dealt_with_twice_in_whatever_order_it_is_seen_again(
+    sightings: list[tuple[int, str, str]], again: list[int]
+) -> None:
+    """Each sighting may come back at any later time; what was dealt with stays so, also when the record forgot it."""
+    memory, rules = Memory(), policy(budget=1000)
+    dealt: set[tuple[int, str, str]] = set()
+    order = [*sightings, *(sightings[i] for i in again if i < len(sightings))]
+    for at, role, pod in order:
+        what = Incident(Role(role), pod, float(at), "Error", exit_code=1)
+        if role == "trainer":  # whose failures are counted by epochs
+            memory = charge(memory, what, judge(what, rules), rules, NOW).memory
+        elif not dealt_with(what, memory.failures):
+            assert (at, role, pod) not in dealt
+            dealt.add((at, role, pod))
+            memory = charge(memory, what, judge(what, rules), rules, NOW).memory

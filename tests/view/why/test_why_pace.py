@@ -1,0 +1,73 @@
+"""The queueing model against cases that have a closed form, and its constants against a timeline made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from areal_view.why.bubbles import Episode, Gate, Row, Span
+from areal_view.why.pace import Constants, constants_of, forecast, step_s
+
+BASE = Constants(
+    batch=4, staleness=2, max_concurrent=64, servers=1, generation_s=0.5, latencies_s=[0.0], work_s=[1.0],
+    swap_s=0.0, hand_over_s=0.0, evaluation_s=0.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "seconds"),
+    [
+        ({}, 2.0),  # generation holds it up: 4 groups of 0.5 s
+        ({"servers": 2}, 1.0),  # both are as fast
+        ({"servers": 4}, 1.0),  # the trainer holds it up
+        ({"work_s": [3.0]}, 3.0),
+        ({"work_s": [1.0, 5.0]}, 3.0),  # what a long step delays, a short one makes good
+        ({"staleness": 0}, 3.0),  # one after the other
+        ({"staleness": 0, "swap_s": 0.3, "hand_over_s": 0.2}, 3.5),
+        ({"staleness": 0, "latencies_s": [0.0, 6.0]}, 7.0),  # all begin together, the longest ends last
+        ({"servers": 4, "latencies_s": [0.0, 4.0]}, 5.0 / 3),  # three batches overlap
+        ({"evaluation_s": 0.4}, 2.4),
+        ({"max_concurrent": 4, "latencies_s": [3.0]}, 3.0),  # so many at a time
+    ],
+)
+def test_a_step_takes_what_arithmetic_says(changed: dict[str, object], seconds: float) -> None:
+    assert step_s(replace(BASE, **changed)) == pytest.approx(seconds, rel=0.02)
+
+
+def test_more_of_anything_never_costs_time() -> None:
+    slow = replace(BASE, latencies_s=[0.5, 3.0, 1.0], work_s=[1.0, 2.5], swap_s=0.2, max_concurrent=8)
+    by_staleness = [step_s(replace(slow, staleness=eta, max_concurrent=64)) for eta in (0, 1, 2, 4, 8)]
+    assert by_staleness == sorted(by_staleness, reverse=True)
+    by_servers = [step_s(replace(slow, servers=count)) for count in (1, 2, 3, 8)]
+    assert by_servers == sorted(by_servers, reverse=True)
+
+
+def test_the_best_change_comes_first_with_its_gain() -> None:
+    told = forecast(replace(BASE, evaluation_s=0.4), 2.5)
+    assert (told.measured_s, told.modelled_s) == (2.5, pytest.approx(2.4))
+    gains = {change.what: change.gain for change in told.changes}
+    assert next(iter(gains)) == "servers 1 → 2"
+    assert gains["servers 1 → 2"] == pytest.approx(1.0)
+    assert gains["no evaluations"] == pytest.approx(0.2)
+    assert gains["maxStaleness 2 → 0"] == pytest.approx(2.4 / 3.4 - 1)
+    assert gains["a trainer that is a third faster"] == pytest.approx(0.0)
+
+
+def test_constants_are_read_from_the_timeline() -> None:
+    rows = [
+        Row(0, 10.0, 10.0, {"wait": 6.0, "train": 4.0}),
+        Row(1, 20.0, 10.0, {"publish": 1.0, "wait": 5.0, "train": 4.0}),
+    ]
+    told = [
+        Episode(0, "s0", [Span(0.0, 4.0)], [Span(4.0, 5.5)], version=0, tokens=40),
+        Episode(1, "s0", [Span(0.0, 2.0)], [], version=0, tokens=20),
+        Episode(2, "s0", [Span(11.5, 14.5)], [], version=1, tokens=10),
+        Episode(None, "s0", [Span(14.0, 16.0)], [], version=1, tokens=10),
+    ]
+    c = constants_of(rows, told, Gate(2, 1, 10), max_concurrent=8, servers=1)
+    assert c.generation_s == pytest.approx((4.0 + 3.0) / 4)
+    assert c.evaluation_s == pytest.approx(1.5 / 2)  # what it holds up beside training
+    assert c.latencies_s == pytest.approx([5.5, 2.0, 1.0])  # group 2's ten tokens took three times what a token takes
+    assert c.work_s == pytest.approx([4.0, 5.0])
+    assert c.swap_s == pytest.approx(0.5)  # published at 11 s
+    assert c.hand_over_s == pytest.approx((0.5 + 1.5) / 2)
