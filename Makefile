@@ -94,10 +94,7 @@ crd:  ## Regenerate the custom resource definitions from the job file's models
 	$(PY) -m areal.spec.crd
 
 docs: setup  ## Regenerate the generated pages of docs/, and the site from all of them into site/
-	$(PY) -m areal.spec.reference docs/rljob.md
-	$(PY) -m areal.spec.conditions_page docs/conditions.md
-	$(PY) -m areal.spec.algorithms_page docs/algorithms.md
-	$(PY) -m areal.dataflow.page docs
+	$(PY) -m tools.pages
 	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build -q
 	@echo 'open site/index.html'
 

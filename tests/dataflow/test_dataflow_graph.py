@@ -11,11 +11,12 @@ import pytest
 from areal.cli.graph import graph_command
 from areal.dataflow.builtin import ADVANTAGES, REWARDS, Needs, policy_gradient
 from areal.dataflow.draw import svg, text
-from areal.dataflow.page import files, graphs
 from areal.dataflow.running import StepColumns
 from areal.dataflow.stages import Column, Graph, Stage, problems
 from areal.errors import BugError, ConfigError
 from areal.yaml_file.document import read_document
+
+from tools.pages.dataflow import files, graphs
 
 ROOT = Path(__file__).resolve().parents[2]
 PPO = policy_gradient(Needs(critic=True, proximal=True, kl="loss"))

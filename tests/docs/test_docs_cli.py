@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from areal.cli.reference import render
+from tools.pages.command_line import render
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 
 
 def test_the_page_on_the_command_line_is_fresh() -> None:
-    assert PAGE.read_text() == render(), "run: python -m areal.cli.reference docs/cli.md"
+    assert PAGE.read_text() == render(), "run `make docs`"
 
 
 def test_each_command_has_its_arguments_and_examples() -> None:

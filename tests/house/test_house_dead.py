@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from support.sources import ROOT, modules, nodes, parsed
 
 PRODUCT = ("services", "trainer")
-CALLERS = ("bench", "examples")  # tests are no callers
+CALLERS = ("bench", "examples", "tools/pages")  # tests are no callers
 PLAIN = {
     "property",
     "classmethod",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from areal.spec.algorithm import PolicyGradient
-from areal.spec.algorithms_page import _MEANING, _NAMES_ELSEWHERE, render
 from areal.spec.block import fields_of
 from areal.spec.resolved_algorithm import NAMES
+
+from tools.pages.algorithms import _MEANING, _NAMES_ELSEWHERE, render
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
 

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from areal.errors import ConfigError
 from areal.spec import RLJob, check, for_clusters_only, job_from_object, load_job
-from areal.spec.conditions_page import render
 from areal.spec.locality import Locality, locality_of, named_files
 from areal.spec.problems import SpecError
 from areal.spec.runtime import RuntimeSpec, runtime_from_object, volume_of
@@ -18,6 +17,8 @@ from areal.spec.status import REASONS, Condition, ConditionType, JobStatus, Summ
 from areal.yaml_file.document import read_document
 from areal_operator.operator.children import reserved
 from spec_corpus import CORPUS
+
+from tools.pages.conditions import render
 
 QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"
 ON_VOLUMES = CORPUS / "accepted" / "on-volumes.yaml"

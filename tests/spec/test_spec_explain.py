@@ -9,9 +9,10 @@ from areal.spec.block import blocks_in, fields_of
 from areal.spec.job import RLJob
 from areal.spec.load import job_from
 from areal.spec.numbers import evaluated_versions
-from areal.spec.reference import render
 from areal.yaml_file.document import parse_document
 from spec_corpus import CORPUS
+
+from tools.pages.job_file import render
 
 QUICKSTART = CORPUS / "accepted" / "quickstart.yaml"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "rljob.md"

@@ -1,24 +1,18 @@
-"""Makes docs/rljob.md from the models and the rules, so that the page never says what the code doesn't.
-
-`python -m areal.spec.reference docs/rljob.md` writes it; without an argument it prints.
-"""
+"""Generator of docs/rljob.md from the models and the rules, so that the page never says what the code doesn't."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
-
-from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from areal.spec.block import Change, blocks_in, fields_of, item_block, members_of
 from areal.spec.check import RULES
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
 from areal.spec.rules import Severity
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
 
 _HEAD = """# The job file
 
@@ -195,9 +189,3 @@ def _changes(field: Any) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write the page on the job file.")
-    parser.add_argument("target", type=Path, help="the Markdown file to write")
-    parser.parse_args().target.write_text(render(), encoding="utf-8")

@@ -1,12 +1,7 @@
-"""Generator of docs/dataflow.md and its pictures from the graphs that the trainer runs.
-
-`python -m areal.dataflow.page docs` writes them.
-"""
+"""Generator of docs/dataflow.md and its pictures from the graphs that the trainer runs."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 from areal.dataflow import draw
@@ -72,8 +67,3 @@ def _job(**blocks: Any) -> RLJob:
     spec = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t.jsonl"}}, **blocks}
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "job"}}
     return RLJob.model_validate({**head, "spec": spec})
-
-
-if __name__ == "__main__":
-    for path, content in files().items():
-        (Path(sys.argv[1]) / path).write_text(content, encoding="utf-8")

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 import typer
-
 from areal.cli.main import app
 
 _HEAD = """# Command line
 
-Made from the parser by `python -m areal.cli.reference docs/cli.md`. Every command prints the same with `--help`. Exit
+Made from the parser: `make docs`. Every command prints the same with `--help`. Exit
 codes: 0 done, 64 the job file or an argument, 65 the data, 70 a fault of ours, 75 the machine (try again), 143 stopped.
 
 """
@@ -85,9 +83,3 @@ def _about(option: Any) -> str:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|") if text.startswith("`") else text.replace("|", "\\|").replace("<", "&lt;")
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Write the page on the command line.")
-    parser.add_argument("target", type=Path, help="the Markdown file to write")
-    parser.parse_args().target.write_text(render(), encoding="utf-8")

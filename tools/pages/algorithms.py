@@ -1,13 +1,8 @@
-"""Generator of docs/algorithms.md from the names' defaults, so that the page never says what the trainer doesn't.
-
-`python -m areal.spec.algorithms_page docs/algorithms.md` writes it; without an argument it prints.
-"""
+"""Generator of docs/algorithms.md from the names' defaults, so that the page never says what the trainer doesn't."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from areal.spec.resolved_algorithm import BASE, NAMES, camel, shown
 
@@ -266,10 +261,3 @@ _DERIVED = {"zero_variance": "mask with advantageMean group and no teacher, else
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(render(), encoding="utf-8")
-    else:
-        print(render())

@@ -1,13 +1,8 @@
-"""Makes docs/conditions.md from the words of the status, so that the page never says what the operator doesn't.
-
-`python -m areal.spec.conditions_page docs/conditions.md` writes it; without an argument it prints.
-"""
+"""Generator of docs/conditions.md from the words of the status, so that the page says what the operator does."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 from areal.spec.status import REASONS, ConditionType, Summary
 
@@ -42,10 +37,3 @@ def render() -> str:
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
-
-
-if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        Path(sys.argv[1]).write_text(render(), encoding="utf-8")
-    else:
-        print(render())
