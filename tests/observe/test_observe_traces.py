@@ -13,7 +13,7 @@ from areal.observe import otlp
 from areal.observe.metrics import RoleMetrics
 from areal.observe.traces import NO_TRACES, Span, Traces
 from areal.rollout.contract.values import FailureKind
-from areal.rollout.controller.spans import trace_life
+from areal.rollout.controller.gauges import trace_life
 from areal.rollout.controller.tally import Life
 from areal.rollout.worker.runner import EpisodeEnd, Key
 from areal.rollout.worker.spans import trace_episode, trace_stored

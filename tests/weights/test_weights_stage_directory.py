@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from areal.weights.stage_directory import own_directory
+from areal.weights.stage import own_directory
 
 
 def test_what_a_killed_server_left_is_gone_at_its_next_start(tmp_path: Path) -> None:

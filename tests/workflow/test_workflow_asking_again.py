@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
-from areal.workflow import asking_again
-from areal.workflow.asking_again import AskingAgain
+from areal.workflow import agent as asking_again
+from areal.workflow.agent import AskingAgain
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from areal.errors import DataError
+from areal.rollout.worker.episode_run import sample_seed
 from areal.workflow import MultiTurnWorkflow, RLVRWorkflow
 from areal.workflow.prompt import prompt_of
-from areal.workflow.seeds import sample_seed
 from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st

@@ -6,6 +6,7 @@ Lives in the running event loop. A client that leaves cancels nothing: its answe
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -20,11 +21,10 @@ from starlette.routing import Route
 from areal.errors import ArealError, InfraError
 from areal.gateway.core import Access, Gateway, Opened
 from areal.gateway.dialects import chat, completions, inference, messages, responses
-from areal.gateway.dialects.dialect import Dialect, Reply
-from areal.gateway.faults import Refused
+from areal.gateway.dialects.dialect import Dialect, Reply, read_object
+from areal.gateway.faults import Refused, over
 from areal.gateway.reading import Manner, Reader, read
 from areal.gateway.requests import body_of, key_of
-from areal.gateway.rewards import episode_routes
 from areal.gateway.session import Call, Limits, Session
 from areal.gateway.streams import Answering
 from areal.gateway.tools import Form, names_of
@@ -32,6 +32,40 @@ from areal.net.http_server import HttpServer
 from areal.workflow.branches import Finished
 from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.tokenizer import Tokenizer
+
+# AReaL's routes of an episode for agents that score themselves: `rl/start_session`, `rl/set_reward`, `rl/end_session`.
+
+
+def episode_routes(prefix: str, find: Callable[[Request], Opened], ended: Callable[[Session], None]) -> list[Route]:
+    """The routes below `prefix` and below its `/v1`; `ended` is told of a session that its agent has ended."""
+
+    async def start(request: Request) -> Response:
+        return _json({"session_id": find(request).session.name, "api_key": key_of(request)})
+
+    async def reward(request: Request) -> Response:
+        session = find(request).session
+        fields = read_object(await body_of(request))
+        value, answer = fields.get("reward"), fields.get("interaction_id")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise Refused(f"reward is {value!r}, not a finite number", field="reward")
+        session.score(float(value), None if answer is None else str(answer))
+        return _json({"message": "success"})
+
+    async def end(request: Request) -> Response:
+        session = find(request).session
+        if session.over:
+            raise over(session.over)
+        session.close("its agent has ended it")
+        ended(session)
+        return _json({"message": "success", "interaction_count": session.calls})
+
+    routes = {"start_session": start, "set_reward": reward, "end_session": end}
+    return [
+        Route(f"{prefix}{version}/rl/{name}", route, methods=["POST"])
+        for version in ("", "/v1")
+        for name, route in routes.items()
+    ]
+
 
 LOOPBACK = "127.0.0.1"
 _GRACE_S = 1

@@ -45,8 +45,7 @@ from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
 from areal.values.policy import PolicyId
-from areal.weights.stage import Stage
-from areal.weights.stage_directory import own_directory
+from areal.weights.stage import Stage, own_directory
 
 log = logging.getLogger(__name__)
 

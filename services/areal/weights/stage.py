@@ -7,8 +7,14 @@ one. Promises that what it returns has every byte of the manifest. What is wrong
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import logging
 import mmap
+import os
 import shutil
+import stat
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +28,46 @@ from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.manifest import DeltaEntry, Manifest, TensorEntry
 from areal.weights.publish import INDEX_NAME, index_of
 from areal.weights.verify import check_files, open_version, verify_tensors
+
+log = logging.getLogger(__name__)
+
+# Local staging directory of one server: the same path at each start, private, emptied before use.
+
+
+def own_directory(run: str, server: str, parent: Path | None = None) -> Path:
+    """An empty directory below `parent` (the machine's temporary directory) that only this user can enter.
+
+    `run` and `server` name it: at most one live server may use a pair. Where somebody else holds the name (another
+    user's directory, a link, a file), nothing of it is touched, and the directory has a random name.
+    """
+    parent = parent or Path(tempfile.gettempdir())
+    of_run = hashlib.sha256(run.encode("utf-8", "surrogateescape")).hexdigest()[:12]
+    path = parent / f"areal-stage-{os.getuid()}-{of_run}-{server}"
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    try:
+        _empty(path)
+    except OSError as error:
+        log.warning("%s can't be used to stage weights (%s): a new directory is", path, error)
+        return Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=parent))
+    return path
+
+
+def _empty(path: Path) -> None:
+    """Raises OSError, and changes nothing, unless this is a directory of this user."""
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if os.fstat(directory).st_uid != os.getuid():
+            raise PermissionError("it belongs to another user")
+        os.fchmod(directory, 0o700)
+        for entry in os.listdir(directory):
+            if stat.S_ISDIR(os.lstat(entry, dir_fd=directory).st_mode):
+                shutil.rmtree(entry, dir_fd=directory)
+            else:
+                os.unlink(entry, dir_fd=directory)
+    finally:
+        os.close(directory)
+
 
 _KEPT = 2  # what the engine holds, to go back to, and what it takes next
 _FIX = "The next full version heals it (weightSync.fullEvery)."

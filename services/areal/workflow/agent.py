@@ -15,11 +15,39 @@ from typing import Any
 import httpx
 
 from areal.errors import ConfigError, DataError
-from areal.workflow.asking_again import AskingAgain
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode
 from areal.workflow.outcome import Outcome
+
+# HTTP transport with retries: a request whose connection breaks before an answer begins is sent again.
+
+_PAUSES_S = (0.1, 0.5, 1.0, 2.0, 4.0)  # a gateway is back within seconds, and listened for meanwhile
+_RETRY = "x-stainless-retry-count"
+
+
+class AskingAgain(httpx.AsyncBaseTransport):
+    """See above. `transport` sends the requests."""
+
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send a request until an answer begins, some times. Raises httpx.TransportError."""
+        for retry, pause_s in enumerate(_PAUSES_S, 1):
+            try:
+                return await self._transport.handle_async_request(request)
+            except (httpx.NetworkError, httpx.RemoteProtocolError):
+                if not isinstance(request.stream, httpx.ByteStream):
+                    raise
+            await asyncio.sleep(pause_s)
+            request.headers[_RETRY] = str(retry)
+        return await self._transport.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        await self._transport.aclose()
+
 
 RunAgent = Callable[..., Awaitable[float | Outcome | None]]
 _SHAPE = "async def run(self, data, *, base_url, api_key, **extra) -> float"

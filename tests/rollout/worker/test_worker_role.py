@@ -14,12 +14,12 @@ import pytest
 import xxhash
 from areal.errors import InfraError
 from areal.rollout.controller.streak import headline
+from areal.rollout.worker.episode_run import sample_seed
 from areal.rollout.worker.worker import ACTIONS_AT_ONCE
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
 from areal.workflow import Episode, GenerationRequest, RLVRWorkflow, RolloutWorkflow, Sequence
-from areal.workflow.seeds import sample_seed
 from support.redis_server import RedisServer
 from support.scripted_agent import ScriptedAgent, answer
 from support.scripted_controller import lease

@@ -23,11 +23,10 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
-from areal.record.episode_ends import read_ends
+from areal.record.episode_ends import read_ends, write_ends
 from areal.rollout.controller.carrier import rebuild
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.disk_writer import KeptWriter
-from areal.rollout.controller.ends_keeper import EndsKeeper
 from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.journal_writer import JournalWriter
@@ -38,9 +37,44 @@ from areal.rollout.controller.rows import Rows
 from areal.rollout.controller.service import RolloutService
 from areal.rollout.controller.settings import ControllerSettings
 from areal.rollout.controller.streams import Streams
+from areal.rollout.controller.tally import Tally
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 log = logging.getLogger(__name__)
+
+# Keeps the counts of ended episodes on disk while a controller runs, so that its successor goes on from them.
+
+_PERIOD_S = 1.0  # of what a crash forgets
+
+
+class EndsKeeper:
+    """Writes the tally's counts of one controller's fence."""
+
+    def __init__(self, directory: Path, fence: int, tally: Tally) -> None:
+        self._directory = directory
+        self._fence = fence
+        self._tally = tally
+        self._written: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Write the counts of earlier controllers at once and what changed once a second, until cancelled."""
+        while True:
+            ends = dict(self._tally.ends)
+            if ends != self._written:
+                self._written = ends
+                await asyncio.to_thread(self._write, ends)
+            await asyncio.sleep(_PERIOD_S)
+
+    def close(self) -> None:
+        """Write the last counts."""
+        self._write(dict(self._tally.ends))
+
+    def _write(self, ends: dict[str, int]) -> None:
+        try:
+            write_ends(self._directory, self._fence, ends)
+        except OSError as error:
+            log.warning("the counts of ended episodes were not kept: %s", error)
+
 
 _PAUSE_S = 0.2
 _GRACE_S = 1.0  # for open calls at the end; streams end at once

@@ -7,9 +7,12 @@ newest generation, so that an episode whose time is over can end as it is.
 from __future__ import annotations
 
 import asyncio
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import xxhash
 
 from areal.clients.generation import Ask, Generation, GenerationClient
 from areal.clients.reward import RewardClient, Score
@@ -23,8 +26,18 @@ from areal.v1 import reward_pb2 as wire
 from areal.workflow.branches import Finished
 from areal.workflow.episode import Episode, Sequence
 from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
-from areal.workflow.seeds import sample_seed
 from areal.workflow.streamed import Streamed, other_sampling
+
+# Seeds of samples: what a sample draws depends on the job's seed and on its own name, on nothing else.
+
+_POSITIVE = (1 << 63) - 1  # engines keep seeds in signed 64-bit tensors
+
+
+def sample_seed(job_seed: int, group: int, index: int, turn: int) -> int:
+    """The seed of generation `turn` (0-based, in order of calls) of sample (group, index); 63 bits."""
+    packed = struct.pack("<4q", job_seed, group, index, turn)
+    return int(xxhash.xxh3_64_intdigest(packed)) & _POSITIVE
+
 
 MAX_MOMENTS = 512  # of one episode; a longer one keeps its first
 DEADLINE = "deadline"  # finish reason of a sequence whose group ran out of time

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from areal.clients.generation import GenerationClient
 from areal.clients.reward import RewardClient
-from areal.errors import DataError, ExitCode
+from areal.errors import ConfigError, DataError, ExitCode
 from areal.gateway.session import Limits
 from areal.ledger.client import AsyncLedger
 from areal.net.server import GrpcServer
@@ -35,9 +36,34 @@ from areal.workflow.command import CommandAgent
 from areal.workflow.generation import Sampling
 from areal.workflow.hosted import HostedAgent, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
+from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.recipe import Recipe, load_recipe
-from areal.workflow.registry import find_workflow
+from areal.workflow.rlvr import RLVRWorkflow
 from areal.workflow.tokenizer import Tokenizer
+
+# Workflows by name: the built-in ones, and those of the job's recipe.
+
+BUILT_IN: dict[str, type[RolloutWorkflow]] = {
+    RLVRWorkflow.name: RLVRWorkflow,
+    MultiTurnWorkflow.name: MultiTurnWorkflow,
+    AgentWorkflow.name: AgentWorkflow,
+    HostedWorkflow.name: HostedWorkflow,
+}
+
+
+def find_workflow(
+    name: str, recipe_workflows: Mapping[str, type[RolloutWorkflow]] | None = None
+) -> type[RolloutWorkflow]:
+    """The workflow class called `name`; a recipe's own comes before a built-in one. Raises ConfigError."""
+    known = {**BUILT_IN, **(recipe_workflows or {})}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    raise ConfigError(
+        f"rollout.workflow {name!r} is unknown; known: {', '.join(sorted(known))}",
+        fix=f"did you mean {near[0]!r}?" if near else "derive a class from RolloutWorkflow in the recipe and name it",
+    )
+
 
 log = logging.getLogger(__name__)
 
