@@ -97,26 +97,3 @@ def test_check_draws_the_example_and_refuses_a_recipe_whose_graph_does_not_fit(t
     wrong.write_text(EXAMPLE.with_suffix(".py").read_text().replace("reads=(REWARDS, LOSS_MASK)", "reads=(REWARDS,)"))
     with pytest.raises(DataError, match="brevity fails: KeyError: 'loss_mask'"):
         graph_command(read_document(EXAMPLE), [f"recipe.file={wrong}"], "-")
-
-
-def elsewhere(run=total):
-    def make(ctx):
-        stage = ctx.stage("judge", run, reads=(REWARDS,), writes=(TOTAL,), placement="own")
-        return ctx.builtin.before("advantages", stage).reading("advantages", TOTAL, instead_of=REWARDS)
-
-    return make
-
-
-def test_a_stage_on_own_ranks_has_processes_is_drawn_there_and_tried_there():
-    with pytest.raises(DataError, match=r"judge is on ranks of its own, and trainer\.mesh\.frozen is 0"):
-        own_graph(elsewhere(), SPEC, own_advantages=False)
-    mesh = SPEC.trainer.mesh.model_copy(update={"frozen": 1})
-    spec = SPEC.model_copy(update={"trainer": SPEC.trainer.model_copy(update={"mesh": mesh, "proc_per_node": 2})})
-    made = own_graph(elsewhere(), spec, own_advantages=False)
-    assert "judge (compute · recipe, own ranks)" in draw.text(graph_of_json(json_of_graph(made)))
-    fails = elsewhere(lambda columns: {"total": columns["scores"]})
-    own_graph(fails, spec, own_advantages=False, elsewhere=True)
-    with pytest.raises(DataError, match="stage judge fails: KeyError"):
-        own_graph(fails, spec, own_advantages=False)
-    with pytest.raises(DataError, match="no stage and no frozen model has placement own"):
-        own_graph(graph(), spec, own_advantages=False)

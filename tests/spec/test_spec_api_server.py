@@ -42,9 +42,9 @@ BEYOND_THE_SERVER = {  # refused by `areal check` for what no API server knows
     "training-without-roles": "which blocks were given: the server fills in the defaults of all",
     **dict.fromkeys(
         (
-            "clip-low-of-one", "frozen-processes-without-models", "kl-in-reward-without-a-pass", "kl-k1-as-loss",
+            "clip-low-of-one", "kl-in-reward-without-a-pass", "kl-k1-as-loss",
             "kl-k3u-as-reward", "leave-one-out-of-batch", "leave-one-out-without-a-mean", "mask-by-packing",
-            "masked-without-group-mean", "overlong-in-turns", "overlong-window-too-wide", "own-ranks-without-processes",
+            "masked-without-group-mean", "overlong-in-turns", "overlong-window-too-wide",
             "rejects-everything", "rejects-its-own-policy", "rejects-nothing", "teacher-filters-groups",
             "teacher-in-the-training-pass", "weights-upside-down",
         ),
@@ -200,7 +200,7 @@ BY_HAND = {  # other values of blocks, whose fields depend on each other
     "algorithm.overlong": {"window": 4},
     "evaluation": {"rows": 3},
     "observability": {"traces": {"sampleRate": 0.5}},
-    "trainer.mesh": {"replicate": 2, "tensor": 1, "context": 1, "frozen": 0},
+    "trainer.mesh": {"replicate": 2, "tensor": 1, "context": 1},
     "trainer.lora": {"rank": 4},
     "storage": {"size": "300Gi"},
     "podTemplate": {"worker": {"labels": {"a": "b"}}},

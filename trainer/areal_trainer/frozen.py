@@ -1,19 +1,17 @@
 """Frozen models beside the policy: the KL reference and the teacher, placed as the job says.
 
-On the policy's ranks every rank has its share of each, an offloaded one's in host memory while nobody asks it. Ranks of
-their own have nothing else, and one that is served is behind an address.
+On the policy's ranks every rank has its share of each, an offloaded one's in host memory while nobody asks it. One
+that is served is behind an address.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from areal.dataflow.own import own_graph, stages_elsewhere
-from areal.dataflow.stages import Graph, Place
-from areal.errors import BugError, ExitCode
+from areal.dataflow.stages import Place
+from areal.errors import BugError
 from areal.observe.waits import WaitRegistry
 from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
 from areal.workflow.tokenizer import Tokenizer
@@ -22,12 +20,10 @@ from torch import Tensor
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.offload import OffloadedParameters
 from areal_trainer.frozen_model import FrozenModel, Logprobs, OnSameRanks
-from areal_trainer.own_ranks import Held, OwnRanks, Run, serve
 from areal_trainer.served_teacher import ServedTeacher
-from areal_trainer.settings import TrainerSettings, overrides
+from areal_trainer.settings import TrainerSettings
 
 REFERENCE, TEACHER = "reference", "teacher"
 
@@ -37,7 +33,6 @@ class FrozenModels:
 
     def __init__(self, settings: TrainerSettings, engine: Engine, ranks: Ranks, waits: WaitRegistry) -> None:
         """Loads what is on these ranks."""
-        self._own = OwnRanks(ranks, waits) if settings.spec.trainer.mesh.frozen else None
         self._needed = _placements(settings)
         self._engine = engine
         self._settings = settings
@@ -46,17 +41,13 @@ class FrozenModels:
         if REFERENCE in self._needed and settings.adapter is not None:
             self._here[REFERENCE] = OnSameRanks(engine.base_logprobs)
         for name, placement in self._needed.items():
-            if placement not in ("own", "served") and name not in self._here:
+            if placement != "served" and name not in self._here:
                 model = _LOADED[name](settings, ranks)
                 self._refuse_smaller(name, model.vocabulary)
                 self._here[name] = OnSameRanks(placed(model, placement))
 
     def ready(self) -> None:
-        """Wait for those on ranks of their own. A collective."""
-        if self._own is not None:
-            self._own.ready(LOAD_DEADLINE_S)
-            for name, size in self._own.vocabulary.items():
-                self._refuse_smaller(name, size)
+        """Wait for one that is served. A collective."""
         if self._served is not None:
             paths = self._settings.paths
             tokenizer = Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model)
@@ -65,25 +56,10 @@ class FrozenModels:
 
     def get(self, name: str) -> FrozenModel | None:
         """The model of that name; None where the job has none."""
-        if self._needed.get(name) == "own" and self._own is not None:
-            return self._own.model(name)
         return self._here.get(name)
-
-    def asking(self, graph: Graph | None) -> Graph | None:
-        """A recipe's graph, whose stages on other ranks are asked there."""
-        if graph is None or (own := self._own) is None:
-            return graph
-        return Graph(
-            tuple(
-                replace(stage, run=own.stage(stage.name)) if stage in stages_elsewhere(graph) else stage
-                for stage in graph.stages
-            )
-        )
 
     def close(self) -> None:
         """Nothing more is asked."""
-        if self._own is not None:
-            self._own.close()
         if self._served is not None:
             self._served.close()
 
@@ -102,34 +78,6 @@ class FrozenModels:
         teacher = self._settings.paths.teacher
         if name == TEACHER and teacher is not None:
             refuse_smaller_vocabulary(self._engine.vocabulary, vocabulary, teacher)
-
-
-def run_frozen(settings: TrainerSettings, ranks: Ranks, waits: WaitRegistry) -> ExitCode:
-    """The whole life of a rank that holds frozen models only."""
-
-    stages: dict[str, Run] = {}
-
-    def load() -> dict[str, Held]:
-        loaded = Meeting(ranks, "loading the frozen models", LOAD_DEADLINE_S)
-        names = [name for name, placement in _placements(settings).items() if placement == "own"]
-        models = {name: _LOADED[name](settings, ranks) for name in names}
-        stages.update(_stages(settings))
-        loaded.all_here(waits)
-        return {name: Held(model.logprobs, model.vocabulary) for name, model in models.items()}
-
-    try:
-        return serve(ranks, load, pack_length=settings.spec.trainer.pack_length, stages=stages)
-    finally:
-        ranks.close()
-
-
-def _stages(settings: TrainerSettings) -> dict[str, Run]:
-    """The recipe's stages that run here, tried."""
-    user = overrides(settings.paths)
-    if user.graph is None:
-        return {}
-    graph = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None)
-    return {stage.name: stage.run for stage in stages_elsewhere(graph) if stage.run is not None}
 
 
 def _placements(settings: TrainerSettings) -> dict[str, Place]:

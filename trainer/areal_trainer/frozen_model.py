@@ -1,7 +1,7 @@
 """The question to a frozen model, and its answer: how likely it finds the trainable tokens of a batch.
 
-Every rank of the policy asks, in the same order. Where the model is doesn't show: it may compute on these ranks, on
-its own while these go on, or behind an address.
+Every rank of the policy asks, in the same order. Where the model is doesn't show: it may compute on these ranks,
+or behind an address while these go on.
 """
 
 from __future__ import annotations

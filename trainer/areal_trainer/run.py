@@ -61,7 +61,7 @@ from areal_trainer.engine.message import Message
 from areal_trainer.engine.self_check import check_packing
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.feed import Feed
-from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels, run_frozen
+from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
 from areal_trainer.hooks import Given, try_hooks
 from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
@@ -94,10 +94,8 @@ class Ports:
 def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> ExitCode:
     """Train until the last step, or until `stopping` is set. Every rank calls this."""
     mesh = settings.spec.trainer.mesh
-    ranks = Ranks(mesh.replicate, mesh.tensor, mesh.context, mesh.frozen)
+    ranks = Ranks(mesh.replicate, mesh.tensor, mesh.context)
     waits = WaitRegistry("trainer")
-    if ranks.frozen:
-        return run_frozen(settings, ranks, waits)
     user = overrides(settings.paths)
     loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
     engine = Engine(settings.paths.start_model, settings.engine, ranks)
@@ -108,7 +106,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
     values = critic.engine if critic is not None else None
     own = None
     if user.graph is not None:
-        own = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None, elsewhere=True)
+        own = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None)
     try_hooks(
         user.compute_advantages,
         user.compute_loss,
@@ -163,7 +161,7 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             reference=frozen.get(REFERENCE),
             teacher=frozen.get(TEACHER),
             critic=critic,
-            own_graph=frozen.asking(own),
+            own_graph=own,
         )
         ctx = TrainContext(rollout, actor, settings.spec, ranks.rank, ranks.world_size)
         if actor.graph != (own or graph_of(settings.spec)):

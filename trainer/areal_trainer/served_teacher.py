@@ -20,7 +20,7 @@ import httpx
 import numpy as np
 import torch
 from areal.errors import DataError, InfraError
-from areal.observe.waits import OTHER_MODELS, WaitRegistry
+from areal.observe.waits import SERVED_TEACHER, WaitRegistry
 from numpy.typing import NDArray
 
 from areal_trainer.data.batch import TokenBatch
@@ -34,7 +34,6 @@ _log = logging.getLogger(__name__)
 KEY_VARIABLE = "TEACHER_API_KEY"  # of the trainer's environment: sent as the bearer token
 _A_REQUEST = 16  # sequences: the server batches, too
 _AT_ONCE = 8  # requests
-_, _WAIT = OTHER_MODELS
 _CALL_S = 300.0  # of one try: the longest sequences on a busy server
 _BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -143,7 +142,7 @@ class ServedTeacher:
         """Log-probabilities of each sequence's tokens, the first one's 0."""
         away_s = self._away_s if away_s is None else away_s
         words = f"the teacher at {self._url} to score {len(sequences)} sequences"
-        with self._waits.waiting(_WAIT, words, deadline_s=away_s + _CALL_S):
+        with self._waits.waiting(SERVED_TEACHER, words, deadline_s=away_s + _CALL_S):
             answers = self._posted(_question(sequences), away_s)
         if not isinstance(answers, list) or len(answers) != len(sequences):
             raise self._refused(f"answers for {_count(answers)} sequences, and was asked about {len(sequences)}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from areal.dataflow.running import StepColumns
 from areal.dataflow.stages import Column, Graph, Stage, problems
 from areal.errors import ArealError, BugError, DataError
 from areal.spec.job import JobSpec
-from areal.spec.resolved_algorithm import models_on_own_ranks
 
 ADVANTAGES = "advantages"
 _LENGTHS = (5, 4, 6, 3)  # of a made-up batch's sequences
@@ -60,23 +59,15 @@ class GraphContext:
         *,
         reads: tuple[Column, ...],
         writes: tuple[Column, ...],
-        placement: Literal["same", "own"] = "same",
     ) -> Stage:
-        """A stage of the recipe's own; every process that trains runs it once a step, and all must get the same.
-
-        With `placement="own"` the processes of `trainer.mesh.frozen` run it instead, and only these: the place for a
-        model. All of them are given the same, and the first one's answer counts.
-        """
-        return Stage(name, "compute", reads, writes, run=run, placement=placement)
+        """A stage of the recipe's own; every process that trains runs it once a step, and all must get the same."""
+        return Stage(name, "compute", reads, writes, run=run)
 
 
-def own_graph(
-    make: Callable[[GraphContext], Any], spec: JobSpec, *, own_advantages: bool, elsewhere: bool = False
-) -> Graph:
+def own_graph(make: Callable[[GraphContext], Any], spec: JobSpec, *, own_advantages: bool) -> Graph:
     """The graph that a recipe's `graph(ctx)` makes, checked and tried. Raises DataError that says what is wrong.
 
     `own_advantages`: the recipe has `compute_advantages(batch)`, which finds own columns in `batch.columns`.
-    `elsewhere`: stages on ranks of their own aren't tried here, but there.
     """
     if not spec.is_rl:
         raise DataError(f"graph(ctx) is for RL, this job's training is {spec.training}", fix="remove it")
@@ -94,30 +85,8 @@ def own_graph(
         )
     if wrong := problems(graph) or _refused(graph, builtin, own_advantages):
         raise DataError(f"graph(ctx): {'; '.join(wrong)}", fix=_FIX)
-    refuse_idle_ranks(graph, spec)
-    _try(graph, elsewhere=elsewhere)
+    _try(graph)
     return graph
-
-
-def refuse_idle_ranks(graph: Graph | None, spec: JobSpec) -> None:
-    """Raises DataError where own ranks and who runs on them aren't there together. `graph`: the recipe's, or None."""
-    frozen = spec.trainer.mesh.frozen
-    wanting = stages_elsewhere(graph) if graph is not None else ()
-    if wanting and not frozen:
-        raise DataError(
-            f"graph(ctx): {wanting[0].name} is on ranks of its own, and trainer.mesh.frozen is 0",
-            fix="set trainer.mesh.frozen to how many processes it has, beside those that train",
-        )
-    if frozen and not wanting and not models_on_own_ranks(spec):
-        raise DataError(
-            f"trainer.mesh.frozen is {frozen}, and no stage and no frozen model has placement own",
-            fix="set it to 0, or make a stage of graph(ctx) with placement='own'",
-        )
-
-
-def stages_elsewhere(graph: Graph) -> tuple[Stage, ...]:
-    """The recipe's stages on ranks of their own."""
-    return tuple(stage for stage in own_stages(graph) if stage.placement == "own")
 
 
 def own_stages(graph: Graph) -> tuple[Stage, ...]:
@@ -170,8 +139,6 @@ def _refused(graph: Graph, builtin: Graph, own_advantages: bool) -> list[str]:
     for stage in own:
         if stage.kind != "compute" or stage.clock != "step" or stage.model or stage.lagged:
             found.append(f"{stage.name} computes once a step, and names no model: its function has its own")
-        if stage.placement not in ("same", "own"):
-            found.append(f"{stage.name} runs where the job trains (same), or on ranks of its own (own)")
         if any(column.axis not in ("sequence", "token") for column in stage.writes):
             found.append(f"{stage.name} writes columns by sequence or by token")
     return found or _advantages_refused(graph, builtin, own_advantages)
@@ -200,8 +167,8 @@ def _like_rewards(column: Column) -> bool:
     return (column.axis, column.dtype) == (REWARDS.axis, REWARDS.dtype)
 
 
-def _try(graph: Graph, *, elsewhere: bool) -> None:
-    """Run the own stages on a made-up batch; without those on other ranks if they are tried there."""
+def _try(graph: Graph) -> None:
+    """Run the own stages on a made-up batch."""
     offsets = np.cumsum([0, *_LENGTHS]).astype(np.int64)
     lengths = {"sequence": len(_LENGTHS), "token": int(offsets[-1])}
     step = StepColumns(graph, sequences=lengths["sequence"], tokens=lengths["token"])
@@ -209,7 +176,7 @@ def _try(graph: Graph, *, elsewhere: bool) -> None:
     for stage in graph.stages:
         if stage.name == ADVANTAGES:
             return
-        if stage.run is not None and not (elsewhere and stage.placement == "own"):
+        if stage.run is not None:
             inputs = StageInputs({column.name: known[column.name] for column in stage.reads}, offsets)
             known |= run_stage(stage, inputs, step)
             continue

@@ -18,7 +18,7 @@ Clock = Literal["sample", "step"]
 Kind = Literal["data", "generate", "score", "infer", "compute", "update", "publish"]
 
 Place = Placement | Literal["served"]
-_PLACES: dict[Place, str] = {"same": "", "own": "own ranks", "offloaded": "offloaded", "served": "served"}
+_PLACES: dict[Place, str] = {"same": "", "offloaded": "offloaded", "served": "served"}
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class Column:
 class Stage:
     """One thing that is run. `model` is whose weights it needs, empty for none; `placement` is where they are.
 
-    Offloaded weights are on the device while the stage runs, in host memory between; own ones on ranks that train
-    nothing, served ones behind an address.
+    Offloaded weights are on the device while the stage runs, in host memory between; served ones behind
+    an address.
     """
 
     name: str
@@ -98,10 +98,9 @@ def problems(graph: Graph) -> list[str]:
     updated: set[str] = set()
     trained = {stage.model for stage in graph.stages if stage.kind == "update"}
     for stage in graph.stages:
-        recipes = stage.kind == "compute" and stage.placement == "own"
-        if stage.placement != "same" and not recipes and (stage.kind != "infer" or stage.model in trained):
-            refused = "have ranks of its own" if stage.placement == "own" else f"be {stage.placement}"
-            found.append(f"{stage.name} can't {refused}: only a model that is asked and never trained leaves its ranks")
+        if stage.placement != "same" and (stage.kind != "infer" or stage.model in trained):
+            words = "only a model that is asked and never trained leaves its ranks"
+            found.append(f"{stage.name} can't be {stage.placement}: {words}")
         for wanted in stage.reads:
             found += _unmatched(stage, wanted, written)
         if stage.kind == "infer" and stage.model in updated:

@@ -11,18 +11,17 @@ from functools import partial
 from typing import Any, Literal
 
 from areal.dataflow.builtin import needs_of
-from areal.plan.memory import ModelShape, TrainerPlan, plan_frozen, plan_server, plan_trainer, shape_of, tokens_in
+from areal.plan.memory import ModelShape, TrainerPlan, plan_server, plan_trainer, shape_of, tokens_in
 from areal.plan.memory.activations import Recompute
 from areal.plan.memory.budget import Beside, disk_bytes, fewest_ranks, host_bytes, host_state_bytes, longest_that_fits
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
-from areal.spec.resolved_algorithm import has_critic, has_reference, models_on_own_ranks
+from areal.spec.resolved_algorithm import has_critic, has_reference
 from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngine, SglangEngine
 from areal.spec.supervised import BLOCKS
 
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
-_MOST_FROZEN = 1024  # GPUs for frozen models that are looked at for advice
 _FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
 
 
@@ -42,7 +41,7 @@ def memory_of(
         shape = shape.value_model
     findings, lines = _disk(job, shape)
     teacher = None if of_teacher is None else shape_of(of_teacher)
-    for found, said in (_trainer(job, shape, teacher), _frozen(job, shape, teacher), _server(job, shape)):
+    for found, said in (_trainer(job, shape, teacher), _server(job, shape)):
         findings += found
         lines += said
     return findings, lines
@@ -75,12 +74,11 @@ def adapter_parameters(job: RLJob, shape: ModelShape) -> int | None:
 
 def _beside(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> Beside:
     """What a rank holds beside the policy, as the trainer loads it."""
-    elsewhere = models_on_own_ranks(job.spec)
     served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
     return {
         "critic": has_critic(job.spec),
-        "reference": has_reference(job.spec) and "reference" not in elsewhere,
-        "teacher": None if "teacher" in elsewhere or served else teacher,
+        "reference": has_reference(job.spec),
+        "teacher": None if served else teacher,
         "offloaded": _offloaded(job),
         "trained": adapter_parameters(job, shape),
         "tensor": job.spec.trainer.mesh.tensor,
@@ -112,7 +110,7 @@ def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple
     copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
     copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
     copies += f", {trainer.mesh.context} to a row" if trainer.mesh.context > 1 else ""
-    sentence = f"{tokens:,} tokens on {trainer.policy_ranks} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
+    sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
     lines = [("a trainer's GPU", sentence)]
     if trainer.recompute == "none":
         full = made(recompute="full").total
@@ -130,32 +128,6 @@ def _trainer(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple
     field = "spec.trainer.microBatchTokens"
     fix = _knobs(job, shape, plan, memory, beside)
     return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
-
-
-def _frozen(job: RLJob, shape: ModelShape, teacher: ModelShape | None) -> tuple[list[Finding], list[tuple[str, str]]]:
-    """Of the ranks that hold frozen models alone."""
-    trainer = job.spec.trainer
-    shapes, asked = {"reference": shape, "teacher": teacher}, models_on_own_ranks(job.spec)
-    held = {name: found for name in asked if (found := shapes[name]) is not None}
-    if not trainer.gpus or not trainer.mesh.frozen or (asked and not held):
-        return [], []
-    if not held:
-        return [], [("a frozen model's GPU", "what a stage of the recipe's loads there is not known here, nor counted")]
-    made = partial(
-        plan_frozen, held, tokens=trainer.micro_batch_tokens, precision=trainer.precision,
-        attention=trainer.attention_backend,
-    )  # fmt: skip
-    plan, memory = made(ranks=trainer.mesh.frozen), trainer.gpu_memory
-    sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
-    sentence = f"{plan.tokens:,} tokens on {trainer.mesh.frozen} GPUs: {sums} = {show_bytes(plan.total)} a rank"
-    lines = [("a frozen model's GPU", sentence)]
-    if memory is None or plan.total <= memory:
-        return [], lines
-    field = "spec.trainer.mesh.frozen"
-    enough = next((n for n in range(trainer.mesh.frozen, _MOST_FROZEN) if made(ranks=n).total <= memory), None)
-    fix = "Lower trainer.microBatchTokens." if enough is None else f"Raise trainer.mesh.frozen to {enough}."
-    message = f"{sentence}, and a GPU has {show_bytes(memory)}"
-    return [Finding("frozen-does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
 
 
 def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> str:
@@ -215,7 +187,7 @@ def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list
 def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> list[str]:
     """More ranks for a copy of the model that fit."""
     trainer = job.spec.trainer
-    ranks, world = trainer.shards, trainer.policy_ranks
+    ranks, world = trainer.shards, trainer.world_size
     more = fewest_ranks(
         shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
         recompute=trainer.recompute, **beside,
@@ -225,7 +197,7 @@ def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, b
     if more <= world:
         most = next(n for n in range(world // more, 0, -1) if world % n == 0)
         return [f"lower trainer.mesh.replicate to {most}"]
-    return [f"train on {more} GPUs (trainer.replicas {-(-(more + trainer.mesh.frozen) // trainer.gpus)})"]
+    return [f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})"]
 
 
 def _server(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tuple[str, str]]]:

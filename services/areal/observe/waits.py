@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 
-OTHER_MODELS = ("frozen models", "teacher")
-"""Names of the trainer's waits for models on ranks of their own, and behind an address: who is stuck is elsewhere."""
+SERVED_TEACHER = "teacher"
+"""Name of the trainer's wait for a teacher behind an address: who is stuck is elsewhere."""
 ENGINE_HEALTH = "engine.health"
 """Name of an agent's wait for its engine, since the first question that is not answered yet."""
 

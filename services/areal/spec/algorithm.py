@@ -76,8 +76,7 @@ class Kl(Block):
     )
     placement: Placement = knob(
         "same",
-        what="The reference's weights stay beside the policy's, are on processes of their own (own, see "
-        "trainer.mesh.frozen), or are in host memory between uses (offloaded).",
+        what="The reference's weights stay beside the policy's, or are in host memory between uses (offloaded).",
     )
 
     @property

@@ -6,7 +6,7 @@ from areal.spec import numbers
 from areal.spec.algorithm import Algorithm
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
-from areal.spec.resolved_algorithm import models_on_own_ranks, needs_scores, resolve
+from areal.spec.resolved_algorithm import needs_scores, resolve
 from areal.spec.supervised import Supervised
 
 _FEW_VERSIONS = 6
@@ -47,8 +47,8 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
             "updates",
             f"{algorithm.mini_batches} a step"
             + (", so u = π_θ/π_prox = 1 and the clip is idle" if _on_policy(job) else "")
-            + f"; micro-batches of up to {trainer.micro_batch_tokens:,} tokens on {trainer.policy_ranks} process"
-            + ("es" if trainer.policy_ranks > 1 else ""),
+            + f"; micro-batches of up to {trainer.micro_batch_tokens:,} tokens on {trainer.world_size} process"
+            + ("es" if trainer.world_size > 1 else ""),
         ),
         ("algorithm", f"{algorithm.name}: {resolve(spec).shown}"),
         *_teacher(job),
@@ -102,8 +102,7 @@ def _teacher(job: RLJob) -> list[tuple[str, str]]:
         return []
     rewards = "beside the rewards' advantages" if needs_scores(job.spec) else "and nothing of rewards"
     said = f"each token's advantage has −{teacher.coefficient:g}·(log π_prox − log teacher), {rewards}"
-    place = "frozen on processes of its own" if teacher.placement == "own" else "frozen beside the policy"
-    place = place if teacher.endpoint is None else f"served at {teacher.endpoint}"
+    place = "frozen beside the policy" if teacher.endpoint is None else f"served at {teacher.endpoint}"
     return [("teacher", f"{teacher.path}, {place}; {said}")]
 
 
@@ -180,10 +179,8 @@ def _programs(job: RLJob) -> list[tuple[str, str]]:
 
 def _processes(job: RLJob, scores_itself: bool) -> str:
     spec = job.spec
-    frozen = spec.trainer.mesh.frozen
-    of_frozen = f" ({frozen} of them for the {' and the '.join(models_on_own_ranks(spec))})" if frozen else ""
     return (
         f"{spec.generation.replicas} generation ({spec.generation.engine.type}), {spec.rollout.workers} worker, "
-        f"{spec.trainer.world_size} trainer{of_frozen}; one controller, one Redis"
+        f"{spec.trainer.world_size} trainer; one controller, one Redis"
         + ("" if scores_itself else ", one reward service")
     )

@@ -139,7 +139,7 @@ class JobSpec(Block):
         """Whether the trainer may send versions to servers by a process group."""
         if not self.is_rl or self.trainer.lora is not None:
             return False
-        return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.policy_ranks == 1)
+        return self.weight_sync.mode == "Group" or (self.weight_sync.mode == "Auto" and self.trainer.world_size == 1)
 
     @property
     def is_rl(self) -> bool:

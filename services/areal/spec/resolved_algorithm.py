@@ -115,15 +115,6 @@ def has_reference(spec: JobSpec) -> bool:
     return spec.is_rl and spec.trainer.lora is None and resolve(spec).kl is not None
 
 
-def models_on_own_ranks(spec: JobSpec) -> list[str]:
-    """The frozen models of a job of RL that are on processes of their own; an adapter's base is the reference."""
-    if not spec.is_rl or spec.algorithm_block is None:  # the second is refused by a rule of its own
-        return []
-    teacher, kl = spec.algorithm.teacher, resolve(spec).kl if has_reference(spec) else None
-    found = ["reference"] if kl is not None and kl.placement == "own" else []
-    return found + (["teacher"] if teacher is not None and teacher.placement == "own" else [])
-
-
 def needs_scores(spec: JobSpec) -> bool:
     """Whether rewards have a part in what is learned: a teacher alone needs nobody who scores."""
     return spec.is_rl and (spec.algorithm.teacher is None or resolve(spec).reward_scale != 0)

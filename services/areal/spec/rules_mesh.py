@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from areal.spec.gpu_defaults import PROCESSES_CEL
 from areal.spec.job import RLJob
-from areal.spec.resolved_algorithm import models_on_own_ranks
 from areal.spec.rules import Facts, rule
 from areal.spec.training import Trainer
 
 _MESH = "self.spec.trainer.mesh"
 _TOGETHER = f"{_MESH}.context * {_MESH}.tensor"
-_ALL_CEL = f"self.spec.trainer.replicas * {PROCESSES_CEL}"
-_WORLD_CEL = f"({_ALL_CEL} - {_MESH}.frozen)"
+_WORLD_CEL = f"self.spec.trainer.replicas * {PROCESSES_CEL}"
 
 
 def _processes(trainer: Trainer) -> str:
-    of_frozen = f" − {trainer.mesh.frozen} with frozen models" if trainer.mesh.frozen else ""
-    return f"{trainer.replicas}·{trainer.proc_per_node}{of_frozen} = {trainer.policy_ranks} processes"
+    return f"{trainer.replicas}·{trainer.proc_per_node} = {trainer.world_size} processes"
 
 
 @rule(
@@ -44,54 +41,17 @@ def ranks_without_samples(job: RLJob, facts: Facts) -> str | None:
 @rule(
     "mesh",
     "spec.trainer.mesh",
-    "Copies of the model have as many processes each: replicate·context·tensor divides replicas·procPerNode − frozen.",
+    "Copies of the model have as many processes each: replicate·context·tensor divides replicas·procPerNode.",
     fix="Make trainer.mesh.replicate·context·tensor a divisor of the number of processes.",
-    cel=f"{_WORLD_CEL} % ({_MESH}.replicate * {_TOGETHER}) == 0",
+    cel=f"({_WORLD_CEL}) % ({_MESH}.replicate * {_TOGETHER}) == 0",
     every_training=True,
 )
 def mesh(job: RLJob, facts: Facts) -> str | None:
     trainer, mesh = job.spec.trainer, job.spec.trainer.mesh
-    if trainer.policy_ranks % (mesh.replicate * mesh.together) == 0:
+    if trainer.world_size % (mesh.replicate * mesh.together) == 0:
         return None
     parts = f", each in parts of {mesh.together}" if mesh.together > 1 else ""
     return f"{_processes(trainer)} don't split into {mesh.replicate} equal copies{parts}"
-
-
-@rule(
-    "frozen-leaves-policy",
-    "spec.trainer.mesh.frozen",
-    "A process at least trains: mesh.frozen is below replicas·procPerNode.",
-    fix="Lower trainer.mesh.frozen, or start more processes (trainer.procPerNode, trainer.replicas).",
-    cel=f"{_MESH}.frozen < {_ALL_CEL}",
-    every_training=True,
-)
-def frozen_leaves_policy(job: RLJob, facts: Facts) -> str | None:
-    trainer = job.spec.trainer
-    if trainer.mesh.frozen < trainer.world_size:
-        return None
-    return f"{trainer.mesh.frozen} of {trainer.world_size} processes hold frozen models, and none is left to train"
-
-
-@rule(
-    "frozen-ranks",
-    "spec.trainer.mesh.frozen",
-    "Processes for frozen models are there when a reference, a teacher or a recipe's stage has placement own.",
-    fix="Set trainer.mesh.frozen to 1 or more and algorithm.kl.placement or algorithm.teacher.placement to own, or "
-    "neither.",
-    cel=None,
-    every_training=True,
-)
-def frozen_ranks(job: RLJob, facts: Facts) -> str | None:
-    held, asked = job.spec.trainer.mesh.frozen, models_on_own_ranks(job.spec)
-    if bool(held) == bool(asked):
-        return None
-    if asked:
-        return f"the {' and the '.join(asked)} would be on processes of their own, and trainer.mesh.frozen is 0"
-    if job.spec.is_rl and job.spec.recipe is not None:
-        return None  # its graph(ctx) may have a stage there: who imports it knows
-    if not job.spec.is_rl:
-        return f"training {job.spec.training} asks no frozen model on other processes"
-    return f"{held} process{'es' if held > 1 else ''} would hold frozen models, and none has placement own"
 
 
 @rule(
@@ -161,8 +121,6 @@ def context_divides_heads(job: RLJob, facts: Facts) -> str | None:
 RULES = (
     ranks_without_samples,
     mesh,
-    frozen_leaves_policy,
-    frozen_ranks,
     tensor_within_node,
     tensor_with_adapters,
     tensor_divides_trained_heads,

@@ -7,8 +7,8 @@ from typing import Literal
 from areal.spec.block import Block, knob
 from areal.spec.text import LONGEST_PATH
 
-Placement = Literal["same", "own", "offloaded"]
-"""Where a frozen model's weights are: on the policy's ranks, on others, or on the host and there while it is asked."""
+Placement = Literal["same", "offloaded"]
+"""Where a frozen model's weights are: on the policy's ranks, or on the host and there while it is asked."""
 
 
 class Teacher(Block):
@@ -36,6 +36,5 @@ class PolicyTeacher(Teacher):
     )
     placement: Placement = knob(
         "same",
-        what="Its weights stay beside the policy's, are on processes of their own (own, see trainer.mesh.frozen), or "
-        "are in host memory between uses (offloaded).",
+        what="Its weights stay beside the policy's, or are in host memory between uses (offloaded).",
     )

@@ -36,12 +36,6 @@ class Mesh(Block):
         change=Change.RESUME, ge=1, le=64,
     )  # fmt: skip
 
-    frozen: int = knob(
-        0, what="The last so many processes hold frozen models alone, those with `placement: own`; the others, the "
-        "policy's, are divided as above.",
-        change=Change.RESUME, ge=0, le=1 << 16,
-    )  # fmt: skip
-
     @property
     def together(self) -> int:
         """Processes with the same micro-batches."""
@@ -144,19 +138,14 @@ class Trainer(Block):
         return self.replicas * self.proc_per_node
 
     @property
-    def policy_ranks(self) -> int:
-        """Processes that train; the others hold frozen models."""
-        return self.world_size - self.mesh.frozen
-
-    @property
     def data_ranks(self) -> int:
         """Groups of processes with micro-batches of their own."""
-        return max(1, self.policy_ranks // self.mesh.together)
+        return max(1, self.world_size // self.mesh.together)
 
     @property
     def shards(self) -> int:
         """Processes that one copy of the model is sharded over."""
-        return max(1, self.policy_ranks // self.mesh.replicate)
+        return max(1, self.world_size // self.mesh.replicate)
 
     @property
     def attention_backend(self) -> Attention:

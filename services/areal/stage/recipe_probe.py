@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.dataflow.own import graph_of_json, json_of_graph, own_graph, refuse_idle_ranks
+from areal.dataflow.own import graph_of_json, json_of_graph, own_graph
 from areal.dataflow.stages import Graph
 from areal.errors import ArealError, DataError, Kind, by_kind
 from areal.spec.job import JobSpec
@@ -107,11 +107,9 @@ def _graph(recipe: Recipe) -> object:
         return None
     spec = JobSpec.model_validate_json(told)
     if recipe.graph is None:
-        if spec.is_rl:
-            refuse_idle_ranks(None, spec)
         return None
     own_advantages = recipe.compute_advantages is not None or spec.trainer.hooks is not None
-    return json_of_graph(own_graph(recipe.graph, spec, own_advantages=own_advantages, elsewhere=True))
+    return json_of_graph(own_graph(recipe.graph, spec, own_advantages=own_advantages))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from areal.observe.user_code import WAIT as USER_CODE
-from areal.observe.waits import ENGINE_HEALTH, OTHER_MODELS
+from areal.observe.waits import ENGINE_HEALTH, SERVED_TEACHER
 
 from areal_view.why.live import Live, LiveRole, LiveWait
 
@@ -171,18 +171,15 @@ def _user_code(live: Live) -> Answer | None:
     return None
 
 
-def _other_models(live: Live) -> Answer | None:
-    """A frozen model elsewhere that takes long: long before the deadline, which is for the longest pass."""
+def _served_teacher(live: Live) -> Answer | None:
+    """A teacher behind an address that takes long: long before the deadline, which is for the longest pass."""
     trainer = _role(live, "trainer")
-    waits = [wait for name in OTHER_MODELS if (wait := _wait(trainer, name)) is not None]
-    if trainer is None or not waits or (oldest := max(waits, key=lambda wait: wait.age_s)).age_s < LONG_WAIT_S:
+    wait = _wait(trainer, SERVED_TEACHER)
+    if trainer is None or wait is None or wait.age_s < LONG_WAIT_S:
         return None
-    text = f"it waits for {oldest.waits_for}, and gives up after {_span(oldest.deadline_s)}"
-    fix = (
-        f"is that a long pass, or is who makes it stuck? logs/{trainer.name}.log has the words of its processes; "
-        "a served model has logs where it is served"
-    )
-    return Answer("waits-for-model", text, fix, trainer.name, trainer.pid, oldest.age_s)
+    text = f"it waits for {wait.waits_for}, and gives up after {_span(wait.deadline_s)}"
+    fix = "is that a long pass, or is who makes it stuck? A served model has logs where it is served"
+    return Answer("waits-for-model", text, fix, trainer.name, trainer.pid, wait.age_s)
 
 
 def _reward(live: Live) -> Answer | None:
@@ -279,7 +276,7 @@ def _trains(live: Live) -> Answer:
 
 CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
     _disk, _ended, _gone, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _store, _engine, _user_code,
-    _reward, _old_version, _not_admitting, _other_models, _evaluating, _overdue, _groups, _trains,
+    _reward, _old_version, _not_admitting, _served_teacher, _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip
 
 

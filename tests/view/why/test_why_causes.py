@@ -21,7 +21,7 @@ def having(name: str, **fields: object) -> Live:
 
 
 WAITS = LiveWait("groups", "group 448 and more, for step 7", 41.0, 1800.0)
-OTHER = LiveWait("frozen models", "the ranks of the frozen models to answer for the teacher", 45.0, 1800.0)
+OTHER = LiveWait("teacher", "the teacher at http://t to score 16 sequences", 45.0, 420.0)
 STUCK = LiveWait("user code", "compute_loss of hooks.py, at line 17 in inner", 9.0)
 STORED = LiveWait("ledger", "16 samples stored", 6.0, 30.0)
 QUIET = LiveWait("engine.health", "its engine to answer", 7.0, 24.0)
@@ -63,7 +63,7 @@ CASES: list[tuple[Live, str, str, str]] = [
         having("trainer", waits=[LiveWait("publish", "the version before", 400.0, 600.0)]),
         "overdue", "trainer", "gives up after 10 min",
     ),
-    (having("trainer", waits=[OTHER]), "waits-for-model", "trainer", "and gives up after 30 min"),
+    (having("trainer", waits=[OTHER]), "waits-for-model", "trainer", "and gives up after 7 min"),
     (having("trainer", waits=[replace(OTHER, age_s=9.0)]), "none", "", "nothing is wrong"),
     (having("trainer", waits=[STUCK]), "user-code", "trainer", "the user's compute_loss of hooks.py, at line 17"),
     (replace(having("trainer", waits=[STUCK]), idle="the byte budget is used up", idle_s=9.0), "user-code", "trainer",

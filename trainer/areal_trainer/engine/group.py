@@ -1,8 +1,6 @@
 """The process group of the trainer's ranks, and what they say to each other.
 
-Owns set-up and tear-down of torch.distributed, and how rank 0 tells all others a message, in two broadcasts. Of a
-trainer with frozen models on own processes those are a second world: their ranks are numbered from 0 again, no
-collective of one world knows the other, and the two first ranks have a link.
+Owns set-up and tear-down of torch.distributed, and how rank 0 tells all others a message, in two broadcasts.
 """
 
 from __future__ import annotations
@@ -17,12 +15,10 @@ import torch
 import torch.distributed as dist
 from areal.errors import ConfigError
 from torch import Tensor
-from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.rendezvous import rendezvous
 
 from areal_trainer.engine.context import Context
-from areal_trainer.engine.link import Link
 from areal_trainer.engine.message import Message, decoded, encoded
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
@@ -31,22 +27,8 @@ _SLICE_S = 5.0  # between two words of rank 0
 T = TypeVar("T")
 
 
-def place_of(process: int, processes: int, frozen: int) -> tuple[int, int, bool]:
-    """Of a process: its rank in its world, how many ranks that has, and whether it is the one of frozen models.
-
-    Raises ConfigError when `frozen` processes leave none for the policy.
-    """
-    policy = processes - frozen
-    if policy < 1:
-        raise ConfigError(
-            f"of {processes} trainer processes {frozen} would hold frozen models, and none the policy",
-            fix="start more processes, or lower trainer.mesh.frozen",
-        )
-    return (process, policy, False) if process < policy else (process - policy, frozen, True)
-
-
 class Ranks:
-    """All ranks of this trainer's policy, or of its frozen models. With one rank no call communicates.
+    """All ranks of this trainer. With one rank no call communicates.
 
     A replica holds the whole model and its optimizer, sharded over its `shards` ranks, which have consecutive numbers
     (one node, or several that are near each other). `tensor` ranks next to each other split the layers among them, and
@@ -54,23 +36,15 @@ class Ranks:
     (context · tensor) data ranks. Layers are sharded over the ranks of a context group as over any others.
     """
 
-    def __init__(self, replicas: int = 1, tensor: int = 1, context: int = 1, frozen: int = 0) -> None:
-        """The last `frozen` processes become a world that shards frozen models, one copy of each."""
-        self.rank, self.world_size, self.frozen = place_of(
-            int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1")), frozen
-        )
-        if self.frozen:
-            replicas = tensor = context = 1
-        self.link: Link | None = None  # on the first ranks of both worlds, where there are two
+    def __init__(self, replicas: int = 1, tensor: int = 1, context: int = 1) -> None:
+        self.rank, self.world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self.device = torch.device("cpu")
         if torch.cuda.is_available():
             self.device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
             torch.cuda.set_device(self.device)
         if not dist.is_initialized():
             backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
-            if frozen:
-                self._two_worlds(backend)
-            elif "MASTER_ADDR" in os.environ:
+            if "MASTER_ADDR" in os.environ:
                 dist.init_process_group(backend, timeout=COLLECTIVE_TIMEOUT)
             else:  # one rank without torchrun: tests and notebooks
                 dist.init_process_group(backend, store=HashStore(), rank=0, world_size=1)
@@ -99,16 +73,6 @@ class Ranks:
             lines = [list(range(first, first + together, tensor)) for first in firsts]
             group, _ = dist.new_subgroups_by_enumeration(lines)
             self.context = Context(group, self.rank // tensor % context, context)
-
-    def _two_worlds(self, backend: str) -> None:
-        """Join one of two process groups, and meet the other one's first rank."""
-        store, _, _ = next(rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
-        mine = PrefixStore("frozen" if self.frozen else "policy", store)
-        dist.init_process_group(
-            backend, store=mine, rank=self.rank, world_size=self.world_size, timeout=COLLECTIVE_TIMEOUT
-        )
-        if self.first:
-            self.link = Link(store, frozen=self.frozen, timeout_s=COLLECTIVE_TIMEOUT.total_seconds())
 
     def _mesh(self, sizes: Mapping[str, int]) -> DeviceMesh:
         """Without replicas there is no dimension of them."""

@@ -1,6 +1,6 @@
 """Memory plan of a job: bytes a GPU and a disk need, by closed forms over the model's config.json, without torch."""
 
-from areal.plan.memory.budget import Line, ServerPlan, TrainerPlan, plan_frozen, plan_server, plan_trainer, tokens_in
+from areal.plan.memory.budget import Line, ServerPlan, TrainerPlan, plan_server, plan_trainer, tokens_in
 from areal.plan.memory.shape import ModelShape, shape_of
 
 __all__ = [
@@ -8,7 +8,6 @@ __all__ = [
     "ModelShape",
     "ServerPlan",
     "TrainerPlan",
-    "plan_frozen",
     "plan_server",
     "plan_trainer",
     "shape_of",

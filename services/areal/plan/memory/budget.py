@@ -6,7 +6,6 @@ embedding and head with their gradients are not while a backward pass runs. An e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack
@@ -120,23 +119,6 @@ def plan_trainer(
         stays = shape if here["reference"] else here["teacher"]  # one of the two at most: the other is asked
         lines = _idle(shape, stays, ranks, precision, here)
         lines += _asking(name, model, here, ranks=ranks, tokens=tokens, precision=precision, attention=attention)
-        plans.append(TrainerPlan(tuple(line for line in lines if line.size), tokens))
-    return max(plans, key=lambda plan: plan.total)
-
-
-def plan_frozen(
-    models: Mapping[str, ModelShape], *, ranks: int, tokens: int, precision: str, attention: Attention
-) -> TrainerPlan:
-    """The budget of one of the `ranks` that hold frozen models alone: while the one that needs most is asked."""
-    asking = partial(_asking, ranks=ranks, tokens=tokens, precision=precision, attention=attention)
-    plans = []
-    for name, model in models.items():
-        others = [
-            Line(f"the {other}'s share", held.parameters * _FROZEN_BYTES // ranks)
-            for other, held in models.items()
-            if other != name
-        ]
-        lines = [*others, *asking(name, model, {})]
         plans.append(TrainerPlan(tuple(line for line in lines if line.size), tokens))
     return max(plans, key=lambda plan: plan.total)
 
