@@ -15,7 +15,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart learn learn-agents test check format proto crd chart docs bench chaos stalls soak clean
+.PHONY: help setup k8s-tools quickstart learn learn-agents test nightly check format proto crd chart docs bench chaos stalls soak clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,11 @@ static:
 	.venv/bin/lint-imports
 	.venv/bin/mypy services trainer
 
-test: setup  ## Set up and pass all tests: every tier runs, whatever fails; a table at the end
-	@tools/tiers
+test: setup  ## Set up and pass what a landing must, in 25 minutes; or the tests of one package: make test PACKAGE=judge
+	@tools/tiers $(if $(PACKAGE),--package $(PACKAGE))
+
+nightly: setup  ## The tests that a landing leaves out: scale, long learning, every client, environment, toolchain, more schedules
+	@tools/tiers --nightly
 
 .PHONY: images images-load locks
 images:  ## Build every image of docker/bake.json: make images REGISTRY=registry.example.com [PUSH=1] [IMAGES="engine trainer"]

@@ -18,7 +18,14 @@ from support.real_clients import ROOT, RealClient
 from support.redis_server import RedisServer
 from support.scripted_agent import TOKEN
 
-CLIENTS = ("openai", "openai-agents", "langchain-openai", "litellm", "inspect-ai", "anthropic")
+CLIENTS = (
+    "openai-agents",
+    "anthropic",
+    *(
+        pytest.param(name, marks=pytest.mark.nightly)
+        for name in ("openai", "langchain-openai", "litellm", "inspect-ai")
+    ),
+)
 
 
 @pytest.fixture(scope="session")

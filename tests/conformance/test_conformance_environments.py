@@ -14,7 +14,7 @@ from areal.workflow.interpreter.client import Target
 from support.played import ROOT, opened, play, python_of
 from support.redis_server import free_port
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.nightly, pytest.mark.timeout(300)]
 SERVER = Path(__file__).with_name("openenv_server.py")
 
 

@@ -18,7 +18,7 @@ from areal.workflow.interpreter.client import ChildInterpreter, Target
 from support.agent_scene import Scene
 from support.played import ROOT, python_of
 
-pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.component, pytest.mark.nightly, pytest.mark.timeout(300)]
 CONFIG = {"path": str(ROOT / "examples"), "taskset": {"id": "verifiers_digits"}}
 
 

@@ -1,8 +1,9 @@
 """Mutation suite of weight updates: an engine that takes weights wrongly is found out and samples nothing from them.
 
 Neighbouring bfloat16 versions differ by last bits, as after one step of training, so that a canary alone could not tell
-a stale server. Each mutant is tried with a full version, with a delta, straight from the trainer by a process group
-and, where that can be, with an adapter.
+a stale server. A landing tries each mutant on one way of bringing weights, and each way with some; `make nightly` each
+mutant on every way: a full version, a delta, straight from the trainer by a process group and, where that can be, an
+adapter.
 """
 
 from __future__ import annotations
@@ -44,6 +45,11 @@ ENGINE = EmbeddedEngine(dtype="bfloat16", max_running_requests=8)
 STALE = "one of three servers stale"
 CHANGED = 0.02  # of all words, by their last bit
 DEEP = 0.02  # size of an adapter that thirty layers bear
+EVERY_WAY = [
+    pytest.param(name, path, marks=() if number % len(PATHS) == PATHS.index(path) else pytest.mark.nightly)
+    for number, name in enumerate(MUTATIONS)
+    for path in PATHS
+]
 TARGETS = ("q_proj", "k_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -146,15 +152,25 @@ async def real_adapted(smollm2, tmp_path_factory) -> AsyncIterator[tuple[World, 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize(("name", "path"), EVERY_WAY)
 async def test_a_mutated_server_is_named_at_once_and_samples_nothing(mutant, trainer, name, path):
     policy, sampled = await refused_and_healed(mutant, name, path, trainer if path == "group" else None)
     assert policy not in sampled
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", [*OF_ADAPTERS, *(name for name in MUTATIONS if name not in BUCKETS)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *OF_ADAPTERS,
+        *(
+            pytest.param(name, marks=pytest.mark.nightly)
+            for name in MUTATIONS
+            if name not in BUCKETS and name != DROPPED
+        ),
+        DROPPED,
+    ],
+)
 async def test_a_server_with_a_wrong_adapter_is_named_at_once_and_samples_nothing(adapted, name):
     policy, sampled = await refused_and_healed(adapted, name, "adapter")
     assert policy not in sampled
@@ -190,12 +206,15 @@ async def test_one_stale_server_of_three_samples_nothing_for_who_needs_the_new_v
 
 @pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", MUTATIONS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == DROPPED else pytest.mark.nightly) for name in MUTATIONS]
+)
 async def test_a_mutated_server_of_a_real_model_is_named_at_once_and_samples_nothing(real, name):
     policy, sampled = await refused_and_healed(real, name, "delta")
     assert policy not in sampled
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", OF_ADAPTERS)

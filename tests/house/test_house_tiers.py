@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -36,7 +38,7 @@ def test_tiers_after_a_failed_one_run_and_the_table_says_which_failed(tool, caps
         [tier("second", "echo 2 passed"), tier("late", "echo 4 passed", 0)],
     ]
     behind = tool.Tier("third", 1, ("sh", "-c", "echo 3 passed; exit 4"), background=True)
-    assert tool.run_all(stages, behind=[behind]) == 1
+    assert tool.run_all(tool.Plan(stages, [behind])) == 1
     said = capsys.readouterr().out
     rows = {line.split()[0]: line for line in said.partition("closing line")[2].splitlines() if line}
     assert "FAILED (exit status 3)" in rows["first"]
@@ -45,7 +47,7 @@ def test_tiers_after_a_failed_one_run_and_the_table_says_which_failed(tool, caps
     assert "FAILED (exit status 4)" in rows["third"]
     assert "more than twice its budget" in rows["late"]
     assert said.rstrip().endswith("FAILED: first, late, third")
-    assert tool.run_all([[tier("only", "true")]]) == 0
+    assert tool.run_all(tool.Plan([[tier("only", "true")]])) == 0
 
 
 def test_a_tier_that_needs_a_background_tier_begins_after_it(tool, tmp_path):
@@ -53,7 +55,7 @@ def test_a_tier_that_needs_a_background_tier_begins_after_it(tool, tmp_path):
     slow = tool.Tier("slow", 1, ("sh", "-c", f"sleep 0.3; touch {made}"), background=True)
     before = tool.Tier("before", 1, ("sh", "-c", f"test ! -e {made}"))
     after = tool.Tier("after", 1, ("test", "-e", str(made)), needs="slow")
-    assert tool.run_all([[before], [after]], behind=[slow]) == 0
+    assert tool.run_all(tool.Plan([[before], [after]], [slow])) == 0
 
 
 def test_the_slowest_tests_come_from_pytests_own_report(tool, tmp_path):
@@ -64,17 +66,68 @@ def test_the_slowest_tests_come_from_pytests_own_report(tool, tmp_path):
     assert "0:01  a.b::c" in tool.table([outcome], 62.0)
 
 
+def commands(plan) -> list[tuple[str, ...]]:
+    return [tuple(tier.command) for stage in (*plan.stages, plan.behind) for tier in stage]
+
+
+MARKS = ("component", "sglang_real", "system", "kube_api", "kube_node")
+
+
 def test_every_test_file_belongs_to_a_tier(tool):
-    check, rest, behind = tool.tiers()
-    commands = [*(tier.command for tier in behind), *(tier.command for stage in rest for tier in stage)]
-    for mark in ("component", "sglang_real", "system", "kube_api", "kube_node"):
+    landing, night = commands(tool.landing()), commands(tool.nightly())
+    for mark in MARKS:
         for file in tool.marked(mark):
-            assert any(file in command for command in commands), file
-    assert "kube_api and not system" in next(it for it in commands if "tests/kube/test_kube_scale.py" in it)
-    unit = check[-1].command
-    assert "tests" in unit
-    ignored = {word.removeprefix("--ignore=") for word in unit if word.startswith("--ignore=")}
-    assert all(any(path in command for command in commands) for path in ignored)
+            assert any(file in command for command in landing), file
+    scale = next(it for it in night if "tests/kube/test_kube_scale.py" in it)
+    assert "kube_api and not system and nightly" in scale
+    (unit,) = (tier.command for tier in tool.check(quick=True) if tier.name == "unit")
+    for path in tool.test_files():
+        file = str(path.relative_to(ROOT))
+        searched = any(file.startswith(schedules) for schedules in tool.SCHEDULES)
+        marked = any(f"mark.{mark}" in path.read_text() for mark in MARKS)
+        assert searched or marked or file in unit, file
+    assert all(any(path in command for command in landing) for path in tool.SCHEDULES)
+
+
+def test_what_a_landing_leaves_out_runs_at_night(tool):
+    """Each file with a nightly test is given to the tier of its other mark, and no tier of a landing takes the test."""
+    night = commands(tool.nightly())
+    for file in tool.marked("nightly"):
+        if file == f"tests/house/{Path(__file__).name}":
+            continue
+        assert any(file in command and any(word.endswith(" and nightly") for word in command) for command in night), (
+            file
+        )
+    for tier in (tier for stage in tool.landing().stages for tier in stage):
+        if "pytest" in tier.command:
+            assert tier.command[tier.command.index("-m", 3) + 1].endswith(" and not nightly"), tier.name
+    simulated = next(it for it in night if "AREAL_SIM_SCHEDULES=1000" in it)
+    assert "AREAL_OPERATOR_SCHEDULES=400" in simulated
+
+
+def test_a_landings_stages_fit_into_its_budget(tool):
+    plan = tool.landing()
+    assert sum(max(tier.minutes for tier in stage) for stage in plan.stages) <= plan.minutes == 25
+
+
+def test_a_package_runs_its_own_tests_alone_and_an_unknown_one_is_answered_with_those_there_are(tool):
+    plan, _ = tool.chosen(["--package", "judge"])
+    ((tier,),) = plan.stages
+    assert [word for word in tier.command if word.startswith("tests/")] == ["tests/judge"]
+    assert tier.minutes <= 8
+    ((tier,),) = tool.chosen(["--package", "gateway"])[0].stages
+    assert {"tests/gateway", "tests/conformance"} <= {*tier.command}
+    with pytest.raises(SystemExit, match="ledger"):
+        tool.chosen(["--package", "nobody"])
+
+
+def test_what_a_run_came_to_is_kept_with_its_date(tool, tmp_path, monkeypatch):
+    monkeypatch.setattr(tool, "ROOT", tmp_path)
+    good, bad = tool.Tier("good", 1, ("true",)), tool.Tier("bad", 1, ("false",))
+    assert tool.run_all(tool.Plan([[good], [bad]], minutes=1), "nightly") == 1
+    kept = json.loads((tmp_path / "runs" / "tests" / "nightly.json").read_text())
+    assert (kept["passed"], [one["failure"] for one in kept["tiers"]]) == (False, ["", "exit status 1"])
+    assert datetime.fromisoformat(kept["date"]).tzinfo is not None
 
 
 def test_an_interrupted_run_ends_its_tiers_and_begins_no_other(tmp_path):
@@ -90,7 +143,7 @@ loader.exec_module(tool)
 waits = "trap 'echo >> {tmp_path}/ended; exit 1' INT; echo >> {tmp_path}/began; while :; do sleep 0.05; done"
 tier = lambda name, script: tool.Tier(name, 1, ("sh", "-c", script), background=name == "behind")
 stages = [[tier("c", "touch {tmp_path}/c")]]
-tool.tiers = lambda quick: ([tier("a", waits), tier("b", waits)], stages, [tier("behind", waits)])
+tool.landing = lambda: tool.Plan([[tier("a", waits), tier("b", waits)], *stages], [tier("behind", waits)])
 sys.argv[1:] = []
 sys.exit(tool.main())
 """

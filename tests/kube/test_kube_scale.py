@@ -1,4 +1,4 @@
-"""Many jobs at once: all get there, nothing is made twice, each costs little memory. Prints the figures.
+"""Many jobs at once: all get there, nothing is made twice. Prints figures that `bench/bench_operator.py` bounds.
 
 JOBS=1000 in the environment makes it the size that is promised, where the machine bears the control plane of it.
 """
@@ -16,10 +16,8 @@ from kube.jobs import API, brief, rljob, summary
 from kube.operators import Ground, Operator
 from support.scripted_pods import ScriptedPods
 
-pytestmark = pytest.mark.kube_api
+pytestmark = [pytest.mark.kube_api, pytest.mark.nightly]
 JOBS = int(os.environ.get("JOBS", "100"))
-BASE_MB, JOB_KB = 180, 400
-"""Of the operator's memory: what it has with its first jobs, and what each further one with its connections may add."""
 
 
 def quantile(operator: Operator, name: str, q: float) -> float:
@@ -62,6 +60,5 @@ def test_many_jobs_at_once(
         with capsys.disabled():
             print(f"\n{JOBS} jobs: created in {created:.0f} s, all training after {running:.0f} s;", end=" ")
             print(f"reconcile p50 ≤ {p50:g} s, p99 ≤ {p99:g} s; operator {memory:.0f} MB (idle {idle_mb:.0f} MB)")
-        assert memory <= BASE_MB + JOBS * JOB_KB / 1000
     finally:
         operator.stop()

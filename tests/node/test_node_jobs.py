@@ -55,6 +55,7 @@ def test_the_chart_proves_itself(node: Node, installed: None) -> None:
     await_ownership(node)
 
 
+@pytest.mark.nightly
 def test_the_quickstart_trains_to_its_bar_while_every_role_loses_its_pod(
     node: Node, installed: None, room: str, digits: Path
 ) -> None:

@@ -11,6 +11,7 @@ from areal.v1.record_pb2 import SampleRecord
 pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 
+@pytest.mark.nightly
 def test_an_agent_over_http_is_trained_evaluated_and_audited(start_job):
     limits = ("algorithm.maxSteps=6", "evaluation.intervalSteps=6", "recording.tokenAudit=true")
     run = start_job(*limits, job="examples/agent_openai.yaml")

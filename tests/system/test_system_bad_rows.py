@@ -9,7 +9,7 @@ import yaml
 from areal.errors import ExitCode
 from support.job_run import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 LEAVES_NO_ROOM = '''
 from areal.workflow import Episode, GenerationRequest, RolloutWorkflow, Sequence

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.job_run import ROOT, SMALL, JobRun
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 PAIRS = 1_920  # thirty steps
 

@@ -11,7 +11,7 @@ from areal.v1.record_pb2 import SampleRecord
 from support.job_run import ROOT, JobRun
 from support.made import made
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 STEPS = 16
 MARGIN = 0.05  # of the held-out tasks

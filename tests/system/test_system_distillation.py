@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.job_run import ROOT, JobRun
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 STEPS = 16
 

@@ -94,6 +94,7 @@ def all_wait(run: JobRun) -> bool:
     return "wait" in asked.stdout.lower() and all(role in asked.stdout for role in roles)
 
 
+@pytest.mark.nightly
 def test_status_names_every_wait_of_a_run_that_stands_still(start_job):
     run = start_job("algorithm.maxSteps=10", "evaluation.intervalSteps=5")
     run.wait_for("step 3", lambda: run.step() >= 3, timeout_s=120)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.job_run import ROOT
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.system, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 
 @pytest.mark.usefixtures("digits")

@@ -38,7 +38,7 @@ class Case:
 
 
 CASES = [
-    pytest.param(Case("embedded", steps=2, staleness=1), id="embedded"),
+    pytest.param(Case("embedded", steps=2, staleness=1), id="embedded", marks=pytest.mark.nightly),
     pytest.param(Case("sglang", steps=2, staleness=0), id="sglang", marks=pytest.mark.sglang_real),
 ]
 

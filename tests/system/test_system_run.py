@@ -84,6 +84,7 @@ def test_killing_the_supervisor_leaves_no_process(start_job):
         time.sleep(0.1)
 
 
+@pytest.mark.nightly  # each landing trains a real model on SGLang
 @pytest.mark.sglang_real
 def test_stock_sglang_trains_for_some_steps(start_job):
     run = start_job("generation.engine.type=sglang", "algorithm.maxSteps=6", "evaluation.intervalSteps=6")
@@ -94,11 +95,17 @@ def test_stock_sglang_trains_for_some_steps(start_job):
     assert (summary["groups"]["lost"], summary["groups"]["duplicated"]) == (0, 0)
 
 
-def test_other_examples_run_to_the_end(start_job):
+@pytest.mark.parametrize(
+    "name",
+    [
+        "environment",
+        "ppo",
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("custom_reward", "multi_turn", "own_loop")),
+    ],
+)
+def test_another_example_runs_to_the_end(name, start_job):
     small = ("algorithm.batchSize=64", "rollout.maxConcurrentRollouts=128", "algorithm.critic.warmupSteps=1")
-    for name in ("custom_reward", "multi_turn", "environment", "own_loop", "ppo"):
-        job = f"examples/{name}.yaml"
-        own = small if name == "ppo" else ()
-        run = start_job("algorithm.maxSteps=3", "evaluation.intervalSteps=3", *own, job=job)
-        assert run.finish(timeout_s=120) == 0, f"{job}:\n{run.output[-4000:]}"
-        assert run.summary()["steps"] == 3, job
+    own = small if name == "ppo" else ()
+    run = start_job("algorithm.maxSteps=3", "evaluation.intervalSteps=3", *own, job=f"examples/{name}.yaml")
+    assert run.finish(timeout_s=120) == 0, run.output[-4000:]
+    assert run.summary()["steps"] == 3

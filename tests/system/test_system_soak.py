@@ -1,6 +1,7 @@
 """Nothing grows: what every role holds after a tenth of the steps it holds near the end.
 
-`make test` counts live objects for a minute; `make chaos` runs ten thousand steps (`--soak-steps`) and looks at memory.
+`make nightly` counts live objects for a minute; `make chaos` runs ten thousand steps (`--soak-steps`) and looks at
+memory.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import pytest
 from support import soak
 from support.job_run import ROOT, SMALL, JobRun
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(0)]  # each wait has a deadline that grows with the steps
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.nightly,
+    pytest.mark.timeout(0),
+]  # each wait has a deadline that grows with the steps
 
 PER_STEP = 1.0  # objects of one type; a step has two groups, and event loops hold up to 100 cancelled timers
 MOST_MB = 1.0  # a thousand steps

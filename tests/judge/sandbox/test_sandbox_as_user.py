@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.as_user import as_user, needs_root
 
-pytestmark = pytest.mark.component
+pytestmark = [pytest.mark.component, pytest.mark.nightly]
 HERE = Path(__file__).parent
 
 

@@ -20,7 +20,7 @@ from areal_judge.sandbox.host.runner import Sandbox
 from areal_judge.sandbox.values import DEFAULT_LIMITS
 from judge.languages.conftest import Start
 
-pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.component, pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module")]
 LIMITS = replace(DEFAULT_LIMITS, wall_s=8.0, cpu_s=1.0, memory_bytes=256 << 20)
 BRIEF = replace(LIMITS, wall_s=1.5)  # for programs that only wait to be ended
 SECRET = "areal-canary-902b11"

@@ -20,7 +20,7 @@ from areal_judge.judge.values import Status, Submission
 from areal_judge.sandbox.host.runner import Sandbox
 from judge.languages.conftest import need
 
-pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.component, pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module")]
 SHORT = replace(COMPILE_LIMITS, wall_s=12.0, cpu_s=2.0, memory_bytes=512 << 20)
 SECRET = "areal-canary-5f1c9e"
 

@@ -16,7 +16,10 @@ from judge.languages.conftest import Start, need
 from judge.languages.programs import BROKEN, FAILS, PROGRAMS
 
 pytestmark = [pytest.mark.component, pytest.mark.asyncio(loop_scope="module")]
-every_language = pytest.mark.parametrize("language", LANGUAGES)
+LANDING = ("python", "cpp", "bash")  # interpreted, compiled, a shell; the others each night, and with the package alone
+every_language = pytest.mark.parametrize(
+    "language", [pytest.param(name, marks=() if name in LANDING else pytest.mark.nightly) for name in LANGUAGES]
+)
 PATIENT = replace(DEFAULT_LIMITS, wall_s=20.0, cpu_s=5.0)
 SHORT = replace(DEFAULT_LIMITS, wall_s=20.0, cpu_s=0.5)
 SMALL = replace(PATIENT, memory_bytes=96 << 20)
