@@ -7,8 +7,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from areal.cli.runs import why_command
 from areal.local.live_file import LiveFile
+from areal_view.commands import why_run
 from areal_view.why.redact import REMOVED, redacted
 from local.test_local_live_file import VIEW
 
@@ -62,7 +62,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_bundle_holds_what_one_asks_for_and_no_secret(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     target = tmp_path / "digits.zip"
-    why_command(run, as_json=False, bundle=target)
+    why_run(run, bundle=target)
     assert target.stat().st_mode & 0o777 == 0o600
     with zipfile.ZipFile(target) as bundle:
         parts = {name: bundle.read(name).decode() for name in bundle.namelist()}

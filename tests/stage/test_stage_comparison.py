@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from areal.cli.compare import compare_command
 from areal.cli.main import app, guarded
+from areal.cli.runs import compare
 from areal.errors import ConfigError, ExitCode
 from areal.plan.cluster import resolve_for_pods
 from areal.plan.resolved import ResolvedJob
@@ -72,21 +72,21 @@ def test_figures_are_of_what_the_run_did(tmp_path):
 def test_a_run_without_steps_or_summary_is_shown_with_what_it_has(tmp_path, capsys):
     make_run(tmp_path / "a")
     make_run(tmp_path / "b", "seed=7", rewards=(0.5,))
-    compare_command([tmp_path / "a", tmp_path / "b"], as_json=True)
+    compare([tmp_path / "a", tmp_path / "b"], as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert told["fields"] == {"seed": [0, 7]}
     assert told["figures"]["steps"] == [0, 1]
     assert told["figures"]["reward, last 10 steps"] == [None, 0.5]
-    compare_command([tmp_path / "a", tmp_path / "b"], as_json=False)
+    compare([tmp_path / "a", tmp_path / "b"], as_json=False)
     assert "seed" in capsys.readouterr().out
 
 
 def test_one_run_or_a_directory_of_something_else_is_refused(tmp_path):
     run = make_run(tmp_path / "a")
     with pytest.raises(ConfigError, match="nothing to be compared with"):
-        compare_command([run], as_json=False)
+        compare([run], as_json=False)
     with pytest.raises(ConfigError, match="no run directory"):
-        compare_command([run, tmp_path], as_json=False)
+        compare([run, tmp_path], as_json=False)
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"restarts": 3}'])

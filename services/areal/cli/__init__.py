@@ -1,1 +1,1 @@
-"""The `areal` command. Every command imports what it needs when it runs, so that help is instant."""
+"""The `areal` command: a table of commands, whose modules, those of other packages too, are imported when they run."""

@@ -6,19 +6,32 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
+import typer
 
-from areal.cli.served import is_address, served
-from areal.errors import ConfigError, ExitCode, InfraError
+from areal.cli.arguments import commands
+from areal.engine.served import is_address, served
+from areal.errors import ConfigError, InfraError
 
 Messages = list[dict[str, str]]
 _PATIENCE_S = 600.0  # for the first token of an answer
 
+app = commands()
 
-def chat_command(model: str, *, key: str, temperature: float, max_tokens: int, system: str) -> int:
-    """Talk until the end of the input; returns the exit code. `model` is an address, or what `areal serve` takes."""
+
+@app.command(
+    epilog="Examples:\n\n  areal chat runs/digits\n\n  areal chat http://localhost:8000 --key secret --temperature 0",
+)
+def chat(
+    model: Annotated[str, typer.Argument(metavar="MODEL|RUN|URL", help="What `areal serve` takes, or its address.")],
+    key: Annotated[str, typer.Option(help="API key of a server.", envvar="AREAL_SERVE_KEY")] = "",
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.7,
+    max_tokens: Annotated[int, typer.Option(help="Of one answer.")] = 256,
+    system: Annotated[str, typer.Option(help="What the model is told first.")] = "",
+) -> None:
+    """Talk to a model directory, a finished run's model or a server; the end of the input (Ctrl-D) ends it."""
     history: Messages = [{"role": "system", "content": system}] if system else []
     sampling = {"temperature": temperature, "max_tokens": max_tokens}
     with contextlib.ExitStack() as stack:
@@ -34,7 +47,6 @@ def chat_command(model: str, *, key: str, temperature: float, max_tokens: int, s
                 raise InfraError(f"{address} does not answer: {error}", fix="see whether it still runs") from error
             print(flush=True)
             history.append({"role": "assistant", "content": said})
-    return int(ExitCode.DONE)
 
 
 def _questions() -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Commands that live in other packages' modules: they run as child processes, so that torch never comes into ours."""
+"""Commands that are modules with parsers of their own: they run as processes, so that torch never comes into this."""
 
 from __future__ import annotations
 
@@ -7,27 +7,55 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any
 
+import typer
+
+from areal.cli.arguments import commands
 from areal.distribution import install
 from areal.errors import BugError, ConfigError
 
+_PASSED_ON: dict[str, Any] = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
-def init_model_command(arguments: Sequence[str]) -> int:
-    """`areal init-model …`: needs torch; answers the exit code."""
+app = commands()
+
+
+@app.command(
+    "init-model",
+    context_settings=_PASSED_ON,
+    epilog="Example:\n\n  areal init-model --out models/new-1m",
+)
+def init_model(context: typer.Context) -> None:
+    """Make a model of a million random weights, and a tokenizer of characters, for the quickstart and for tests."""
+    _needs_torch("making a model", "trainer")
+    raise typer.Exit(_run_module("areal_trainer.init_model", context.args))
+
+
+@app.command(
+    context_settings=_PASSED_ON,
+    epilog="Examples:\n\n  areal serve runs/digits\n\n  areal serve models/Qwen3-0.6B --port 8000 --key secret",
+)
+def serve(context: typer.Context) -> None:
+    """Serve a model directory, a finished run's model, or one of the hub, for development and evaluation."""
+    _needs_torch("serving a model", "engine")
+    os.execv(sys.executable, [sys.executable, "-m", "areal.engine.serve", *context.args])  # so that signals reach it
+
+
+@app.command(
+    context_settings=_PASSED_ON,
+    epilog="Example:\n\n  areal sim --schedules 1000",
+)
+def sim(context: typer.Context) -> None:
+    """Run the cores of the system under seeded schedules of faults, in virtual time."""
+    raise typer.Exit(_run_module("areal.sim.main", context.args))
+
+
+def _needs_torch(what: str, extra: str) -> None:
     if importlib.util.find_spec("torch") is None:
-        raise ConfigError("making a model needs torch, which is not installed", fix=install("trainer"))
-    return module_command("areal_trainer.init_model", arguments)
+        raise ConfigError(f"{what} needs torch, which is not installed", fix=install(extra))
 
 
-def serve_command(arguments: Sequence[str]) -> NoReturn:
-    """`areal serve …`: needs torch; this process becomes the server, so that signals reach it."""
-    if importlib.util.find_spec("torch") is None:
-        raise ConfigError("serving a model needs torch, which is not installed", fix=install("engine"))
-    os.execv(sys.executable, [sys.executable, "-m", "areal.engine.serve", *arguments])
-
-
-def module_command(module: str, arguments: Sequence[str]) -> int:
+def _run_module(module: str, arguments: Sequence[str]) -> int:
     """`python -m module …` in this terminal; answers the exit code."""
     if importlib.util.find_spec(module) is None:
         raise BugError(f"this installation lacks {module}")

@@ -1,34 +1,62 @@
-"""Commands about a run directory: status, audit, report."""
+"""Commands on a run directory: status, logs, compare, audit, set; of a job on a cluster another package answers."""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections import deque
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from areal.cli.arguments import (
+    AsJson,
+    Kubeconfig,
+    KubeContext,
+    Namespace,
+    RunDir,
+    RunOrJob,
+    commands,
+    existing,
+    job_name,
+)
+from areal.cli.table import load
 from areal.errors import ConfigError, ExitCode
 
+_LOOK_S = 0.3  # between looks of --follow
+_COLOURS = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
-def existing(run_dir: Path) -> Path:
-    """`run_dir`, when it is a run's."""
-    if not (run_dir / "resolved.json").is_file():
-        raise ConfigError(f"{run_dir} is no run directory", fix="name one that `areal run` made, like runs/digits")
-    return run_dir
+app = commands()
 
 
-def status_command(run_dir: Path, *, as_json: bool) -> None:
-    """`areal status`."""
+@app.command(
+    epilog="Examples:\n\n  areal status runs/digits\n\n  areal status runs/digits --json\n\n"
+    "  areal status rljob/digits -n team",
+)
+def status(
+    run: RunOrJob,
+    as_json: AsJson = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Ask every role of a run what it does, what it waits for, since when; of a job on a cluster, show its status."""
+    if (name := job_name(run)) is not None:
+        load("areal_operator.job_commands:show_status")(name, namespace, kubeconfig, context, as_json=as_json)
+        return
     from areal.local import inspect
 
-    existing(run_dir)
+    existing(run)
     try:
-        picture = inspect.look(run_dir)
+        picture = inspect.look(run)
     except ConfigError as error:
-        if outcome := inspect.ended(run_dir):
-            raise ConfigError(f"{run_dir} does not run; it ended: {outcome}", fix=error.fix) from error
+        if outcome := inspect.ended(run):
+            raise ConfigError(f"{run} does not run; it ended: {outcome}", fix=error.fix) from error
         raise
     if as_json:
         sys.stdout.buffer.write(inspect.as_json(picture) + b"\n")
@@ -36,98 +64,112 @@ def status_command(run_dir: Path, *, as_json: bool) -> None:
         Console().print(inspect.table(picture))
 
 
-def why_command(run_dir: Path, *, as_json: bool, bundle: Path | None = None) -> None:
-    """`areal why`."""
-    from areal_view.why.causes import why
-    from areal_view.why.live import read_live
+@app.command(
+    epilog="Examples:\n\n  areal logs runs/digits --since 10m\n\n  areal logs runs/digits --role trainer -f",
+)
+def logs(
+    run: RunDir,
+    role: Annotated[list[str] | None, typer.Option(help="Only this role's; may be given again.")] = None,
+    since: Annotated[str | None, typer.Option(help="Only from so long ago on: 90s, 10m, 2h, 1d.")] = None,
+    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="At most so many, the newest.")] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged next.")] = False,
+) -> None:
+    """Print the logs of all roles as one stream in the order of time, of a run that goes on or has ended."""
+    from areal.plan.layout import RunLayout
+    from areal.stage import log_stream
 
-    from areal.cli.job_why import show
-    from areal.plan import RunLayout
+    files = log_stream.log_files(RunLayout(existing(run)).logs, role or ())
+    follower = log_stream.Follower(files)
+    console = Console(highlight=False, soft_wrap=True)
+    width = max(len(name) for name in files)
+    colours = {name: _COLOURS[number % len(_COLOURS)] for number, name in enumerate(files)}
 
-    live = read_live(RunLayout(existing(run_dir)).live)
-    if bundle is not None:
-        from areal.local import bundle as packing
+    def show(name: str, text: str) -> None:
+        console.print(Text(f"{name:<{width}} ", style=colours[name]) + Text(text))
 
-        names = packing.write(run_dir, bundle)
-        print(f"wrote {bundle}: {', '.join(names)}; look at it before you send it", file=sys.stderr)
-    if live is None:
-        raise ConfigError(
-            f"{run_dir} never said what it does",
-            fix="start it with `areal run`; of a job on a cluster, ask `areal why rljob/NAME`",
-        )
-    show(why(live), as_json=as_json)
-
-
-def slow_command(run_dir: Path, *, as_json: bool) -> None:
-    """`areal why --slow`."""
-    from areal.cli import slow
-
-    slow.slow_command(existing(run_dir), as_json=as_json)
-
-
-def view_command(places: list[Path], port: int) -> None:
-    """`areal view`."""
-    from areal_view.pages.main import serve
-
-    serve(places, port)
+    logged = log_stream.merged(files, log_stream.since(since, time.time()) if since is not None else 0.0)
+    for line in deque(logged, lines) if lines is not None else logged:
+        show(line.role, line.text)
+    while follow:
+        for name, text in follower.new():
+            show(name, text)
+        time.sleep(_LOOK_S)
 
 
-def audit_command(run_dir: Path, *, as_json: bool) -> int:
-    """`areal audit`: the exit code is not 0 when a promise is broken."""
-    import json
+@app.command(
+    epilog="Example:\n\n  areal compare runs/eta2 runs/eta4",
+)
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Two run directories or more.")],
+    as_json: AsJson = False,
+) -> None:
+    """Set runs beside each other: the fields in which their jobs differ, and what came of it."""
+    from areal.plan.resolved import ResolvedJob
+    from areal.stage.comparison import read_run
+    from areal.stage.job_fields import differing_fields, spec_fields
 
+    if len(runs) < 2:
+        raise ConfigError("one run has nothing to be compared with", fix="name two run directories or more")
+    places = [existing(run) for run in runs]
+    differences = differing_fields([spec_fields(ResolvedJob.load(place).job) for place in places])
+    compared = [read_run(place) for place in places]
+    figures = {name: [run.figures[name] for run in compared] for name in compared[0].figures}
+    if as_json:
+        print(json.dumps({"runs": [str(run) for run in runs], "fields": differences, "figures": figures}, indent=2))
+    else:
+        Console().print(_compared([run.name for run in compared], differences, figures))
+
+
+@app.command(
+    "audit",
+    epilog="Examples:\n\n  areal audit runs/digits\n\n  areal audit runs/digits --json\n\n"
+    "  areal run job.yaml recording.tokenAudit=true --run-dir runs/audited && areal audit runs/audited --tokens",
+)
+def audit_run(
+    run: RunDir,
+    as_json: AsJson = False,
+    tokens: Annotated[
+        bool, typer.Option("--tokens", help="Compare every trained token with what the servers sampled instead.")
+    ] = False,
+) -> None:
+    """Prove from a run's logs that every prompt group was used exactly once; with --tokens, that every trained token
+    is the one that was sampled.
+    """
+    if tokens:
+        raise typer.Exit(load("areal_view.commands:audit_tokens")(existing(run), as_json=as_json))
     from areal.ledger.audit import audit
 
-    report = audit(existing(run_dir))
+    report = audit(existing(run))
+    told = report.to_json()
     if as_json:
-        print(json.dumps(flat(report.to_json()), indent=2))
+        print(json.dumps(flat(told), indent=2))
     else:
-        Console().print(_audit_table(flat(report.to_json())))
-    return int(ExitCode.DONE if report.ok else ExitCode.BUG)
+        Console().print(_audit_table(flat(told)))
+    raise typer.Exit(int(ExitCode.DONE if report.ok else ExitCode.BUG))
 
 
-def audit_tokens_command(run_dir: Path, *, as_json: bool) -> int:
-    """`areal audit --tokens`: the exit code is not 0 when a trained token is not the one that was sampled."""
-    import json
+@app.command(
+    "set",
+    epilog="Examples:\n\n  areal set runs/digits algorithm.maxSteps=200\n\n"
+    "  areal set rljob/digits -n team algorithm.maxStaleness=4 generation.replicas=6",
+)
+def set_fields(
+    run: RunOrJob,
+    changes: Annotated[list[str], typer.Argument(metavar="FIELD=VALUE...", help="Live fields and their new values.")],
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Change live fields of a run or of a job on a cluster while it goes on; prints what is in force then."""
+    if (name := job_name(run)) is not None:
+        load("areal_operator.job_commands:set_fields")(name, changes, namespace, kubeconfig, context)
+        return
+    from areal.local.hot import HOT, set_hot
+    from areal.spec.live import read_changes
 
-    from areal_view.index.token_audit import audit_tokens
-
-    report = audit_tokens(existing(run_dir))
-    if as_json:
-        print(json.dumps(report.to_json(), indent=2))
-    else:
-        Console().print(_tokens_table(report.to_json()))
-    return int(ExitCode.DONE if report.ok else ExitCode.BUG)
-
-
-def _tokens_table(report: dict[str, Any]) -> Table:
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column(justify="right")
-    grid.add_column()
-    grid.add_row("trained", f"{report['trained']}", "tokens that a gradient could reach")
-    grid.add_row(
-        "equal", f"{report['equal']}", "of them, in id, log-probability, version, temperature and what was fed"
-    )
-    if report["unwitnessed"]:
-        grid.add_row("unwitnessed", f"{report['unwitnessed']}", "of them, where a journal is not whole", style="yellow")
-    for what, count in report["faults"].items():
-        grid.add_row("wrong", f"{count}", what, style="bold red")
-    grid.add_row("sampled", f"{report['sampled']}", "tokens that servers made")
-    for why, count in report["untrained"].items():
-        grid.add_row("untrained", f"{count}", why)
-    for gap in report["gaps"]:
-        grid.add_row("gap", "", gap, style="yellow")
-    for example in report["examples"]:
-        grid.add_row("example", "", example, style="red")
-    if report["ok"]:
-        verdict = "every trained token is the one that was sampled"
-        if report["unwitnessed"]:
-            verdict += ", as far as the journals reach"
-    else:
-        verdict = "what was trained is not what was sampled" if report["faults"] else "nothing could be compared"
-    grid.add_row("verdict", "", verdict, style="bold")
-    return grid
+    for field, value in set_hot(existing(run), read_changes(changes, HOT)).items():
+        print(f"{field}  {value}")
+    print("they hold through restarts and --resume, until the job file is changed", flush=True)
 
 
 def flat(report: dict[str, Any]) -> dict[str, Any]:
@@ -161,25 +203,24 @@ def _audit_table(report: dict[str, Any]) -> Table:
     return grid
 
 
-def report_command(run_dir: Path) -> None:
-    """`areal report`."""
-    from areal_view.pages import site
+def _compared(names: list[str], differences: dict[str, list[Any]], figures: dict[str, list[Any]]) -> Table:
+    grid = Table(box=None, padding=(0, 2), header_style="bold")
+    grid.add_column("")
+    for name in names:
+        grid.add_column(name, justify="right", overflow="fold")
+    for field, values in differences.items():
+        grid.add_row(field, *map(_shown, values), style="cyan")
+    if not differences:
+        grid.add_row("the jobs are equal", style="dim")
+    grid.add_section()
+    for figure, values in figures.items():
+        grid.add_row(figure, *map(_shown, values))
+    return grid
 
-    from areal.ledger.audit import audit
-    from areal.plan import RunLayout
-    from areal.record.episode_ends import read_ends
-    from areal.record.run_rows import Records
-    from areal.stage import picture, summary
 
-    layout = RunLayout(existing(run_dir).absolute())
-    records = Records(layout.metrics, layout.evaluations).refresh()
-    result = summary.read(layout.summary)
-    if result is None:  # it goes on, or was killed: what is known so far
-        wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
-        ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
-        result = summary.make(ending, records, audit(layout.root), ends=read_ends(layout.episode_ends))
-    target = site.write(layout.root, result)
-    why = picture.draw(layout.root)
-    console = Console()
-    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
-    console.print(f"no report.png: {why}" if why else f"wrote {layout.report_png}", highlight=False, soft_wrap=True)
+def _shown(value: Any) -> str:
+    from areal.stage.job_fields import UNSET
+
+    if value is None:
+        return UNSET
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.cli.evaluate_suite import Asked, suite_command
-from areal.cli.served import served
+from areal.engine.served import served
 from areal.errors import ConfigError, InfraError
+from areal_judge.evaluate.suite_run import Asked, suite_command
 
 pytestmark = pytest.mark.component
 

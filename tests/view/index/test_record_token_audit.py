@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import orjson
 import pytest
-from areal.cli.main import guarded
-from areal.cli.runs import audit_tokens_command
+from areal.cli.main import app, guarded
 from areal.errors import ConfigError, ExitCode
 from areal.generation.journal import Journal
 from areal.ledger.evidence import EvidenceLog, TrainedGroup
@@ -103,7 +102,7 @@ def test_a_run_whose_tokens_are_what_was_sampled_is_clean(run, capsys):
     assert report.trained == report.equal == sum(int(of_step(step).trainable().sum()) for step in range(STEPS))
     assert report.untrained == {Untrained.IN_FLIGHT: int(spare.loss_mask.sum()), Untrained.EVALUATION: 3}
     assert report.sampled == report.equal + sum(report.untrained.values())
-    assert audit_tokens_command(run.root, as_json=False) == ExitCode.DONE
+    assert guarded(lambda: app(["audit", str(run.root), "--tokens"])) == ExitCode.DONE
     assert "every trained token is the one that was sampled" in capsys.readouterr().out
 
 
@@ -114,7 +113,7 @@ def test_a_planted_log_probability_fails_the_command(run, capsys):
     wrong[np.flatnonzero(tokens.loss_mask)[3]] += 0.01
     run.train(0, TokenBatch(**{**tokens.arrays(), "behaviour_logprobs": wrong}))
     assert run.end().faults == {FaultOf.LOGPROB: 1}
-    assert audit_tokens_command(run.root, as_json=True) == ExitCode.BUG
+    assert guarded(lambda: app(["audit", str(run.root), "--tokens", "--json"])) == ExitCode.BUG
     said = orjson.loads(capsys.readouterr().out)
     assert said["faults"] == {"another log-probability": 1}
     assert said["ok"] is False
@@ -165,5 +164,5 @@ def test_a_server_that_died_leaves_a_gap_and_no_fault(run):
 def test_a_run_without_journals_says_how_to_make_one(tmp_path, capsys):
     with pytest.raises(ConfigError, match="no journal of tokens"):
         audit_tokens(tmp_path)
-    assert guarded(lambda: audit_tokens_command(tmp_path, as_json=False)) == ExitCode.CONFIG
+    assert guarded(lambda: app(["audit", str(tmp_path), "--tokens"])) == ExitCode.CONFIG
     assert "is no run directory" in capsys.readouterr().err

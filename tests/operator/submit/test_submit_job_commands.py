@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.cli.job_status import base_url_of, lines
+from areal_operator.job_commands import base_url_of, lines
 
 IDLE = {"cause": "Unschedulable", "role": "trainer", "pod": "digits-trainer-1", "since": "2030-01-01T10:00:00Z",
         "text": "digits-trainer-1: 0/5 nodes: 3 too few nvidia.com/gpu"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""`areal eval …`: parses; the evaluations are in `areal_judge.evaluate`. Importing this imports typer alone."""
+"""Commands that judge: `areal eval`, a model on a public test set, and `areal reward`, programs in the sandbox."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from areal.cli.arguments import OneObject, commands
 
 TierName = Literal["T0", "T2", "T3", "T4"]
 SuiteName = Literal["gsm8k", "math", "aime", "livecodebench", "humaneval", "mbpp"]
 
+app = commands()
 eval_app = typer.Typer(help="Measure a model on a public test set, or programs for HumanEval.", rich_markup_mode=None)
+reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandbox.", rich_markup_mode=None)
+app.add_typer(eval_app, name="eval")
+app.add_typer(reward_app, name="reward")
 
 
 @eval_app.callback(
@@ -62,7 +67,7 @@ def suite(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE.jsonl", help="Write every answer and its grade there.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: OneObject = False,
 ) -> None:
     """Ask a model the questions of a test set and grade its answers as in training.
 
@@ -74,7 +79,7 @@ def suite(
     if suite is None or model is None:
         missing = "--suite" if suite is None else "--model"
         raise typer.BadParameter(f"give {missing} (see areal eval --help)")
-    from areal.cli.evaluate_suite import Asked, suite_command
+    from areal_judge.evaluate.suite_run import Asked, suite_command
 
     asked = Asked(
         suite, model, data, download, samples, tuple(k or ()), limit, temperature, top_p, max_tokens, seed,
@@ -97,7 +102,7 @@ def humaneval(
         typer.Option(metavar="FILE.jsonl", help='Judge samples: a line {"task_id": …, "completion": …} each.'),
     ] = None,
     wrong: Annotated[bool, typer.Option("--wrong", help="Judge deliberately wrong solutions: none may pass.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: OneObject = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
     jobs: Annotated[int, typer.Option(min=0, help="Programs judged at once; 0 is one a core.")] = 0,
     k: Annotated[list[int] | None, typer.Option(help="Report pass@K; may be given again.")] = None,
@@ -110,7 +115,94 @@ def humaneval(
     The exit code is 0 when all reference solutions passed (--canonical), no wrong solution passed (--wrong), or all
     samples were judged (--samples).
     """
-    from areal.cli.evaluate_humaneval import Asked, humaneval_command
+    from areal_judge.evaluate.humaneval_run import Asked, humaneval_command
 
     asked = Asked(canonical, samples, wrong, as_json, limit, jobs, tuple(k or (1,)), timeout, min_tier, highest_tier)
     raise typer.Exit(humaneval_command(asked))
+
+
+@reward_app.command(
+    "try",
+    epilog='Examples:\n\n  echo \'{"kind":"stdio","cases":[{"stdin":"2","expected":"4"}]}\' > suite.json\n\n'
+    "  areal reward try solution.py --suite suite.json\n\n  areal reward try solution.cpp --suite "
+    "problems.jsonl:12\n\n  areal reward try answer.md --completion --suite row.json --json",
+    short_help="Judge one program by one suite, case by case.",
+)
+def try_(
+    solution: Annotated[Path, typer.Argument(metavar="SOLUTION", help="The program.", show_default=False)],
+    suite: Annotated[
+        str, typer.Option(metavar="FILE[:LINE]", help="A suite or dataset row as .json, or a line of a .jsonl.")
+    ],
+    format: Annotated[str, typer.Option(help="The row's format; found by its columns unless given.")] = "auto",
+    language: Annotated[
+        str | None, typer.Option(help="The program's; by its file name unless given, Python in a completion.")
+    ] = None,
+    completion: Annotated[
+        bool, typer.Option("--completion", help="The file is a model's completion: judge the program in it.")
+    ] = False,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop at the first case that fails.")] = False,
+    total: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds for all cases together.")] = 60.0,
+    as_json: OneObject = False,
+    min_tier: Annotated[TierName, typer.Option(help="Refuse a sandbox below this tier.")] = "T2",
+    highest_tier: Annotated[TierName, typer.Option(help="Use no more than this tier offers.")] = "T4",
+) -> None:
+    """Judge a program by a suite, in this machine's sandbox, and show what every case did.
+
+    The exit code is 0 only when the program passed, and 1 when it did not. Anything else is not its doing: 64 an
+    argument or this machine's tier, 65 the suite, 75 the machine (try again).
+    """
+    from areal_judge.evaluate.one_program import Asked, try_command
+
+    asked = Asked(solution, suite, format, language, completion, stop, total, as_json, min_tier, highest_tier)
+    raise typer.Exit(try_command(asked))
+
+
+@reward_app.command(
+    epilog="Examples:\n\n  areal reward capabilities\n\n  areal reward capabilities --json",
+    short_help="Show what this machine's sandbox promises and runs.",
+)
+def capabilities(as_json: OneObject = False) -> None:
+    """Try what each tier forbids, and show the tier, what it stops and leaves, and the languages that run here."""
+    from areal_judge.evaluate.capabilities import capabilities_command
+
+    raise typer.Exit(capabilities_command(as_json=as_json))
+
+
+@reward_app.command(
+    epilog="Examples:\n\n  areal reward serve --token-file token &\n\n  curl localhost:7651/readyz\n\n"
+    '  auth="Authorization: Bearer $(cat token)"\n\n'
+    '  curl -H "$auth" localhost:7651/v1/execute -d \'{"program": {"source": "print(3)"}}\'',
+    short_help="Serve the sandbox to others, by gRPC and HTTP.",
+)
+def serve(
+    host: Annotated[str, typer.Option(help="Address of all ports.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Of gRPC; 0 picks one.")] = 7650,
+    http_port: Annotated[int, typer.Option(help="Of HTTP; 0 picks one.")] = 7651,
+    metrics_port: Annotated[int | None, typer.Option(help="Of /metrics; none unless given.")] = None,
+    min_tier: Annotated[TierName, typer.Option(help="Do not start below this tier.")] = "T2",
+    highest_tier: Annotated[TierName, typer.Option(help="Use no more than this tier offers.")] = "T4",
+    token_file: Annotated[
+        Path | None, typer.Option(help="Holds the bearer token; made when missing. Without: a token for this time.")
+    ] = None,
+    slots: Annotated[int, typer.Option(min=0, help="Programs judged at once; 0 is one a core and a few more.")] = 0,
+    boxes: Annotated[int, typer.Option(min=0, help="Boxes at once, which live over many commands; 0 serves none.")] = 0,
+) -> None:
+    """Judge and run programs for whoever has the token, until SIGTERM."""
+    import asyncio
+
+    from areal.observe import logs
+
+    from areal_judge.judge.stack import StackSettings
+    from areal_judge.sandbox.values import Tier
+    from areal_judge.server.main import ServeOptions, Serving
+    from areal_judge.server.main import serve as serve_judge
+
+    logs.setup("reward", "reward-service", json=False)
+    stack = StackSettings(min_tier=Tier[min_tier], highest_tier=Tier[highest_tier], slots=slots)
+
+    def told(serving: Serving) -> None:
+        print(f"judging with tier {serving.tier}: gRPC on {serving.grpc}, HTTP on {serving.http}")
+        print(f"token in {token_file}" if token_file else f"token {serving.token}", flush=True)
+
+    options = ServeOptions(host, port, http_port, metrics_port, token_file, stack, boxes)
+    raise typer.Exit(asyncio.run(serve_judge(options, told)))

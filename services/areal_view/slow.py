@@ -9,17 +9,17 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from areal_view.pages.runs import Run
-from areal_view.pages.slow import TimePage, time_page
+from areal.errors import ConfigError
 from rich.console import Console
 from rich.table import Table
 
-from areal.errors import ConfigError
+from areal_view.pages.runs import Run
+from areal_view.pages.slow import TimePage, time_page
 
 _LEAST = 0.0005  # of a role's time: less is not printed
 
 
-def slow_command(run_dir: Path, *, as_json: bool) -> None:
+def show_slow(run_dir: Path, *, as_json: bool) -> None:
     """Print the ledger of time and the forecast."""
     with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
         run = Run(run_dir.name, run_dir.absolute(), Path(cache))

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal.errors import ConfigError, ExitCode
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
 from areal_judge.evaluate import humaneval
 from areal_judge.evaluate.attempts import Attempt, AttemptOutcome, judge_all
 from areal_judge.evaluate.local_judge import Demands, local_judge
 from areal_judge.evaluate.report import Report, why
 from areal_judge.judge.values import Options
 from areal_judge.sandbox.values import Tier
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
-
-from areal.errors import ConfigError, ExitCode
 
 FAILED = 1  # the programs, not us
 _SHOWN = 40  # failures listed for people; --json has all

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 from areal.cli.main import app
-from areal.cli.reward_try import read_suite
-from areal.cli.verdict import as_json, exit_code, show
 from areal.errors import ConfigError, DataError
 from areal_judge.evaluate import wrong
 from areal_judge.evaluate.humaneval import problems
+from areal_judge.evaluate.one_program import exit_code, facts, read_suite, show
 from areal_judge.judge.values import OF_PROGRAM, CaseResult, Flag, Judgement, Status, StdioSuite, Timing
 from areal_judge.sandbox.values import Tier
 from rich.console import Console
@@ -112,10 +111,10 @@ def test_a_compiler_speaks_for_itself_and_no_score_is_no_zero() -> None:
 
 
 def test_scripts_get_names_and_numbers() -> None:
-    facts = json.loads(json.dumps(as_json(JUDGEMENT)))
-    assert (facts["status"], facts["score"], facts["passed"], facts["total"]) == ("WRONG_ANSWER", 0.0, 1, 3)
-    assert (facts["tier"], facts["integrity"], facts["flags"]) == ("T3", "SPLIT", ["system_calls"])
-    assert [case["status"] for case in facts["cases"]] == ["PASSED", "WRONG_ANSWER", "RUNTIME_ERROR"]
+    told = json.loads(json.dumps(facts(JUDGEMENT)))
+    assert (told["status"], told["score"], told["passed"], told["total"]) == ("WRONG_ANSWER", 0.0, 1, 3)
+    assert (told["tier"], told["integrity"], told["flags"]) == ("T3", "SPLIT", ["system_calls"])
+    assert [case["status"] for case in told["cases"]] == ["PASSED", "WRONG_ANSWER", "RUNTIME_ERROR"]
 
 
 # ---- what is read

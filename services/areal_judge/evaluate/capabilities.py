@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from areal.errors import BugError, ExitCode
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from areal_judge.judge.languages.discovery import Toolchain
 from areal_judge.judge.languages.preparation import Store
 from areal_judge.judge.languages.toolchains import Toolchains
 from areal_judge.sandbox.host.probing import probe
 from areal_judge.sandbox.host.tiers import promise
 from areal_judge.sandbox.values import Ended, Powers, Run, Tier
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from areal.errors import BugError, ExitCode
 
 
 class _NoCells:

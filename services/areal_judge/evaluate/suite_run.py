@@ -14,16 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from areal_judge.evaluate.asking import Answer, Sampling, ask_all
-from areal_judge.evaluate.grading import Grade, grade_code, grade_math
-from areal_judge.evaluate.local_judge import Demands
-from areal_judge.evaluate.suite_data import rows_of
-from areal_judge.evaluate.suite_rows import SUITES, Question, questions
-from areal_judge.sandbox.values import Tier
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from areal.cli.served import is_address, served
+from areal.engine.served import is_address, served
 from areal.errors import ConfigError, ExitCode
 from areal.plan import hub
 from areal.plan.layout import RunLayout
@@ -32,6 +23,15 @@ from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.collect import versions
 from areal.weights.exports import link_version
 from areal.weights.manifest import MANIFEST_NAME, Manifest
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from areal_judge.evaluate.asking import Answer, Sampling, ask_all
+from areal_judge.evaluate.grading import Grade, grade_code, grade_math
+from areal_judge.evaluate.local_judge import Demands
+from areal_judge.evaluate.suite_data import rows_of
+from areal_judge.evaluate.suite_rows import SUITES, Question, questions
+from areal_judge.sandbox.values import Tier
 
 _SAMPLED_TEMPERATURE = 0.6  # unless given, of more than one answer a question
 

@@ -1,0 +1,107 @@
+"""Commands on a job file: run, check, prepare. What understands jobs is imported when one runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from areal.cli.arguments import AsJson, JobFile, Overrides, commands
+
+app = commands()
+
+
+@app.command(
+    epilog="Examples:\n\n  areal run examples/quickstart.yaml\n\n  areal run job.yaml algorithm.maxSteps=20 --run-dir "
+    "runs/short\n\n  areal run job.yaml --resume\n\n  areal run job.yaml --sweep algorithm.name=GRPO,PPO --seeds 3"
+)
+def run(
+    job: JobFile,
+    overrides: Overrides = None,
+    run_dir: Annotated[Path | None, typer.Option(help="Where the run lives; runs/<name> unless given.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint in the directory.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start anew; an earlier run there is moved aside.")] = False,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FIELD=A,B,C", help="Run a variant for each value (again for combinations) and compare."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=0, max=100, help="Run each variant with so many seeds.")] = 0,
+) -> None:
+    """Run a job on this machine, and watch it."""
+    from areal.local.console import lossy_console
+    from areal.local.run import run_job
+    from areal.local.staging import StagingRequest
+
+    request = StagingRequest(job.path, overrides or (), run_dir, resume, fresh, document=job)
+    if sweep or seeds:
+        from areal.local.sweep import run_sweep, variants
+
+        raise typer.Exit(run_sweep(request, variants(sweep or (), range(seeds)), lossy_console()))
+    raise typer.Exit(run_job(request, lossy_console()))
+
+
+@app.command(
+    epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json",
+)
+def check(
+    job: JobFile,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+    model_config: Annotated[
+        Path | None, typer.Option(help="A config.json to plan memory by, where the model isn't on this machine.")
+    ] = None,
+    graph: Annotated[
+        str | None, typer.Option(metavar="FILE.svg|-", help="Draw the stages of a step, as text (-) or into a file.")
+    ] = None,
+) -> None:
+    """Validate a job file and explain what it means, without running anything."""
+    if graph is not None:
+        from areal.cli.graph import graph_command
+
+        raise typer.Exit(graph_command(job, overrides or (), graph))
+    from areal.cli.check import check_command
+
+    raise typer.Exit(check_command(job, overrides or (), as_json=as_json, model_config=model_config))
+
+
+@app.command(
+    epilog="Example:\n\n  areal prepare job.yaml --out data/prepared",
+)
+def prepare(
+    job: JobFile,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Where to write; into runs/<name>, for its run, unless given.")
+    ] = None,
+) -> None:
+    """Write the indexed, digested snapshots of a job's datasets, and say what is in them."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from areal.plan import RunLayout
+    from areal.plan.resolve import recipe_file, verifier_of
+    from areal.spec.load import job_from
+    from areal.stage.datasets import prepare_split, required_columns
+
+    made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
+    recipe = recipe_file(made, base_dir)
+    required = required_columns(made, verifier_of(made, recipe))
+    root = out or RunLayout(Path("runs") / made.metadata.name).dataset
+    console = Console()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("split", "rows", "digest", "columns", "directory"):
+        table.add_column(title)
+    dataset = made.spec.dataset
+    for split, source in (("train", dataset.train), ("evaluation", dataset.evaluation)):
+        if source is None:
+            continue
+        with console.status(f"reading {split}") as status:
+
+            def show(rows: int, split: str = split, status: object = status) -> None:
+                status.update(f"reading {split}: {rows} rows")  # type: ignore[attr-defined]
+
+            snapshot = prepare_split(source, root / split, split, base_dir, recipe, required, show)
+        columns = ", ".join(f"{name} ({kind})" for name, kind in snapshot.columns.items())
+        table.add_row(split, str(len(snapshot)), snapshot.digest[:12], columns, str(root / split))
+    console.print(table)

@@ -1,0 +1,63 @@
+"""Command table: of every command the module that has it, by name, and its line in the help.
+
+Nothing is imported before it is asked for: help is instant, and the core has no arrow to the packages beside it. A
+module has its commands in a typer application named `app`.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "run": ("areal.cli.jobs", "Run a job on this machine, and watch it."),
+    "check": ("areal.cli.jobs", "Validate a job file and explain it."),
+    "prepare": ("areal.cli.jobs", "Write the snapshots of a job's datasets."),
+    "init-model": ("areal.cli.models", "Make a small model with random weights."),
+    "serve": ("areal.cli.models", "Serve a model by OpenAI's and Anthropic's APIs."),
+    "chat": ("areal.cli.chat", "Talk to a model in the terminal."),
+    "status": ("areal.cli.runs", "Show what every role of a run waits for."),
+    "logs": ("areal.cli.runs", "Show what all roles of a run logged."),
+    "compare": ("areal.cli.runs", "Set runs beside each other."),
+    "why": ("areal_view.commands", "Say in one sentence why a run waits."),
+    "view": ("areal_view.commands", "Show runs as a web page on this machine."),
+    "audit": ("areal.cli.runs", "Prove that every group was used exactly once."),
+    "report": ("areal_view.commands", "Write report.html of a run again."),
+    "export": ("areal_view.commands", "Write recorded samples as a file, or send figures to W&B, MLflow, Trackio."),
+    "sim": ("areal.cli.models", "Run seeded schedules of faults."),
+    "submit": ("areal_operator.commands", "Put a job on a Kubernetes cluster, with its files."),
+    "operator": ("areal_operator.commands", "Run RLJobs on Kubernetes (the chart starts this)."),
+    "jobs-page": ("areal_view.commands", "Show the jobs of a cluster as a web page."),
+    "set": ("areal.cli.runs", "Change a run that goes on."),
+    "eval": ("areal_judge.commands", "Measure a model on a public test set, or programs for HumanEval."),
+    "reward": ("areal_judge.commands", "Judge programs in the sandbox."),
+}
+HIDDEN = frozenset({"init-model", "sim", "operator", "jobs-page"})  # what the chart, the Makefile and tests start
+
+
+def load(entry: str) -> Any:
+    """What `module:name` names; imports the module."""
+    module, _, name = entry.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class LoadedCommands(Mapping[str, Any]):
+    """The parser's commands by their names, those of the table made when they are asked for, and `others`."""
+
+    def __init__(self, others: Mapping[str, Any]) -> None:
+        self._made = dict(others)
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            import typer
+
+            module, _ = COMMANDS[name]
+            self._made[name] = typer.main.get_group(load(f"{module}:app")).commands[name]
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys((*COMMANDS, *self._made)))
+
+    def __len__(self) -> int:
+        return len(COMMANDS.keys() | self._made.keys())

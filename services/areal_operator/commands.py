@@ -1,0 +1,176 @@
+"""Commands on clusters: submit, which puts a job there, and the operator that runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from areal.cli.arguments import JobFile, Overrides, commands
+
+if TYPE_CHECKING:
+    from areal.spec import RLJob
+    from rich.console import Console
+
+LogFormat = Literal["json", "text"]
+
+app = commands()
+
+
+@app.command(
+    epilog="Examples:\n\n  areal submit job.yaml\n\n  areal submit job.yaml -n team-a algorithm.maxSteps=20 --wait\n\n"
+    "  areal submit job.yaml --dry-run > manifests.yaml",
+)
+def submit(
+    job: JobFile,
+    overrides: Overrides = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Where to; the job's, else the context's.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the manifests as YAML and touch nothing.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Follow the job until it ends.")] = False,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Own fields that kubectl or another tool set to other values.")
+    ] = False,
+    kubeconfig: Annotated[Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG unless given.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig; its current one unless given.")
+    ] = None,
+) -> None:
+    """Check a job, upload the files that it names by relative paths, and apply it to a cluster.
+
+    The recipe becomes a ConfigMap; model, tokenizer, datasets and hooks go to the job's volume. Absolute paths are in
+    the images, pvc://claim/path is on a volume. Files that are there already are not sent again.
+    """
+    from areal.spec.load import job_from
+    from rich.console import Console
+
+    from areal_operator.submit.follow import follow
+    from areal_operator.submit.submit import SubmitRequest, objects
+    from areal_operator.submit.submit import submit as submit_objects
+
+    made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
+    verifier = _check(made, job.path, base_dir)
+    console = Console(stderr=True)
+    if dry_run:
+        from areal.spec.runtime import RuntimeSpec
+
+        request = SubmitRequest(made, base_dir, namespace or made.metadata.namespace or "default", verifier)
+        sys.stdout.write(objects(request, RuntimeSpec(), _quiet).text())
+        return
+    from areal_operator.submit.cluster import connect
+
+    cluster = connect(kubeconfig, context)
+    request = SubmitRequest(
+        made, base_dir, namespace or made.metadata.namespace or cluster.namespace, verifier, take_over
+    )
+    applied = submit_objects(request, cluster, _bars(console), lambda text: console.print(text, highlight=False))
+    _next(applied, console)
+    if not wait:
+        return
+    with console.status("waiting for the operator") as shown:
+        code, sentence = follow(cluster, applied, shown.update)
+    console.print(sentence, highlight=False, soft_wrap=True)
+    raise typer.Exit(int(code))
+
+
+def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
+    """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
+    from areal.spec import check, refuse
+    from areal.stage.facts import sources_of
+    from areal.stage.look import look
+
+    looked = look(job, sources_of(job, base_dir), base_dir)
+    for _, error in looked.faults:
+        raise error
+    refuse(check(job, looked.facts, base_dir=base_dir), job_file)
+    return "custom" if looked.facts.recipe_defines_reward and job.spec.reward.verifier is None else None
+
+
+def _next(job: dict[str, Any], console: Console) -> None:
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
+    console.print(f"rljob/{name} is in {namespace}. Next:", highlight=False)
+    for command in (
+        f"kubectl -n {namespace} get rljob {name} -w",
+        f"kubectl -n {namespace} wait --for=condition=Complete rljob/{name} --timeout=24h",
+        f"kubectl -n {namespace} describe rljob {name}",
+    ):
+        console.print(f"  {command}", style="bold", highlight=False, soft_wrap=True)
+
+
+def _bars(console: Console) -> Any:
+    """Progress bars, on a terminal."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    @contextmanager
+    def progress(what: str, size: int) -> Iterator[Callable[[int], None]]:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=console, transient=True) as shown:
+            task = shown.add_task(what, total=size)
+            yield lambda count: shown.advance(task, count)
+
+    return progress
+
+
+@contextmanager
+def _quiet(what: str, size: int) -> Iterator[Callable[[int], None]]:
+    yield lambda count: None
+
+
+@app.command(
+    epilog="Example, outside of a cluster:\n\n  areal operator --kubeconfig ~/.kube/config --lease-namespace default "
+    "--bind 127.0.0.1",
+)
+def operator(
+    namespace: Annotated[
+        list[str] | None,
+        typer.Option(envvar="AREAL_OPERATOR_NAMESPACES", help="Only jobs in this namespace; may be given again."),
+    ] = None,
+    default_runtime: Annotated[
+        str, typer.Option(envvar="AREAL_OPERATOR_DEFAULT_RUNTIME", help="ClusterRLRuntime of jobs that name none.")
+    ] = "",
+    runtimes: Annotated[
+        Path | None, typer.Option(help="Directory of ClusterRLRuntimes, a .json each, to apply while it leads.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None, typer.Option(help="How to reach the cluster; $KUBECONFIG, else the pod's account.")
+    ] = None,
+    lease_namespace: Annotated[str, typer.Option(help="Where the leader's Lease is; the pod's namespace.")] = "",
+    lease_name: Annotated[str, typer.Option(help="Name of the Lease.")] = "areal-operator",
+    identity: Annotated[str, typer.Option(help="Of this process in the Lease; host and pid unless given.")] = "",
+    bind: Annotated[str, typer.Option(help="Address of both ports below.")] = "0.0.0.0",
+    metrics_port: Annotated[int, typer.Option(help="For /metrics; 0 picks one.")] = 8080,
+    health_port: Annotated[int, typer.Option(help="For /healthz and /readyz; 0 picks one.")] = 8081,
+    workers: Annotated[int, typer.Option(min=1, help="Jobs that are worked on at once.")] = 4,
+    qps: Annotated[float, typer.Option(min=0.1, help="Requests a second to the API server, on average.")] = 50.0,
+    burst: Annotated[int, typer.Option(min=1, help="Requests at once.")] = 100,
+    metrics_from: Annotated[
+        list[str] | None,
+        typer.Option(help="Label key=value of namespaces that may read jobs' metrics (again for more), or *."),
+    ] = None,
+    log_format: Annotated[LogFormat, typer.Option(envvar="AREAL_OPERATOR_LOG_FORMAT", help="How to log.")] = "json",
+) -> None:
+    """Keep what a cluster runs for each RLJob as its spec asks, until SIGTERM."""
+    from areal_operator.operator.main import Options, operate
+
+    options = Options(
+        namespaces=tuple(namespace or ()),
+        default_runtime=default_runtime,
+        runtimes=runtimes,
+        kubeconfig=kubeconfig,
+        lease_namespace=lease_namespace,
+        lease_name=lease_name,
+        identity=identity,
+        bind=bind,
+        metrics_port=metrics_port,
+        health_port=health_port,
+        workers=workers,
+        qps=qps,
+        burst=burst,
+        metrics_from=tuple(metrics_from or ()),
+        json_logs=log_format == "json",
+    )
+    raise typer.Exit(operate(options))

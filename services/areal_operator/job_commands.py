@@ -1,0 +1,147 @@
+"""Commands on an RLJob of a cluster: `areal status`, `why`, `view` and `set` of rljob/NAME."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from areal.errors import ConfigError
+from areal.plan.cluster_names import HTTP_PORT, LABEL_JOB, Role, front_host
+from areal.spec.live import live_fields, nested, read_changes
+from areal.spec.status import ConditionType, JobStatus
+from areal_view.commands import show_answer
+from areal_view.why.job_causes import why_job
+from areal_view.why.job_facts import JobFacts
+from rich.console import Console
+from rich.table import Table
+
+from areal_operator.submit.cluster import Cluster, connect
+from areal_operator.submit.manifests import Json
+from areal_operator.submit.page import page_of
+
+MANAGER = "areal-set"  # of the fields that `areal set` owns
+
+
+def show_status(
+    name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, *, as_json: bool
+) -> None:
+    """Print the job's status; the whole of it with `as_json`."""
+    _, job = find_job(name, namespace, kubeconfig, context)
+    if as_json:
+        sys.stdout.write(json.dumps(job.get("status", {})) + "\n")
+        return
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    for row in lines(job.get("status", {})):
+        grid.add_row(*row)
+    if base_url := base_url_of(job):
+        grid.add_row("agents call", base_url)
+    Console().print(grid)
+
+
+def show_why(name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, *, as_json: bool) -> None:
+    """Print why nothing is trained now, where, since when, and what to do."""
+    cluster, job = find_job(name, namespace, kubeconfig, context)
+    show_answer(why_job(facts_of(cluster, job, time.time())), as_json=as_json)
+
+
+def show_page(name: str, namespace: str | None, kubeconfig: Path | None, context: str | None, port: int) -> None:
+    """Print the address, and serve it until Ctrl-C or SIGTERM; then delete what was made for it."""
+    signal.signal(signal.SIGTERM, _ended)
+    cluster, job = find_job(name, namespace, kubeconfig, context)
+    try:
+        with page_of(job, cluster, port, lambda text: print(text, file=sys.stderr, flush=True)) as address:
+            print(address, flush=True)
+            signal.pause()
+    except KeyboardInterrupt:
+        return
+
+
+def _ended(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def set_fields(
+    name: str, changes: Sequence[str], namespace: str | None, kubeconfig: Path | None, context: str | None
+) -> None:
+    """Patch the job's spec; the API server refuses what breaks a rule, the operator takes the rest over."""
+    wanted = read_changes(changes, live_fields())
+    cluster, job = find_job(name, namespace, kubeconfig, context)
+    made = cluster.merge("RLJob", job["metadata"]["namespace"], name, {"spec": nested(wanted)}, manager=MANAGER)
+    for field in wanted:
+        value = made["spec"]
+        for key in field.split("."):
+            value = value.get(key) if isinstance(value, dict) else None
+        print(f"{field}  {value}")
+
+
+def find_job(
+    name: str, namespace: str | None, kubeconfig: Path | None, context: str | None
+) -> tuple[Cluster, dict[str, Any]]:
+    """The cluster, and the job as it is there. Raises ConfigError when there is none."""
+    cluster = connect(kubeconfig, context)
+    where = namespace or cluster.namespace
+    job = cluster.get("RLJob", where, name)
+    if job is None:
+        raise ConfigError(f"there is no RLJob {name!r} in {where}", fix="name its namespace: `kubectl get rljobs -A`")
+    return cluster, job
+
+
+def base_url_of(job: dict[str, Any]) -> str | None:
+    """Where agents in the cluster call the job's gateways; None without gateways. Pure."""
+    rollout = job.get("spec", {}).get("rollout") or {}
+    if not (rollout.get("gateway") or {}).get("replicas"):
+        return None
+    named = job["metadata"]
+    return f"http://{front_host(named['name'], named['namespace'], Role.GATEWAY)}:{HTTP_PORT}/v1"
+
+
+def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:
+    """What a status says, for people: a subject and a sentence each. Pure."""
+    status = JobStatus.model_validate(raw, by_alias=True, by_name=False)
+    progress, found = status.progress, [("status", status.summary or "the operator has not looked yet")]
+    if progress is not None:
+        reward = f", reward {progress.reward:g}" if progress.reward is not None else ""
+        found.append(("step", f"{progress.step} of {progress.max_steps}{reward}"))
+    if (idle := status.idle) is not None:
+        place = idle.pod or idle.role
+        text = idle.text if not place or idle.text.startswith(f"{place}:") else f"{place}: {idle.text}"
+        found.append(("why", f"{text} ({idle.cause}, since {idle.since:%H:%M:%S} UTC)"))
+    pods = ", ".join(f"{role.name} {role.ready}/{role.desired}" for role in status.roles if role.desired)
+    if pods:
+        found.append(("pods", pods))
+    if status.checkpoint is not None:
+        found.append(("checkpoint", f"of step {status.checkpoint.step}"))
+    ends = (ConditionType.FAILED, ConditionType.COMPLETE)
+    ended = [one for one in status.conditions if one.type in ends and one.status == "True"]
+    found += [(one.type, f"{one.reason}: {one.message}") for one in ended]
+    for failure in status.failures[-1:]:
+        found.append(("last failure", f"{failure.pod or failure.role}: {failure.reason}, {failure.action}"))
+    return found
+
+
+def facts_of(cluster: Cluster, job: Json, now: float) -> JobFacts:
+    """Read what the causes are found in; what the user may not read is left out."""
+    where, mine = job["metadata"]["namespace"], f"{LABEL_JOB}={job['metadata']['name']}"
+    return JobFacts(
+        job=job,
+        now=now,
+        pods=_allowed(lambda: cluster.all_of("Pod", where, selector=mine)) or (),
+        events=_allowed(lambda: cluster.all_of("Event", where)) or (),
+        nodes=_allowed(lambda: cluster.all_of("Node")),
+        claims=_allowed(lambda: cluster.all_of("PersistentVolumeClaim", where)),
+    )
+
+
+def _allowed(read: Callable[[], Sequence[Json]]) -> Sequence[Json] | None:
+    try:
+        return read()
+    except ConfigError:
+        return None

@@ -1,0 +1,273 @@
+"""Commands that look at runs: why, view, report, export, and the page of a cluster's jobs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from areal.cli.arguments import (
+    AsJson,
+    Kubeconfig,
+    KubeContext,
+    Namespace,
+    RunDir,
+    RunOrJob,
+    commands,
+    existing,
+    job_name,
+)
+from areal.cli.table import load
+from areal.errors import ConfigError, ExitCode
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from areal_view.why.causes import Answer
+
+Form = Literal["jsonl", "parquet", "atif"]
+Where = Literal["wandb", "mlflow", "trackio"]
+
+app = commands()
+
+
+@app.command(
+    "why",
+    epilog="Examples:\n\n  areal why runs/digits\n\n  areal why runs/digits --bundle digits.zip\n\n"
+    "  areal why runs/digits --slow\n\n  areal why rljob/digits -n team",
+)
+def why_run(
+    run: RunOrJob,
+    as_json: AsJson = False,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(help="Write what a report of a hang needs into this zip: versions, waits, stacks, logs."),
+    ] = None,
+    slow: Annotated[
+        bool, typer.Option("--slow", help="Show where the time of the newest steps went, and what changes would bring.")
+    ] = False,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Say in one sentence what a run waits for: which role, since when, and what to do. Also of a run that died, and
+    of a job on a cluster.
+    """
+    if (name := job_name(run)) is not None:
+        if bundle is not None or slow:
+            raise ConfigError("--bundle and --slow read a run directory", fix="copy the run's volume, and name it")
+        load("areal_operator.job_commands:show_why")(name, namespace, kubeconfig, context, as_json=as_json)
+        return
+    if slow:
+        from areal_view.slow import show_slow
+
+        show_slow(existing(run), as_json=as_json)
+        return
+    from areal.plan import RunLayout
+
+    from areal_view.why.causes import why
+    from areal_view.why.live import read_live
+
+    live = read_live(RunLayout(existing(run)).live)
+    if bundle is not None:
+        from areal.local import bundle as packing
+
+        names = packing.write(run, bundle)
+        print(f"wrote {bundle}: {', '.join(names)}; look at it before you send it", file=sys.stderr)
+    if live is None:
+        raise ConfigError(
+            f"{run} never said what it does",
+            fix="start it with `areal run`; of a job on a cluster, ask `areal why rljob/NAME`",
+        )
+    show_answer(why(live), as_json=as_json)
+
+
+@app.command(
+    epilog="Examples:\n\n  areal view\n\n  areal view runs/digits --port 8000\n\n  areal view rljob/digits -n team",
+)
+def view(
+    runs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUNS]...",
+            help="Runs, or directories of runs; runs/ unless given. Or rljob/NAME, one job on a cluster.",
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen, on loopback; 0 picks one.")] = 0,
+    namespace: Namespace = None,
+    kubeconfig: Kubeconfig = None,
+    context: KubeContext = None,
+) -> None:
+    """Show runs, live ones and finished ones, as a web page: steps, groups, samples, tokens. Ends with Ctrl-C."""
+    if runs and len(runs) == 1 and (name := job_name(runs[0])) is not None:
+        load("areal_operator.job_commands:show_page")(name, namespace, kubeconfig, context, port)
+        return
+    from areal_view.pages.main import serve
+
+    serve(runs or [Path("runs")], port)
+
+
+@app.command(epilog="Example:\n\n  areal report runs/digits")
+def report(run: RunDir) -> None:
+    """Write report.html (and report.png) of a run again, also while it goes on."""
+    from areal.ledger.audit import audit
+    from areal.plan import RunLayout
+    from areal.record.episode_ends import read_ends
+    from areal.record.run_rows import Records
+    from areal.stage import picture, summary
+
+    from areal_view.pages import site
+
+    layout = RunLayout(existing(run).absolute())
+    records = Records(layout.metrics, layout.evaluations).refresh()
+    result = summary.read(layout.summary)
+    if result is None:  # it goes on, or was killed: what is known so far
+        wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
+        ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
+        result = summary.make(ending, records, audit(layout.root), ends=read_ends(layout.episode_ends))
+    target = site.write(layout.root, result)
+    why = picture.draw(layout.root)
+    console = Console()
+    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
+    console.print(f"no report.png: {why}" if why else f"wrote {layout.report_png}", highlight=False, soft_wrap=True)
+
+
+@app.command(
+    epilog="Examples:\n\n  areal export runs/digits --outcome complete > samples.jsonl\n\n"
+    "  areal export runs/digits --as parquet --high 0 --out wrong.parquet\n\n"
+    "  WANDB_API_KEY=… areal export runs/digits --to wandb --project math --follow",
+)
+def export(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, for example runs/digits.")],
+    form: Annotated[Form, typer.Option("--as", help="ATIF has a trajectory a line; Parquet needs pyarrow.")] = "jsonl",
+    out: Annotated[Path | None, typer.Option(help="The file to write; standard output unless given.")] = None,
+    outcome: Annotated[
+        str | None, typer.Option(help="Only samples that ended so: complete, truncated, deadline, exception, infra …")
+    ] = None,
+    low: Annotated[float | None, typer.Option(help="Only rewards from this one on.")] = None,
+    high: Annotated[float | None, typer.Option(help="Only rewards up to this one.")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many, the newest.")] = 100_000,
+    to: Annotated[
+        Where | None, typer.Option(help="Send metrics and evaluations to a tracker instead, those it has not got.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(help="Its project, of MLflow the experiment; areal unless given.", show_default=False)
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", help="Go on sending until the run ends.")] = False,
+) -> None:
+    """Write recorded samples with their text, token ids, log-probabilities, spans and verdicts, for scripts; or, with
+    --to, send every figure of a run to W&B, MLflow or Trackio.
+    """
+    from areal_view.index.forms import written
+    from areal_view.run_files import open_run
+
+    if to is not None:
+        if (form, out, outcome, low, high, limit) != ("jsonl", None, None, None, None, 100_000):
+            raise ConfigError("a tracker is sent figures, no samples", fix="give --to, --project and --follow only")
+        _track(run, to, project, follow=follow)
+        return
+    if project is not None or follow:
+        raise ConfigError("--project and --follow are for trackers", fix="name one: --to wandb")
+    if out is None and form == "parquet":
+        raise ConfigError("a Parquet file is written to a file", fix="name it with --out samples.parquet")
+    found = open_run(run)
+    with found.index() as index:
+        rows = index.find(outcome=outcome, low=low, high=high, limit=limit)
+        chunks = written(form, index, rows, found.directory.name)
+        if out is None:
+            for chunk in chunks:
+                sys.stdout.buffer.write(chunk)
+            return
+        part = out.with_name(f".{out.name}.part")
+        with part.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+        part.replace(out)
+    typer.echo(f"wrote {len(rows):,} samples to {out}", err=True)
+
+
+def _track(run: Path, to: Where, project: str | None, *, follow: bool) -> None:
+    from areal_view.run_files import open_run
+    from areal_view.tracking.export import PROJECT, export
+
+    sent, place = export(open_run(run).directory, to, project or PROJECT, follow=follow)
+    typer.echo(f"sent {sent:,} steps and evaluations; {place}", err=True)
+
+
+@app.command(
+    "jobs-page",
+    epilog="Example, in a pod:\n\n  areal jobs-page --bind 0.0.0.0 --namespace team-a",
+)
+def jobs_page(
+    namespace: Annotated[
+        list[str] | None, typer.Option(help="List this one; may be given again. All unless given.")
+    ] = None,
+    job_address: Annotated[
+        str, typer.Option(help="Where a job's own page is: https://{name}.{namespace}.rl.example.com")
+    ] = "",
+    bind: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Where to listen.")] = 8000,
+) -> None:
+    """Serve a web page with the RLJobs that each visitor may list, who logs in with a Kubernetes token. It is what the
+    chart's pod `jobs` runs, and needs no right in the cluster.
+    """
+    from areal_view.pages.jobs_main import serve_jobs
+
+    serve_jobs(namespace or (), job_address, bind, port)
+
+
+def show_answer(answer: Answer, *, as_json: bool) -> None:
+    """Print an answer for people or for scripts."""
+    if as_json:
+        import orjson
+
+        sys.stdout.buffer.write(orjson.dumps({**asdict(answer), "sentence": answer.sentence}) + b"\n")
+        return
+    print(answer.sentence)
+    if answer.fix:
+        print(f"  fix: {answer.fix}")
+
+
+def audit_tokens(run: Path, *, as_json: bool) -> int:
+    """What `areal audit --tokens` does; the exit code is not 0 when a trained token is not one that was sampled."""
+    from areal_view.index.token_audit import audit_tokens
+
+    report = audit_tokens(run)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        Console().print(_tokens_table(report.to_json()))
+    return int(ExitCode.DONE if report.ok else ExitCode.BUG)
+
+
+def _tokens_table(report: dict[str, Any]) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(justify="right")
+    grid.add_column()
+    grid.add_row("trained", f"{report['trained']}", "tokens that a gradient could reach")
+    grid.add_row(
+        "equal", f"{report['equal']}", "of them, in id, log-probability, version, temperature and what was fed"
+    )
+    if report["unwitnessed"]:
+        grid.add_row("unwitnessed", f"{report['unwitnessed']}", "of them, where a journal is not whole", style="yellow")
+    for what, count in report["faults"].items():
+        grid.add_row("wrong", f"{count}", what, style="bold red")
+    grid.add_row("sampled", f"{report['sampled']}", "tokens that servers made")
+    for why, count in report["untrained"].items():
+        grid.add_row("untrained", f"{count}", why)
+    for gap in report["gaps"]:
+        grid.add_row("gap", "", gap, style="yellow")
+    for example in report["examples"]:
+        grid.add_row("example", "", example, style="red")
+    if report["ok"]:
+        verdict = "every trained token is the one that was sampled"
+        if report["unwitnessed"]:
+            verdict += ", as far as the journals reach"
+    else:
+        verdict = "what was trained is not what was sampled" if report["faults"] else "nothing could be compared"
+    grid.add_row("verdict", "", verdict, style="bold")
+    return grid
