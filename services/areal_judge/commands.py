@@ -191,6 +191,7 @@ def serve(
     import asyncio
 
     from areal.observe import logs
+    from areal.reward.verifiers.math import MathVerifier
 
     from areal_judge.judge.stack import StackSettings
     from areal_judge.sandbox.values import Tier
@@ -205,4 +206,4 @@ def serve(
         print(f"token in {token_file}" if token_file else f"token {serving.token}", flush=True)
 
     options = ServeOptions(host, port, http_port, metrics_port, token_file, stack, boxes)
-    raise typer.Exit(asyncio.run(serve_judge(options, told)))
+    raise typer.Exit(asyncio.run(serve_judge(options, told, lambda waits: MathVerifier("answer", waits=waits))))

@@ -10,12 +10,11 @@ import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from areal_judge.judge.dispatch.pod_limits import pod_memory_bytes
-
 from areal import nvidia
 from areal.engine.model_config import ModelConfig
 from areal.errors import ArealError, DataError
 from areal.local.memory import adapter_parameters, caches_of, memory_of
+from areal.observe.pod_limits import pod_memory_bytes
 from areal.plan import hub
 from areal.plan.gpus import unused
 from areal.plan.memory import shape_of

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from areal_judge.judge.languages.discovery import Toolchain, find
-from areal_judge.judge.languages.table import LANGUAGES
-from areal_judge.sandbox.host.probing import probe
-from areal_judge.sandbox.host.tiers import why_not, why_refused
-from areal_judge.sandbox.values import MemoryBound, Powers, Tier
+from areal_judge.api import (
+    LANGUAGES,
+    MemoryBound,
+    Powers,
+    Tier,
+    Toolchain,
+    find_toolchains,
+    probe,
+    why_not,
+    why_refused,
+)
 
 from areal.spec import Finding, RLJob, Severity
 from areal.spec.code_tiers import PROCESSES
@@ -22,7 +28,7 @@ RULE = "code-here"
 
 
 def sandbox_findings(
-    job: RLJob, *, powers: Powers | None = None, toolchains: Callable[[], Iterable[Toolchain]] = find
+    job: RLJob, *, powers: Powers | None = None, toolchains: Callable[[], Iterable[Toolchain]] = find_toolchains
 ) -> list[Finding]:  # fmt: skip
     """Why this machine can't judge the job's programs or run its boxes; nothing when it can.
 

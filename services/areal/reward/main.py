@@ -10,9 +10,6 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
-from areal_judge.judge.stack import CodeStack, StackSettings, code_stack
-from areal_judge.sandbox.values import Tier
-
 from areal.errors import ConfigError, ExitCode
 from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
@@ -20,7 +17,7 @@ from areal.observe.waits import WaitRegistry
 from areal.plan.context import RoleContext
 from areal.reward.service import SERVICE_NAME, RewardService
 from areal.reward.verifier import Verifier
-from areal.reward.verifiers.code import CodeSettings, CodeVerifier
+from areal.reward.verifiers.code import judging_programs
 from areal.reward.verifiers.custom import CustomVerifier
 from areal.reward.verifiers.exact import ExactVerifier
 from areal.reward.verifiers.math import MathVerifier
@@ -65,9 +62,8 @@ async def run(ctx: RoleContext) -> int:
     async with contextlib.AsyncExitStack() as owned:
         ready, tier = True, ""
         if ctx.role == "reward" and ctx.resolved.spec.reward.verifier == "code":
-            code = await owned.enter_async_context(code_stack(_settings(ctx), metrics, server.set_ready))
-            verifiers["code"] = _code_verifier(ctx, code)
-            ready, tier = code.readiness.ready, code.dispatcher.offer.tier.name
+            judging = judging_programs(ctx.resolved.name, ctx.resolved.spec.reward, metrics, server.set_ready)
+            verifiers["code"], ready, tier = await owned.enter_async_context(judging)
         server.add(rpc.add_RewardServicer_to_server, RewardService(verifiers, metrics, progress), SERVICE_NAME)
         try:
             port = await server.start(ctx.port, ctx.bind)
@@ -84,14 +80,3 @@ async def run(ctx: RoleContext) -> int:
             for verifier in verifiers.values():
                 await verifier.stop()
     return ExitCode.DRAINED
-
-
-def _settings(ctx: RoleContext) -> StackSettings:
-    code = ctx.resolved.spec.reward.programs
-    languages = ("python",) if code.language == "python" else ("python", code.language)
-    return StackSettings(min_tier=Tier[code.min_tier], allow_unsafe=code.allow_unsafe, languages=languages)
-
-
-def _code_verifier(ctx: RoleContext, code: CodeStack) -> Verifier:
-    settings = CodeSettings.of(ctx.resolved.name, ctx.resolved.spec.reward)
-    return CodeVerifier(code.dispatcher, settings, slots=code.dispatcher.slots)

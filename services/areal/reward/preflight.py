@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from areal_judge.judge.formats.registry import suite_of
 
 from areal.data import Snapshot
 from areal.errors import ArealError, DataError
@@ -108,13 +107,15 @@ def check_suites(job: RLJob, rows: SuiteRows) -> None:
     """Raise DataError for the first row whose tests could judge no program, when programs are what the job scores."""
     if job.spec.reward.verifier != "code":
         return
+    from areal.reward.verifiers.code import look_at_suite  # the judge: only a job of programs waits for its import
+
     left = _SUITE_BYTES
     for number, (place, row, size) in enumerate(rows):
         left -= size
         if number >= _SUITE_ROWS or left < 0:
             return
         try:
-            suite_of(row, job.spec.reward.programs.format)
+            look_at_suite(row, job.spec.reward.programs)
         except ArealError as error:
             raise DataError(f"{place}: {error.message.removeprefix('row: ')}", fix=error.fix) from None
 

@@ -19,7 +19,6 @@ import orjson
 
 from areal.errors import DataError, InfraError
 from areal.scorer_pool import progress as shared
-from areal.scorer_pool.confine import LAYERS
 from areal.scorer_pool.fork_server_main import PACKET_BYTES
 from areal.scorer_pool.process import Child, ScorerCommand, join
 
@@ -161,12 +160,10 @@ class ForkServer:
             theirs.close()
             os.close(descriptor)
         child = await join(self._command, fork, ours, area, timeout_s)
-        lacking = [layer for layer in LAYERS if layer not in child.layers]
-        if self._command.confined and lacking and not self._told:
+        if child.lacking and not self._told:
             self._told = True
-            log.warning(
-                "%s scorers run without %s: this machine refuses or lacks it", self._command.name, ", ".join(lacking)
-            )
+            lacking = ", ".join(child.lacking)
+            log.warning("%s scorers run without %s: this machine refuses or lacks it", self._command.name, lacking)
         return child
 
     async def stop(self) -> None:

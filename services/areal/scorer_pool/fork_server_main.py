@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import gc
+import importlib
 import os
 import select
 import signal
@@ -23,11 +24,11 @@ import orjson
 
 from areal.errors import ArealError
 from areal.scorer_pool import frames
-from areal.scorer_pool.confine import confine
 from areal.scorer_pool.process_main import Judge, die_with, limit_memory, make_judge, serve
 from areal.scorer_pool.progress import Current
 
 PACKET_BYTES = 4096
+_JUDGE = "areal_judge.api"  # has the confinement; named, because this package works without it
 
 
 def _in_fork(judge: Judge, parent: int, asked: dict[str, Any], descriptors: list[int]) -> None:
@@ -41,8 +42,8 @@ def _in_fork(judge: Judge, parent: int, asked: dict[str, Any], descriptors: list
         current = Current(descriptors[1])
         if asked["memory_bytes"]:
             limit_memory(asked["memory_bytes"])
-        layers = confine() if asked["confined"] else ()
-        link.sendall(frames.encode({"ready": True, "layers": layers}))
+        lacking = importlib.import_module(_JUDGE).confine() if asked["confined"] else ()
+        link.sendall(frames.encode({"ready": True, "lacking": lacking}))
         serve(link, current, judge)
         code = 0
     except BrokenPipeError:

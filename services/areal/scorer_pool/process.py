@@ -34,7 +34,7 @@ class ScorerCommand:
     memory_bytes: int = 0  # address space it may add after its start; 0 is no limit
     environment: dict[str, str] = field(default_factory=dict)
     preloaded: bool = False  # forked from a process that has imported everything; see `fork_server`
-    confined: bool = False  # gives up what judging doesn't need; see `confine`. For preloaded ones
+    confined: bool = False  # gives up what judging doesn't need; see `areal_judge`. For preloaded ones
 
     @property
     def name(self) -> str:
@@ -121,7 +121,7 @@ class Child:
         self._rss_at_start = 0
         self._scorer_pid = process.pid
         self.items_sent = 0
-        self.layers: tuple[str, ...] = ()  # of its confinement
+        self.lacking: tuple[str, ...] = ()  # layers of its confinement that this machine refuses
 
     @property
     def pid(self) -> int:
@@ -154,9 +154,9 @@ class Child:
         """By how much its resident memory has grown since it was ready."""
         return self._rss() - self._rss_at_start
 
-    def is_ready(self, layers: Sequence[str], scorer_pid: int) -> None:
+    def is_ready(self, lacking: Sequence[str], scorer_pid: int) -> None:
         """It has said so."""
-        self.layers = tuple(layers)
+        self.lacking = tuple(lacking)
         self._scorer_pid = scorer_pid
         self._rss_at_start = self._rss()
 
@@ -236,7 +236,7 @@ async def join(
         await child.kill()
         raise
     if isinstance(hello, dict) and hello.get("ready"):
-        child.is_ready(hello.get("layers", ()), hello.get("pid", child.pid))
+        child.is_ready(hello.get("lacking", ()), hello.get("pid", child.pid))
         return child
     how = await child.kill()
     if isinstance(hello, dict) and "failed" in hello:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import orjson
-from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import reward_pb2 as pb
 
 from areal_judge.evaluate.asking import Answer
@@ -19,8 +18,9 @@ from areal_judge.evaluate.local_judge import Demands, local_judge
 from areal_judge.evaluate.suite_rows import Question
 from areal_judge.judge.extract import program_of
 from areal_judge.judge.values import Options, Submission
+from areal_judge.mathematics import MathScorer
 
-_FIELD = "answer"
+ANSWER_FIELD = "answer"  # of the rows that a verifier of mathematics is given
 _TOGETHER = 256  # answers graded in one call
 _TOTAL_S = 60.0  # of one program with all of its tests
 
@@ -37,19 +37,21 @@ REFUSED, NO_PROGRAM = Grade(0.0, "REFUSED"), Grade(0.0, "NO_PROGRAM")
 
 
 async def grade_math(
-    questions: Sequence[Question], answers: Sequence[Answer], done: Callable[[int], None] = lambda count: None
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    verifier: MathScorer,
+    done: Callable[[int], None] = lambda count: None,
 ) -> list[Grade]:
-    """Grades by mathematical equality with the expected answers."""
-    verifier = MathVerifier(_FIELD)
+    """Grades by mathematical equality with the expected answers. Stops `verifier` at the end."""
     grades: list[Grade] = []
     try:
         for start in range(0, len(answers), _TOGETHER):
             part = answers[start : start + _TOGETHER]
             items = [
                 pb.ScoreItem(
-                    verifier=verifier.name,
+                    verifier="math",
                     completion=answer.text,
-                    row_json=orjson.dumps({_FIELD: questions[answer.question].answer}),
+                    row_json=orjson.dumps({ANSWER_FIELD: questions[answer.question].answer}),
                 )
                 for answer in part
             ]

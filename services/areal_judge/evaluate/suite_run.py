@@ -18,6 +18,7 @@ from areal.engine.served import is_address, served
 from areal.errors import ConfigError, ExitCode
 from areal.plan import hub
 from areal.plan.layout import RunLayout
+from areal.reward.verifiers.math import MathVerifier
 from areal.values.pass_at_k import RIGHT, sampled_figures
 from areal.weights.adapter import ADAPTER_CONFIG
 from areal.weights.collect import versions
@@ -27,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from areal_judge.evaluate.asking import Answer, Sampling, ask_all
-from areal_judge.evaluate.grading import Grade, grade_code, grade_math
+from areal_judge.evaluate.grading import ANSWER_FIELD, Grade, grade_code, grade_math
 from areal_judge.evaluate.local_judge import Demands
 from areal_judge.evaluate.suite_data import rows_of
 from areal_judge.evaluate.suite_rows import SUITES, Question, questions
@@ -106,7 +107,7 @@ async def _evaluate(
         bar.advance(grading, count)
 
     if SUITES[asked.suite].grader == "math":
-        return answers, await grade_math(asking, answers, graded)
+        return answers, await grade_math(asking, answers, MathVerifier(ANSWER_FIELD), graded)
     demands = Demands(Tier[asked.min_tier], allow_unsafe=asked.min_tier == "T0", zygotes=4)
     return answers, await grade_code(asking, answers, demands, graded)
 

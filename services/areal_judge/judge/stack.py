@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from areal.errors import ArealError
 from areal.observe.metrics import RoleMetrics
+from areal.observe.pod_limits import pod_cores, pod_memory_bytes
 from areal.spec.code_room import slots_of_cores
 
 from areal_judge.judge.dispatch.admission import Bounds, MemoryBudget
@@ -20,7 +21,6 @@ from areal_judge.judge.dispatch.dispatcher import Dispatcher
 from areal_judge.judge.dispatch.executor import Executor
 from areal_judge.judge.dispatch.meters import Meters
 from areal_judge.judge.dispatch.offer import Offer, Runtime
-from areal_judge.judge.dispatch.pod_limits import pod_cores, pod_memory_bytes
 from areal_judge.judge.dispatch.readiness import Readiness
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge

@@ -16,7 +16,6 @@ from areal import __version__
 from areal.distribution import install
 from areal.errors import DataError
 from areal.observe.progress import ProgressCounter
-from areal.reward.verifier import Verifier
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2
 from areal.v1 import sandbox_pb2 as pb
@@ -26,6 +25,7 @@ from areal_judge.judge.dispatch.readiness import Readiness
 from areal_judge.judge.dispatch.suite_store import StoredSuite
 from areal_judge.judge.dispatch.values import Executed, RefusedError
 from areal_judge.judge.values import Judgement, Status
+from areal_judge.mathematics import MathScorer
 from areal_judge.server import wire
 
 STREAM_WINDOW = 256  # requests of one stream in work: more than any service has slots, less than any queue holds
@@ -46,7 +46,7 @@ class SandboxHandlers:
     """Answers for one dispatcher, and for the math verifier where there is one."""
 
     def __init__(
-        self, dispatcher: Dispatcher, readiness: Readiness, progress: ProgressCounter, math: Verifier | None = None
+        self, dispatcher: Dispatcher, readiness: Readiness, progress: ProgressCounter, math: MathScorer | None = None
     ) -> None:
         self._dispatcher = dispatcher
         self._readiness = readiness

@@ -22,7 +22,6 @@ from areal.net.server import GrpcServer
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import boxes_pb2_grpc
 from areal.v1 import sandbox_pb2_grpc as rpc
 
@@ -30,6 +29,7 @@ from areal_judge.boxes.registry import BoxBounds
 from areal_judge.boxes.service import SERVICE_NAME as BOXES_NAME
 from areal_judge.boxes.stack import BoxSettings, box_stack
 from areal_judge.judge.stack import StackSettings, code_stack
+from areal_judge.mathematics import MathScorer
 from areal_judge.sandbox.values import Tier
 from areal_judge.server.grpc_service import SERVICE_NAME, SandboxService
 from areal_judge.server.handlers import SandboxHandlers
@@ -64,7 +64,9 @@ class Serving:
     tier: str
 
 
-async def serve(options: ServeOptions, told: Callable[[Serving], None]) -> int:
+async def serve(
+    options: ServeOptions, told: Callable[[Serving], None], math_of: Callable[[WaitRegistry], MathScorer]
+) -> int:
     """Serves until SIGTERM or SIGINT; tells once where. Returns the exit code.
 
     Raises:
@@ -81,7 +83,7 @@ async def serve(options: ServeOptions, told: Callable[[Serving], None]) -> int:
     server = GrpcServer("reward", token, waits=waits, progress=progress)
     async with contextlib.AsyncExitStack() as owned:
         code = await owned.enter_async_context(code_stack(options.stack, metrics, server.set_ready))
-        math = MathVerifier("answer", waits=waits)
+        math = math_of(waits)  # compares answers that are in its requests' field "answer"
         owned.push_async_callback(math.stop)
         handlers = SandboxHandlers(code.dispatcher, code.readiness, progress, math)
         server.add(rpc.add_SandboxServicer_to_server, SandboxService(handlers), SERVICE_NAME)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from areal.errors import ConfigError, DataError
+from areal.reward.verifiers.math import MathVerifier
 from areal.values.pass_at_k import sampled_figures
 from areal_judge.evaluate.asking import Answer
-from areal_judge.evaluate.grading import grade_math
+from areal_judge.evaluate.grading import ANSWER_FIELD, grade_math
 from areal_judge.evaluate.suite_data import rows_of
 from areal_judge.evaluate.suite_rows import SUITES, Question, questions
 from hypothesis import given
@@ -75,7 +76,9 @@ def test_published_files_of_mathematics_are_graded(suite, name, right, wrong):
     assert len(asked) == len(right)
     for texts, score in ((right, 1.0), (wrong, 0.0)):
         answers = [Answer(place, 0, text) for place, text in enumerate(texts)]
-        assert [grade.score for grade in asyncio.run(grade_math(asked, answers))] == [score] * len(texts), texts
+        assert [grade.score for grade in asyncio.run(grade_math(asked, answers, MathVerifier(ANSWER_FIELD)))] == [
+            score
+        ] * len(texts), texts
 
 
 def test_published_files_of_programs_have_their_tests():
@@ -171,6 +174,6 @@ def test_mathematics_is_graded_and_what_the_server_refused_is_wrong():
         Answer(1, 0, refused="too long"),
         Answer(1, 1, "\\boxed{12}"),
     ]
-    grades = asyncio.run(grade_math(asked, answers))
+    grades = asyncio.run(grade_math(asked, answers, MathVerifier(ANSWER_FIELD)))
     assert [grade.score for grade in grades] == [1.0, 0.0, 0.0, 1.0]
     assert grades[2].status == "REFUSED"

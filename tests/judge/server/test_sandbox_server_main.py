@@ -14,6 +14,7 @@ import psutil
 import pytest
 from areal.errors import ConfigError
 from areal.net.channel import connect
+from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import sandbox_pb2, sandbox_pb2_grpc
 from areal_judge.judge.stack import StackSettings
 from areal_judge.sandbox.values import Tier
@@ -61,5 +62,5 @@ async def test_a_service_refuses_to_start_where_it_can_not_promise_what_is_asked
     options: ServeOptions, message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message) as refused:
-        await serve(options, lambda serving: None)
+        await serve(options, lambda serving: None, lambda waits: MathVerifier("answer", waits=waits))
     assert refused.value.fix

@@ -2,41 +2,47 @@
 
 Owns the way from an item to a judgement and back: which program an answer holds, which suite a row has (read once a
 row), and whose fault it is when there is no score. Expected values stay here and in the judge; what a verdict says of a
-failed case never shows them. A machine that could not judge is a fault, never a score of 0.
+failed case never shows them. A machine that could not judge is a fault, never a score of 0. The only module here that
+knows the judge's package.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import xxhash
-from areal_judge.judge.dispatch.suite_store import StoredSuite
-from areal_judge.judge.dispatch.values import Priority, Ticket
-from areal_judge.judge.extract import program_of
-from areal_judge.judge.formats.registry import suite_of
-from areal_judge.judge.values import (
+from areal_judge.api import (
     OF_PROGRAM,
     RETRYABLE,
     CallSuite,
     Judgement,
     Options,
+    Priority,
     Scoring,
+    StackSettings,
     Status,
+    StoredSuite,
     Submission,
     Suite,
+    Ticket,
+    Tier,
+    code_stack,
+    program_of,
+    suite_of,
 )
-from areal_judge.sandbox.values import Tier
 from cachetools import LRUCache
 
 from areal.clients.reward import call_timeout_s
 from areal.errors import ArealError, InfraError
 from areal.net.status import fault
+from areal.observe.metrics import RoleMetrics
 from areal.reward.rows import row_of_item
 from areal.reward.verifier import fault_result
 from areal.single_flight import SingleFlight
@@ -165,6 +171,32 @@ class CodeVerifier:
     def _parsed(self, item: pb.ScoreItem) -> StoredSuite:
         suite = suite_of(row_of_item(item), self._settings.code.format)
         return StoredSuite.of(self._settings.adapted(suite))
+
+
+@contextlib.asynccontextmanager
+async def judging_programs(
+    tenant: str, reward: Reward, metrics: RoleMetrics, changed: Callable[[bool], Awaitable[None]]
+) -> AsyncIterator[tuple[CodeVerifier, bool, str]]:
+    """The verifier of a job on a sandbox of its own, whether that is ready, and its tier.
+
+    `changed` hears each outcome of the sandbox's self-test.
+
+    Raises:
+        ConfigError: the machine is below the tier that the job asks for.
+        InfraError: the sandbox does not start.
+    """
+    code = reward.programs
+    languages = ("python",) if code.language == "python" else ("python", code.language)
+    wanted = StackSettings(min_tier=Tier[code.min_tier], allow_unsafe=code.allow_unsafe, languages=languages)
+    async with code_stack(wanted, metrics, changed) as stack:
+        dispatcher = stack.dispatcher
+        verifier = CodeVerifier(dispatcher, CodeSettings.of(tenant, reward), slots=dispatcher.slots)
+        yield verifier, stack.readiness.ready, dispatcher.offer.tier.name
+
+
+def look_at_suite(row: Mapping[str, Any], code: CodeReward) -> None:
+    """Raises ArealError for a row whose tests could judge no program."""
+    suite_of(row, code.format)
 
 
 def _result(judged: Judgement, *, wall_s: float) -> pb.ScoreResult:

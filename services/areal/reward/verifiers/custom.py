@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import orjson
-from areal_judge.judge.dispatch.pod_limits import pod_memory_bytes
 
 from areal.errors import DataError
+from areal.observe.pod_limits import pod_memory_bytes
 from areal.observe.waits import WaitRegistry
 from areal.reward.rows import row_of_item
 from areal.reward.verifier import data_fault, fault_result

@@ -51,7 +51,7 @@ class Toolchain:
         return not self.missing and not self.refused
 
 
-def find() -> tuple[Toolchain, ...]:
+def find_toolchains() -> tuple[Toolchain, ...]:
     """Every language of the table, in its order, whether it is here or not. Takes about a second."""
     with ThreadPoolExecutor(max_workers=4) as pool:
         return tuple(pool.map(_found, LANGUAGES.values()))

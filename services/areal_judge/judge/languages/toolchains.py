@@ -92,7 +92,7 @@ class Toolchains:
         self._store = store
         self._limits = compile_limits
         self._unbounded_memory = unbounded_memory
-        self._toolchains = {toolchain.language: toolchain for toolchain in (found or discovery.find())}
+        self._toolchains = {toolchain.language: toolchain for toolchain in (found or discovery.find_toolchains())}
         self._cache: ArtefactCache[Compiled] = ArtefactCache(cache_bytes)
         self._preparing: dict[str, asyncio.Lock] = {}
         self._soon: dict[str, asyncio.Task[None]] = {}  # language → its preparation, which nobody waits for
@@ -104,7 +104,7 @@ class Toolchains:
     @staticmethod
     def found() -> tuple[Toolchain, ...]:
         """Every language of the table, and whether this machine has it. Needs no sandbox."""
-        return discovery.find()
+        return discovery.find_toolchains()
 
     @staticmethod
     def readable(found: Sequence[Toolchain], store: Store | None = None) -> tuple[str, ...]:

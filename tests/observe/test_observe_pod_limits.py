@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from areal_judge.judge.dispatch.pod_limits import pod_cores, pod_memory_bytes
+from areal.observe.pod_limits import pod_cores, pod_memory_bytes
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Confinement of a scorer process: drops capabilities, then Landlock and seccomp, before it reads a model's text.
+"""Confinement of a process that only computes: drops capabilities, then Landlock and seccomp, before it reads a text.
 
-The math scorers parse and compute, nothing else: no file to write, no program, no process, no socket. Layers that the
-machine lacks are left out and said so. For a process that has imported what it needs; there is no way back.
+For the math scorers, which parse what a model wrote: no file to write, no program, no process, no socket. Layers that
+the machine lacks are left out and said so. For a process that has imported what it needs; there is no way back.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ LAYERS = ("no_new_privileges", "landlock", "seccomp")
 
 
 def confine() -> tuple[str, ...]:
-    """Gives up everything that judging text doesn't need; answers which of LAYERS hold now."""
-    held = []
+    """Gives up everything that judging text doesn't need; answers which of LAYERS are refused here."""
+    lacking = []
     if not kernel.supported():
-        return ()
+        return LAYERS
     version = landlock.abi()
     for layer, apply in zip(LAYERS, (_no_new_privileges, _only_libraries, _only_computing), strict=True):
         try:
             apply(version)
         except OSError:
-            continue  # a kernel without it; what stays open is said by its absence
-        held.append(layer)
-    return tuple(held)
+            lacking.append(layer)  # a kernel without it
+    return tuple(lacking)
 
 
 def _no_new_privileges(version: int) -> None:
