@@ -27,9 +27,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from areal.admit.memory.budget import plan_trainer
+from areal.admit.memory.shape import ModelShape, shape_of
 from areal.errors import ExitCode
-from areal.plan.memory.budget import plan_trainer
-from areal.plan.memory.shape import ModelShape, shape_of
 from areal.spec.training import Attention, Compile, Recompute
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches

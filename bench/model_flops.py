@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from areal.plan.memory.shape import ModelShape
+from areal.admit.memory.shape import ModelShape
 
 PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "B200": 2250e12}
 """Dense bfloat16 operations a second by the data sheet of the card (SXM), named by a part of its name."""

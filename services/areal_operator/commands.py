@@ -79,9 +79,9 @@ def submit(
 
 def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
     """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
+    from areal.admit.facts import sources_of
+    from areal.admit.look import look
     from areal.spec import check, refuse
-    from areal.stage.facts import sources_of
-    from areal.stage.look import look
 
     looked = look(job, sources_of(job, base_dir), base_dir)
     for _, error in looked.faults:

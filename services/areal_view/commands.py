@@ -112,27 +112,11 @@ def view(
 
 @app.command(epilog="Example:\n\n  areal report runs/digits")
 def report(run: RunDir) -> None:
-    """Write report.html (and report.png) of a run again, also while it goes on."""
-    from areal.ledger.audit import audit
-    from areal.plan import RunLayout
-    from areal.record.episode_ends import read_ends
-    from areal.record.run_rows import Records
-    from areal.stage import picture, summary
+    """Write report.html of a run again, also while it goes on."""
+    from areal.local.finish import report as write_report
+    from rich.console import Console
 
-    from areal_view.pages import site
-
-    layout = RunLayout(existing(run).absolute())
-    records = Records(layout.metrics, layout.evaluations).refresh()
-    result = summary.read(layout.summary)
-    if result is None:  # it goes on, or was killed: what is known so far
-        wall = records.steps[-1].at - records.steps[0].at if records.steps else 0.0
-        ending = summary.RunEnd("Running", max(0.0, wall), {}, 0)
-        result = summary.make(ending, records, audit(layout.root), ends=read_ends(layout.episode_ends))
-    target = site.write(layout.root, result)
-    why = picture.draw(layout.root)
-    console = Console()
-    console.print(f"wrote {target}", highlight=False, soft_wrap=True)
-    console.print(f"no report.png: {why}" if why else f"wrote {layout.report_png}", highlight=False, soft_wrap=True)
+    Console().print(f"wrote {write_report(existing(run).absolute())}", highlight=False, soft_wrap=True)
 
 
 @app.command(

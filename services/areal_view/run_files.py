@@ -97,13 +97,13 @@ class RunFiles:
     def config(self) -> dict[str, Any]:
         """Every field of the job by its dotted path, with every default in place."""
         from areal.plan.resolved import ResolvedJob
-        from areal.stage.job_fields import spec_fields
+        from areal.spec.job_fields import spec_fields
 
         return spec_fields(ResolvedJob.load(self.directory).job)
 
     def summary(self) -> dict[str, Any] | None:
         """What the run came to, as in summary.json; None while it goes on."""
-        from areal.stage import summary
+        from areal.record import summary
 
         return summary.read(self.directory / "summary.json")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from areal.plan.memory.shape import ModelShape, shape_of
+from areal.admit.memory.shape import ModelShape, shape_of
 from areal_trainer.engine.group import Ranks
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"

@@ -94,7 +94,7 @@ def test_a_disk_without_room_for_checkpoints_is_refused_with_the_arithmetic(fold
     data = len(header).to_bytes(8, "little") + header + bytes(4 * parameters)
     (folder / "model" / "model.safetensors").write_bytes(data)
     usage = type("Usage", (), {"free": 10 << 20})
-    monkeypatch.setattr("areal.local.admission.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("areal.admit.verdict.shutil.disk_usage", lambda path: usage)
     assert checked(folder) == ExitCode.CONFIG
     said = " ".join(capsys.readouterr().out.split())
     assert "10 MiB free, the run needs 48 MiB: 2 + 1 checkpoints of 12 MiB and 3 versions of the weights" in said

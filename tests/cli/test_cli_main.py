@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from admit.admit_shapes import QWEN3_8B
 from areal.cli.main import app, guarded
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from areal.sim.main import main as simulate
-from plan.plan_shapes import QWEN3_8B
 from support.tiny_job import make_tiny_job
 from typer.main import get_command
 from typer.testing import CliRunner

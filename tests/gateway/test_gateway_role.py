@@ -17,11 +17,12 @@ from typing import Any
 
 import httpx
 import pytest
+from areal.admit.resolve import resolve
 from areal.launch.core import Phase
 from areal.launch.rows import child_of
 from areal.launch.supervise import Supervised
 from areal.observe.waits import WaitRegistry
-from areal.plan import Place, resolve, role_table
+from areal.plan import Place, role_table
 from areal.rollout.worker.sessions import Gateways
 from areal.spec import load_job
 from areal.workflow.tokenizer import Tokenizer

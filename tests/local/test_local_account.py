@@ -15,7 +15,7 @@ from areal.launch.supervise import ChildStatus
 from areal.local import run as local_run
 from areal.local.staging import StagingRequest, load, stage
 from areal.local.supervisor import Ended, RunOutcome
-from areal.stage.summary import RunEnd
+from areal.record.summary import RunEnd
 from rich.console import Console
 from support.tiny_job import make_tiny_job
 

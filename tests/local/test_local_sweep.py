@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from areal.admit.resolve import resolve
 from areal.errors import ConfigError, DataError, ExitCode
+from areal.local.comparison import ComparedRun, read_run
 from areal.local.staging import StagingRequest
 from areal.local.sweep import run_sweep, split, variants
-from areal.plan import resolve, write_run
+from areal.plan import write_run
 from areal.record.run_rows import HeldOut
 from areal.spec import load_job
-from areal.stage.comparison import ComparedRun, read_run
 from rich.console import Console
 from support.run_summary import run_summary
 from support.tiny_job import make_tiny_job

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from plan_workspace import Workspace
+from support.workspace import Workspace
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import time
 
 import pytest
 import redis
+from areal.admit.resolve import resolve
 from areal.errors import ConfigError
-from areal.plan import ResolvedJob, resolve, write_run
+from areal.plan import ResolvedJob, write_run
 from areal.plan.redis_conf import redis_conf
 from areal.spec import load_job
 

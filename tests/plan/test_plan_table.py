@@ -6,11 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from areal.admit.resolve import resolve
 from areal.errors import ConfigError
-from areal.plan import Place, ResolvedJob, resolve, role_table
+from areal.plan import Place, ResolvedJob, role_table
 from areal.reward.verifiers.model import START_S
 from areal.spec import load_job
-from plan_workspace import OVERRIDES, Workspace
+from support.workspace import OVERRIDES, Workspace
 
 PLACE = Place("python", ("areal-role",), "redis-server")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from areal.plan.cluster import resolve_for_pods, roles_of
+from areal.admit.cluster import resolve_for_pods, roles_of
 from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec
 from areal_operator.operator.children import Wanted

@@ -21,8 +21,8 @@ from typing import Any
 
 import grpc
 import psutil
+from areal.admit.cluster import redis_files, resolve_for_pods, roles_of
 from areal.plan import Endpoints, ResolvedJob
-from areal.plan.cluster import redis_files, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role, password_key
 from areal.plan.ports import free_ports
 from areal.plan.redis_conf import RedisPlaces, redis_text

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from areal.ledger.audit_report import AuditReport
+from areal.record import summary
 from areal.record.run_rows import Records
-from areal.stage import summary
 
 NOWHERE = Path("/nonexistent")
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from areal.supervised.examples import Example
+from areal.workflow.examples import Example
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.trainings.objective import Objective, PairLoss, bradley_terry, dpo, per_sequence, sft
 from areal_trainer.trainings.rows import token_batch

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from areal.admit.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
 from areal.dataflow.stages import Place
 from areal.errors import BugError
 from areal.observe.waits import WaitRegistry
-from areal.supervised.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
 from areal.workflow.tokenizer import Tokenizer
 from torch import Tensor
 

@@ -25,7 +25,7 @@ def check_command(
 ) -> int:
     """Print findings and the explanation; the exit code is 64 when something refuses the job."""
     job, job_file = job_from(document, overrides), document.path
-    from areal.local.admission import admit
+    from areal.admit.verdict import admit
 
     base_dir = job_file.absolute().parent
     admission = admit(job, base_dir, Path("runs").absolute() / job.metadata.name, model_config)
@@ -62,9 +62,9 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
     judges = job.spec.reward.verifier == "code"
     if not judges and not job.spec.rollout.boxes.max_concurrent:
         return []
-    from areal.local.sandbox import sandbox_findings
-    from areal.reward.preflight import check_suites, rows_of_file
-    from areal.stage.facts import sources_of
+    from areal.admit.answers import check_suites, rows_of_file
+    from areal.admit.facts import sources_of
+    from areal.admit.sandbox import sandbox_findings
 
     findings = []
     if job.spec.runtime_ref is None:  # whoever names a platform means its sandbox, not this machine's
@@ -87,19 +87,19 @@ def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
 
 def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
     """Expected answers that the verifier math could never compare, among the first rows of files."""
-    from areal.reward import preflight
-    from areal.stage.facts import sources_of
+    from areal.admit import answers
+    from areal.admit.facts import sources_of
 
-    if job.spec.reward.verifier != "math" or not preflight.installed():
+    if job.spec.reward.verifier != "math" or not answers.installed():
         return []
     findings = []
     sources = sources_of(job, base_dir)
     for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
-        rows = ((place, row) for place, row, _ in preflight.rows_of_file(path)) if path is not None else ()
+        rows = ((place, row) for place, row, _ in answers.rows_of_file(path)) if path is not None else ()
         field = f"spec.dataset.{split}"
         try:
-            preflight.check_golds(
-                rows, job.spec.reward.answer_field, budget_s=preflight.QUICK_BUDGET_S, limit=preflight.FIRST_ROWS
+            answers.check_golds(
+                rows, job.spec.reward.answer_field, budget_s=answers.QUICK_BUDGET_S, limit=answers.FIRST_ROWS
             )
         except DataError as error:
             findings.append(Finding("math-answer", Severity.ERROR, field, error.message, error.fix, job.where(field)))

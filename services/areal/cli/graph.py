@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from areal.admit.facts import sources_of
+from areal.admit.recipe_names import defines
+from areal.admit.recipe_probe import probe
 from areal.dataflow import draw
 from areal.dataflow.builtin import graph_of
 from areal.dataflow.stages import problems
 from areal.errors import BugError, ConfigError, ExitCode
-from areal.plan.recipe_names import defines
 from areal.spec import Severity, check
 from areal.spec.load import job_from
-from areal.stage.facts import sources_of
-from areal.stage.recipe_probe import probe
 from areal.yaml_file.document import Document
 
 

@@ -79,10 +79,10 @@ def prepare(
     from rich.console import Console
     from rich.table import Table
 
+    from areal.admit.datasets import prepare_split, required_columns
+    from areal.admit.resolve import recipe_file, verifier_of
     from areal.plan import RunLayout
-    from areal.plan.resolve import recipe_file, verifier_of
     from areal.spec.load import job_from
-    from areal.stage.datasets import prepare_split, required_columns
 
     made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
     recipe = recipe_file(made, base_dir)

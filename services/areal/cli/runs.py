@@ -75,8 +75,8 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is logged next.")] = False,
 ) -> None:
     """Print the logs of all roles as one stream in the order of time, of a run that goes on or has ended."""
+    from areal.local import log_stream
     from areal.plan.layout import RunLayout
-    from areal.stage import log_stream
 
     files = log_stream.log_files(RunLayout(existing(run)).logs, role or ())
     follower = log_stream.Follower(files)
@@ -104,9 +104,9 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Set runs beside each other: the fields in which their jobs differ, and what came of it."""
+    from areal.local.comparison import read_run
     from areal.plan.resolved import ResolvedJob
-    from areal.stage.comparison import read_run
-    from areal.stage.job_fields import differing_fields, spec_fields
+    from areal.spec.job_fields import differing_fields, spec_fields
 
     if len(runs) < 2:
         raise ConfigError("one run has nothing to be compared with", fix="name two run directories or more")
@@ -219,7 +219,7 @@ def _compared(names: list[str], differences: dict[str, list[Any]], figures: dict
 
 
 def _shown(value: Any) -> str:
-    from areal.stage.job_fields import UNSET
+    from areal.spec.job_fields import UNSET
 
     if value is None:
         return UNSET

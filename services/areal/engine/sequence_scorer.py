@@ -1,7 +1,7 @@
 """Scorer of a reward model: prompts with their answers to one number each, by sequence classification of Hugging Face.
 
 Runs in a process of the reward service's pool, which kills it at a deadline. A payload is a batch of answers; each is
-written as `areal.supervised` writes the answers of pairs, so a model scores what it was trained on.
+written as `areal.workflow.examples` writes the answers of pairs, so a model scores what it was trained on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from areal.errors import DataError
-from areal.supervised.examples import answered, prompt_in
+from areal.workflow.examples import answered, prompt_in
 from areal.workflow.tokenizer import Tokenizer
 
 

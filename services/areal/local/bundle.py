@@ -24,8 +24,8 @@ from google.protobuf.json_format import MessageToJson
 
 from areal.errors import ArealError
 from areal.local import inspect
+from areal.local.log_stream import log_files
 from areal.plan import RunLayout
-from areal.stage.log_stream import log_files
 
 LAST_LINES = 200  # of each role's log
 _STACK_LINES = 400

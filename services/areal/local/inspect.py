@@ -16,12 +16,12 @@ from rich.text import Text
 from areal.errors import ConfigError
 from areal.launch.role import read_token
 from areal.launch.service import phase_from_wire
-from areal.local import endpoints, view
+from areal.local import endpoints, view, wording
 from areal.local.status import RoleState, RunFacts, RunView, StatusSource, Waiting
 from areal.net.channel import connect
 from areal.plan import RunLayout
+from areal.record import summary
 from areal.record.run_rows import Records
-from areal.stage import summary, wording
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 

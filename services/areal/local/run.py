@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from areal_view.pages import site
 from rich.console import Console
 from rich.markup import escape
 
@@ -25,7 +24,7 @@ from areal.errors import BugError, DataError, ExitCode, InfraError
 from areal.launch.rows import child_of
 from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.ledger.audit import audit
-from areal.local import endpoints, summary_table, view
+from areal.local import endpoints, finish, summary_table, view
 from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.failure import explain, sentence
@@ -37,9 +36,9 @@ from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleRow, role_table
+from areal.record import summary
 from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
-from areal.stage import picture, summary
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
@@ -196,13 +195,10 @@ def _account(
     result = summary.make(ending, records, audited, earlier, read_ends(layout.episode_ends))
     unwritten: OSError | None = None
     try:
-        summary.write(layout.summary, result)
-        site.write(resolved.run_dir, result)
+        finish.write(layout, result)
     except OSError as error:  # a full disk: what failed matters more than its account
         unwritten = error
         console.print(f"no account was written: {escape(str(error))}", style="bold yellow")
-    if outcome.ended is Ended.COMPLETE and not unwritten and (why := picture.draw(resolved.run_dir)):
-        console.print(f"no report.png: {escape(why)}", style="dim")
     console.print(summary_table.table(result, _shown(resolved.run_dir)))
     if outcome.ended is Ended.STOPPED:
         console.print(f"\ngo on with: {_resume_command(request)}", highlight=False, markup=False, soft_wrap=True)

@@ -7,19 +7,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal.admit.datasets import Say, prepare_datasets
+from areal.admit.facts import with_snapshots
+from areal.admit.machine import preflight
+from areal.admit.prepare import look_at_answers
+from areal.admit.resolve import recipe_file, resolve
+from areal.admit.sandbox import sandbox_findings
+from areal.admit.verdict import admit
 from areal.errors import ConfigError
-from areal.launch.prepare import look_at_answers
-from areal.local.admission import admit
 from areal.local.claim import is_occupied, set_aside
-from areal.local.preflight import preflight
-from areal.local.sandbox import sandbox_findings
-from areal.plan import ResolvedJob, RunLayout, hub, resolve, write_run
-from areal.plan.resolve import recipe_file
+from areal.plan import ResolvedJob, RunLayout, hub, write_run
 from areal.spec import RLJob, check, for_clusters_only, refuse
 from areal.spec.load import job_from
 from areal.spec.locality import hub_models
-from areal.stage.datasets import Say, prepare_datasets
-from areal.stage.facts import with_snapshots
 from areal.yaml_file.document import Document, read_document
 
 

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from areal.stage.wording import duration, rate
+from areal.local.wording import duration, rate
 
 
 def table(summary: Mapping[str, Any], run_dir: Path) -> RenderableType:

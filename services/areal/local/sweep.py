@@ -17,12 +17,12 @@ from rich.table import Table
 
 from areal.errors import ArealError, ConfigError, ExitCode
 from areal.local.claim import is_occupied, set_aside
+from areal.local.comparison import HEAD, ComparedRun, read_run, write_sweep
 from areal.local.run import run_job
 from areal.local.staging import StagingRequest, load
 from areal.plan import ResolvedJob, RunLayout
+from areal.record import summary
 from areal.spec import RLJob
-from areal.stage import summary
-from areal.stage.comparison import HEAD, ComparedRun, read_run, write_sweep
 
 _MOST = 100  # variants: more is a typing error, or wants a cluster
 _OPENING, _CLOSING = "[{(", "]})"

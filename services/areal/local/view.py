@@ -13,9 +13,9 @@ from rich.text import Text
 
 from areal.launch.core import Phase
 from areal.local.status import RoleState, RunView
+from areal.local.wording import duration, rate
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import best_of
-from areal.stage.wording import duration, rate
 from areal.v1 import rollout_pb2 as rollout
 
 NO_GRADIENT = "all groups of a step earned the same, so no sample is better than another"

@@ -5,7 +5,6 @@ Owns what a run consists of and where it keeps what. Starts nothing.
 
 from areal.plan.context import RoleContext
 from areal.plan.layout import RunLayout
-from areal.plan.resolve import resolve
 from areal.plan.resolved import Endpoints, ResolvedJob
 from areal.plan.table import Place, RoleRow, role_table
 from areal.plan.write import write_run
@@ -17,7 +16,6 @@ __all__ = [
     "RoleContext",
     "RoleRow",
     "RunLayout",
-    "resolve",
     "role_table",
     "write_run",
 ]

@@ -139,10 +139,6 @@ class RunLayout:
         return self.root / "report.html"
 
     @property
-    def report_png(self) -> Path:
-        return self.root / "report.png"
-
-    @property
     def endpoints(self) -> Path:
         """Addresses of the running roles, for `areal status`."""
         return self.root / "endpoints.json"

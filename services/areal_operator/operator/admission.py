@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from areal.admit.cluster import ClusterRefusal, resolve_for_pods, roles_of
+from areal.admit.code_pods import Offer, box_refusal, offer_of, refusal
 from areal.errors import ConfigError
-from areal.plan.cluster import ClusterRefusal, resolve_for_pods, roles_of
 from areal.plan.cluster_names import Role
-from areal.plan.code_pods import Offer, box_refusal, offer_of, refusal
 from areal.plan.resolved import ResolvedJob
 from areal.spec.check import check, refuse
 from areal.spec.job import RLJob

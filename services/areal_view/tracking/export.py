@@ -18,8 +18,8 @@ from areal.errors import ArealError, InfraError
 from areal.files import write_atomically
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
-from areal.stage import summary
-from areal.stage.job_fields import spec_fields
+from areal.record import summary
+from areal.spec.job_fields import spec_fields
 
 from areal_view.tracking.mlflow import Mlflow
 from areal_view.tracking.rows import Rows

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from areal.admit.code_pods import Offer, kernel_of, offer_of
 from areal.plan.cluster_names import ENV_SANDBOX_KERNEL, Role
-from areal.plan.code_pods import Offer, kernel_of, offer_of
 from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_memory
 from areal.spec.load import job_from_object
 from areal.spec.quantity import parse_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from areal.admit.cluster import resolve_for_pods
 from areal.errors import ConfigError
-from areal.plan.cluster import resolve_for_pods
 from areal.spec import Severity, check, job_from_object
 from areal_operator.submit import inputs
 from areal_operator.submit.inputs import digest_all, local_sources, on_cluster

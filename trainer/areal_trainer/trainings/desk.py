@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from areal.data.fixed_order import Order
 from areal.errors import FencedError
 from areal.ledger import evidence as evidence_room
 from areal.ledger import fences
@@ -20,7 +21,6 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.spec.job import JobSpec
-from areal.supervised.order import Order
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.values.policy import PolicyId
 from areal.weights.adapter import ADAPTER_CONFIG

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from areal.admit.teacher import refuse_other_tokens
 from areal.errors import BugError
 from areal.spec.job import JobSpec
-from areal.supervised.teacher import refuse_other_tokens
 from areal.workflow.tokenizer import Tokenizer
 
 from areal_trainer.engine.divergence import Divergence

@@ -10,7 +10,7 @@ import xxhash
 from areal.data import Snapshot
 from areal.errors import ArealError
 from areal.spec.job import JobSpec
-from areal.supervised.examples import Example, margin_of, sequences_of
+from areal.workflow.examples import Example, margin_of, sequences_of
 from areal.workflow.tokenizer import Tokenizer
 from numpy.typing import NDArray
 

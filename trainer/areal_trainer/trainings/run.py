@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from areal.data.fixed_order import Order
 from areal.errors import ExitCode
 from areal.ledger.evidence import TrainedGroup
 from areal.observe.waits import WaitRegistry
-from areal.supervised.order import Order
 from areal.values.policy import PolicyId
 from areal.workflow.tokenizer import Tokenizer
 

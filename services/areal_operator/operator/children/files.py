@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 
-from areal.plan.cluster import redis_files
+from areal.admit.cluster import redis_files
 from areal.plan.cluster_names import REDIS_CONF_KEY, RESOLVED_KEY, Role, job_files
 from areal.plan.role_specs import redis_logins
 

@@ -6,8 +6,8 @@ import base64
 import secrets
 from collections.abc import Callable
 
+from areal.admit.cluster import redis_files
 from areal.plan import cluster_names
-from areal.plan.cluster import redis_files
 from areal.plan.cluster_names import (
     ACL_KEY,
     TOKEN_KEY,

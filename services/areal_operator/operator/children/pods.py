@@ -11,6 +11,7 @@ import hashlib
 import json
 from pathlib import PurePosixPath
 
+from areal.admit.code_pods import kernel_of
 from areal.errors import ConfigError
 from areal.plan.cluster_names import (
     ACCESS_DIR,
@@ -31,7 +32,6 @@ from areal.plan.cluster_names import (
     role_labels,
     service_account,
 )
-from areal.plan.code_pods import kernel_of
 from areal.plan.role_specs import spec_of
 from areal.spec.cluster import PodPatch
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from areal.plan.cluster import roles_of
+from areal.admit.cluster import roles_of
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import beside

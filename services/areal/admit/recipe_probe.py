@@ -1,0 +1,116 @@
+"""Imports a recipe in a process of its own and says what it defines: user code never runs in the supervisor.
+
+`python -m areal.admit.recipe_probe RECIPE SECONDS` prints one JSON line last, whatever the recipe itself prints. Its
+input is the job's spec as JSON, or nothing: with it a recipe's `graph(ctx)` is made, matched and tried.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from areal.dataflow.own import graph_of_json, json_of_graph, own_graph
+from areal.dataflow.stages import Graph
+from areal.errors import ArealError, DataError, Kind, by_kind
+from areal.spec.job import JobSpec
+from areal.workflow.recipe import Recipe, load_recipe, needed_columns
+
+_CPU_LIMIT_S = 60  # a recipe that needs more would time workers out, too; waiting for a busy machine doesn't count
+_LIMIT_S = 600.0  # for one that sleeps, or waits for a network
+SLOW_S = 10.0
+
+
+@dataclass(frozen=True)
+class RecipeParts:
+    """What a recipe defines."""
+
+    reward: bool
+    workflows: frozenset[str]
+    agents: frozenset[str] = frozenset()
+    needs: frozenset[str] = frozenset()  # columns that `reward` can't do without
+    seconds: float = 0.0  # of processor time to import it
+    graph: Graph | None = None  # of the step, with stages of its own
+
+
+def probe(recipe: Path, cpu_limit_s: int = _CPU_LIMIT_S, *, spec: JobSpec | None = None) -> RecipeParts:
+    """Import `recipe` elsewhere, in at most `cpu_limit_s` of processor time; raises what is wrong with it.
+
+    With the job's `spec` also what is wrong with its `graph(ctx)`.
+    """
+    told = "" if spec is None else spec.model_dump_json(by_alias=True, exclude_unset=True)
+    command = [sys.executable, "-m", "areal.admit.recipe_probe", str(recipe), str(cpu_limit_s)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, input=told)
+    except subprocess.TimeoutExpired:
+        raise DataError(
+            f"{recipe} takes longer than {_LIMIT_S:g} s to import", fix="do slow work inside functions, not at import"
+        ) from None
+    if done.returncode == -signal.SIGXCPU:
+        raise DataError(
+            f"{recipe} takes more than {cpu_limit_s} s of processor time to import",
+            fix="do slow work inside functions, not at import",
+        )
+    try:
+        answer = json.loads(done.stdout.splitlines()[-1])
+        kind = answer["kind"]
+    except (IndexError, ValueError, KeyError, TypeError):
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise DataError(
+            f"{recipe} ends the process that imports it (exit {done.returncode}): {last}",
+            fix="a recipe must import without exiting",
+        ) from None
+    if kind:
+        raise by_kind(Kind(kind), answer["message"], fix=answer["fix"])
+    return RecipeParts(
+        answer["reward"],
+        frozenset(answer["workflows"]),
+        frozenset(answer["agents"]),
+        frozenset(answer["needs"]),
+        float(answer["seconds"]),
+        graph_of_json(answer["graph"]) if answer["graph"] else None,
+    )
+
+
+def main() -> None:
+    """In the probing process."""
+    from areal.workflow.agent import agents_of
+
+    limit = int(sys.argv[2])
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
+    began = time.process_time()
+    try:
+        recipe = load_recipe(Path(sys.argv[1]))
+        answer = {
+            "kind": "",
+            "reward": recipe.reward is not None,
+            "workflows": sorted(recipe.workflows),
+            "agents": sorted(agents_of(recipe.module)),
+            "needs": sorted(needed_columns(recipe.reward)),
+            "seconds": time.process_time() - began,
+            "graph": _graph(recipe),
+        }
+    except ArealError as error:
+        answer = {"kind": error.kind.value, "message": error.message, "fix": error.fix}
+    print(f"\n{json.dumps(answer)}", flush=True)
+
+
+def _graph(recipe: Recipe) -> object:
+    """The graph that a recipe makes for the job whose spec is on the input; None without either."""
+    told = sys.stdin.read()
+    if not told:
+        return None
+    spec = JobSpec.model_validate_json(told)
+    if recipe.graph is None:
+        return None
+    own_advantages = recipe.compute_advantages is not None or spec.trainer.hooks is not None
+    return json_of_graph(own_graph(recipe.graph, spec, own_advantages=own_advantages))
+
+
+if __name__ == "__main__":
+    main()

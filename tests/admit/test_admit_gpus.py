@@ -1,0 +1,63 @@
+"""GPUs of one machine: servers first, then the trainer's ranks, none twice; jobs on CPUs see none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from areal.admit.resolve import resolve
+from areal.errors import ConfigError
+from areal.plan import Place, ResolvedJob, role_table
+from areal.plan.gpus import unused
+from areal.spec import Severity, load_job
+
+PLACE = Place("python", ("areal-role",), "redis-server", gpus=tuple("01234567"))
+ON_GPUS = ["generation.engine={type: sglang, tensorParallel: 2}", "generation.replicas=2", "trainer.gpus=4"]
+
+
+def resolved(workspace, *overrides: str) -> ResolvedJob:
+    numbers = iter(range(7000, 8000))
+    job = load_job(workspace.job_file, overrides)
+    ports = lambda count: [next(numbers) for _ in range(count)]  # noqa: E731
+    return resolve(job, run_dir=workspace.run_dir, base_dir=workspace.root, ports=ports, uid="tiny-1")
+
+
+def visible(job: ResolvedJob, place: Place) -> dict[str, str | None]:
+    rows = role_table(job, place)
+    return {row.name: row.env.get("CUDA_VISIBLE_DEVICES") for row in rows if row.role in ("generation", "trainer")}
+
+
+def test_servers_come_first_then_ranks(workspace):
+    job = resolved(workspace, *ON_GPUS)
+    assert visible(job, PLACE) == {"generation-0": "0,1", "generation-1": "2,3", "trainer": "4,5,6,7"}
+    trainer = next(row for row in role_table(job, PLACE) if row.role == "trainer")
+    assert trainer.command[trainer.command.index("--nproc-per-node") + 1] == "4", "a process each"
+
+
+def test_what_was_dealt_outside_is_dealt_on(workspace):
+    place = replace(PLACE, gpus=("GPU-a", "GPU-b"))
+    job = resolved(workspace, "trainer.gpus=1", "generation.engine={type: sglang}")
+    assert visible(job, place) == {"generation-0": "GPU-a", "trainer": "GPU-b"}
+
+
+def test_more_than_the_machine_has_is_refused_with_the_arithmetic(workspace):
+    job = resolved(workspace, *ON_GPUS)
+    with pytest.raises(ConfigError, match=r"8 GPUs .*generation-0 2 \+ generation-1 2 \+ trainer 4.* shows 3"):
+        role_table(job, replace(PLACE, gpus=("0", "1", "2")))
+
+
+def test_a_job_on_cpus_sees_no_gpu_of_a_machine_that_has_some(workspace):
+    job = resolved(workspace)
+    assert visible(job, PLACE) == {"generation-0": "", "trainer": ""}
+    assert visible(job, replace(PLACE, gpus=())) == {"generation-0": None, "trainer": None}
+
+
+def test_a_machines_gpus_that_no_process_is_given_are_a_warning(workspace):
+    (warned,) = unused(load_job(workspace.job_file), ("0", "1"))
+    assert (warned.severity, warned.message) == (
+        Severity.WARNING, "this machine shows 2 GPUs, and the job runs on CPUs",
+    )  # fmt: skip
+    assert "generation.engine.type: sglang" in warned.fix
+    assert unused(load_job(workspace.job_file), ()) == []
+    for given in ("trainer.gpus=1", "generation.engine={type: sglang, gpus: 1}"):
+        assert unused(load_job(workspace.job_file, [given]), ("0",)) == []

@@ -1,0 +1,162 @@
+"""The memory plan by its closed forms: golden figures of known models, what fits, what doesn't and which knob helps."""
+
+from __future__ import annotations
+
+import pytest
+from admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
+from areal.admit.memory import plan_server, plan_trainer, shape_of
+from areal.admit.memory.activations import bytes_a_token, kept_outside
+from areal.admit.memory.budget import disk_bytes, fewest_ranks, host_bytes, host_state_bytes, longest_that_fits
+
+GIB, MIB = 1 << 30, 1 << 20
+CARD = int(79.6 * GIB)  # what a card of 80 GB shows
+
+EIGHT = {"ranks": 8, "tokens": 4096, "precision": "bfloat16", "attention": "varlen", "recompute": "full"}
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "none_mib", "full_gib_at_32k"),
+    [(QWEN25_7B, 7.616e9, 6.35, 13.4), (QWEN3_8B, 8.191e9, 7.81, 15.9), (QWEN3_32B, 32.762e9, 24.9, 32.5)],
+    ids=["Qwen2.5-7B", "Qwen3-8B", "Qwen3-32B"],
+)
+def test_the_figures_of_known_models(config, parameters, none_mib, full_gib_at_32k):
+    shape = shape_of(config)
+    assert shape.parameters == pytest.approx(parameters, rel=1e-3)
+    assert bytes_a_token(shape, 2, "dense", "none") / MIB == pytest.approx(none_mib, rel=0.01)
+    inside = bytes_a_token(shape, 2, "dense", "full") - kept_outside(shape, 2)
+    assert inside * 32768 / GIB == pytest.approx(full_gib_at_32k, rel=0.01)
+
+
+def test_eight_cards_of_80_gb_train_8b_on_six_thousand_tokens_and_not_on_eight():
+    shape = shape_of(QWEN3_8B)
+    eight = plan_trainer(shape, ranks=8, tokens=8192, precision="bfloat16", attention="dense", recompute="none")
+    assert 90 < eight.total / GIB < 95, "refused: 93 GiB of 79.6"
+    assert {line.what.split()[0]: round(line.size / GIB, 1) for line in eight.lines[:3]} == {
+        "weights,": 15.3, "activations": 62.7, "attention": 4.5,
+    }  # fmt: skip
+    longest = longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense", recompute="none")
+    assert 6000 < longest < 7000
+    full = plan_trainer(shape, ranks=8, tokens=8192, precision="bfloat16", attention="varlen", recompute="full")
+    assert full.total < CARD / 2
+
+
+def test_an_adapter_of_8b_trains_on_one_card_with_an_optimizer_of_its_own_size_only():
+    shape = shape_of(QWEN3_8B)
+    linears = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    trained = shape.adapter_parameters(32, linears)
+    assert trained == pytest.approx(87.3e6, rel=1e-3)
+    numerics = {"ranks": 1, "tokens": 8192, "precision": "bfloat16", "attention": "varlen", "recompute": "full"}
+    plan = plan_trainer(shape, **numerics, trained=trained)
+    sizes = {line.what.split()[0]: line.size for line in plan.lines}
+    assert sizes["frozen"] == 2 * shape.parameters
+    assert sizes["adapter,"] == 16 * trained
+    assert sizes["embedding"] == 2 * shape.root_parameters
+    assert plan.total < CARD < plan_trainer(shape, **numerics).total
+    assert disk_bytes(shape.parameters, checkpoints=2, dtype="bfloat16", trained=trained) == trained * (3 * 12 + 3 * 2)
+
+
+def test_a_teacher_is_held_in_float32_beside_its_student_and_its_head_whole():
+    student, teacher = shape_of(QWEN3_8B), shape_of(QWEN3_32B)
+    alone, both = (plan_trainer(student, **EIGHT, teacher=one) for one in (None, teacher))
+    assert both.total - alone.total == teacher.parameters * 4 // 8 + teacher.root_parameters * 2
+    fewer = {name: value for name, value in EIGHT.items() if name != "ranks"}
+    assert fewest_ranks(student, CARD, **fewer) < fewest_ranks(student, CARD, **fewer, teacher=teacher)
+
+
+def test_a_reference_is_frozen_in_float32_and_an_adapters_base_is_one():
+    shape = shape_of(QWEN3_8B)
+    alone, both = (plan_trainer(shape, **EIGHT, reference=one) for one in (False, True))
+    (added,) = set(both.lines) - set(alone.lines)
+    assert (added.what, added.size) == ("the KL reference's share", shape.parameters * 4 // 8)
+    assert added.size / GIB == pytest.approx(3.81, rel=0.01)
+    adapted = [plan_trainer(shape, **EIGHT, reference=one, trained=87_000_000) for one in (False, True)]
+    assert adapted[0] == adapted[1]
+
+
+def test_an_offloaded_reference_costs_a_backward_pass_nothing():
+    shape = shape_of(QWEN3_8B)
+    alone = plan_trainer(shape, **EIGHT)
+    away = {"reference": True, "offloaded": frozenset({"reference"})}
+    assert plan_trainer(shape, **EIGHT, **away) == alone
+    assert host_bytes(shape, 8, away) == shape.parameters * 4 // 8
+    assert host_bytes(shape, 8, {**away, "trained": 87_000_000}) == 0, "an adapter's base is the reference"
+
+
+def test_an_offloaded_teacher_is_counted_while_it_is_asked_beside_idle_states():
+    student, teacher = shape_of(QWEN3_8B), shape_of(QWEN3_32B)
+    away = {"teacher": teacher, "offloaded": frozenset({"teacher"}), "critic": True}
+    plan, stays = plan_trainer(student, **EIGHT, **away), plan_trainer(student, **EIGHT, teacher=teacher, critic=True)
+    sizes = {line.what: line.size for line in plan.lines}
+    assert sizes["the teacher's share while it is asked"] == teacher.parameters * 4 // 8
+    assert sizes["the rank's share of the policy, without gradients"] == student.parameters * 12 // 8
+    assert sizes["the critic's share with its optimizer"] == student.value_model.parameters * 12 // 8
+    assert plan.total < stays.total
+    both = plan_trainer(student, **EIGHT, **away, reference=True)
+    assert both.total - plan.total == student.parameters * 4 // 8, "the reference stays while the teacher is asked"
+
+
+def test_a_critic_has_no_output_layer_and_no_gradients_while_the_policy_has_some():
+    shape = shape_of(QWEN3_8B)
+    scorer = shape.parameters - 151936 * 4096 + 4096
+    assert shape.value_model.parameters == scorer
+    alone, both = (plan_trainer(shape, **EIGHT, critic=one) for one in (False, True))
+    (added,) = set(both.lines) - set(alone.lines)
+    assert (added.what, added.size) == ("the critic's share with its optimizer", scorer * 12 // 8)
+    assert added.size / GIB == pytest.approx(10.6, rel=0.01)
+    adapted = {line.what: line.size for line in plan_trainer(shape, **EIGHT, critic=True, trained=87_000_000).lines}
+    assert adapted["the critic's share with its optimizer"] == scorer * 16 // 8, "its gradients are the largest"
+    assert adapted["embedding and head with their gradients, whole"] == (151936 * 4096 + 2 * 4096) * 6
+
+
+def test_an_optimizer_s_state_takes_less_in_bfloat16_and_nothing_but_masters_on_the_host():
+    shape = shape_of(QWEN3_8B)
+    kinds = {kind: plan_trainer(shape, **EIGHT, state=kind) for kind in ("float32", "bfloat16", "cpu")}
+    assert [plan.lines[0].size * 8 // shape.parameters for plan in kinds.values()] == [16, 12, 8]
+    host = {kind: host_state_bytes(shape, 8, {"state": kind}) for kind in kinds}
+    assert host == {"float32": 0, "bfloat16": 0, "cpu": shape.parameters * 12 // 8}
+    assert host_state_bytes(shape, 8, {"state": "cpu", "trained": 800}) == 1200, "an adapter's alone"
+    both = shape.parameters + shape.value_model.parameters
+    assert host_state_bytes(shape, 8, {"state": "cpu", "critic": True}) == both * 12 // 8
+    disk = {kind: disk_bytes(1000, checkpoints=1, dtype="bfloat16", state=kind) - 6000 for kind in kinds}
+    assert disk == {"float32": 24000, "bfloat16": 16000, "cpu": 24000}
+
+
+def test_a_reward_model_has_no_logits():
+    shape = shape_of(QWEN3_8B)
+    plans = [{line.what: line.size for line in plan_trainer(one, **EIGHT).lines} for one in (shape, shape.value_model)]
+    assert plans[0].keys() - plans[1].keys() == {"a chunk of logits"}
+    assert plans[1]["embedding and head with their gradients, whole"] == (151936 * 4096 + 2 * 4096) * 6
+
+
+def test_keeping_less_goes_from_none_to_offload():
+    shape = shape_of(QWEN3_8B)
+    modes = [bytes_a_token(shape, 2, "varlen", mode) for mode in ("none", "selective", "full", "offload")]
+    assert modes == sorted(modes, reverse=True)
+    assert [round(one / MIB, 2) for one in modes[1:3]] == pytest.approx([2.0, 0.5], rel=0.1)
+
+
+def test_more_ranks_help_states_but_not_activations():
+    shape = shape_of(QWEN3_32B)
+    assert longest_that_fits(shape, CARD, ranks=8, precision="bfloat16", attention="dense", recompute="none") < 256
+    assert fewest_ranks(shape, CARD, tokens=1024, precision="bfloat16", attention="dense", recompute="none") == 16
+    assert fewest_ranks(shape, CARD, tokens=8192, precision="bfloat16", attention="dense", recompute="none") is None
+
+
+def test_a_server_s_cache_is_what_weights_leave():
+    shape = shape_of(QWEN3_8B)
+    plan = plan_server(shape, CARD, parts=1, dtype="bfloat16", share=0.85)
+    assert plan.weights / 1e9 == pytest.approx(16.4, rel=0.01)
+    assert plan.cache_tokens == pytest.approx((CARD * 0.85 - 16.38e9) / (144 << 10), rel=0.01), "144 KiB a token"
+    assert not plan_server(shape_of(QWEN3_32B), 40 * GIB, parts=1, dtype="bfloat16", share=None).fits
+    assert plan_server(shape_of(QWEN3_32B), CARD, parts=4, dtype="bfloat16", share=None).fits
+
+
+def test_disk_is_checkpoints_and_versions():
+    assert disk_bytes(8_190_000_000, checkpoints=2, dtype="bfloat16") / 1e9 == pytest.approx(
+        3 * 98.3 + 3 * 16.4, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("change", [{"model_type": "mamba"}, {"mlp_bias": True}, {"hidden_size": None}])
+def test_no_plan_is_made_of_a_family_that_the_forms_do_not_know(change):
+    assert shape_of({**QWEN3_8B, **change}) is None
