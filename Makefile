@@ -15,7 +15,7 @@ else
 unexport KUBECONFIG
 endif
 
-.PHONY: help setup k8s-tools quickstart learn learn-agents test nightly check format proto crd chart docs bench chaos stalls soak clean
+.PHONY: help setup k8s-tools quickstart learn learn-agents test nightly check format proto crd chart docs bench chaos stalls soak house clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,9 @@ stalls: setup  ## The stall matrix: of each fault what `areal why` says and how 
 
 soak: setup  ## Ten thousand steps (or make soak STEPS=1000) in which no role may grow: what each holds, early and late
 	$(PY) -m pytest -q -s tests/system/test_system_soak.py --soak-steps $(STEPS)
+
+house: setup  ## Print how many things the project has: lines, rooms, arrows, names, fields; before, now, limit
+	@$(PY) tools/house.py
 
 clean:  ## Remove runs, data and models made here (not the environment)
 	rm -rf runs data models
