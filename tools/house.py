@@ -32,10 +32,8 @@ ENTRIES = {"main", "__main__", "commands"}  # modules that are started, or named
 FIRST_RANK = {"desk", "_desk", "first", "_first"}  # what only the first rank of a gang has
 
 PARTICIPLES = re.compile(
-    "asked given told served made shown kept held known seen sent written drawn taken begun found lost said gone "
-    "built spent chosen broken met paid bought caught taught brought heard meant worn stuck struck thrown grown".replace(
-        " ", "|"
-    )
+    "asked|given|told|served|made|shown|kept|held|known|seen|sent|written|drawn|taken|begun|found|lost|said|gone|built|"
+    "spent|chosen|broken|met|paid|bought|caught|taught|brought|heard|meant|worn|stuck|struck|thrown|grown"
 )
 NO_PARTICIPLE = {"Need", "Speed", "Seed", "Feed", "Embed", "Bed", "Red", "Shed", "Weed", "Exceed", "Proceed"}
 
