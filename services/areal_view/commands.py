@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from areal_view.why.causes import Answer
+    from areal_view.why.causes import Diagnosis
 
 Form = Literal["jsonl", "parquet", "atif"]
 Where = Literal["wandb", "mlflow", "trackio"]
@@ -66,10 +66,10 @@ def why_run(
 
         show_slow(existing(run), as_json=as_json)
         return
+    from areal.observe.live import read_live
     from areal.plan import RunLayout
 
     from areal_view.why.causes import why
-    from areal_view.why.live import read_live
 
     live = read_live(RunLayout(existing(run)).live)
     if bundle is not None:
@@ -203,7 +203,7 @@ def jobs_page(
     serve_jobs(namespace or (), job_address, bind, port)
 
 
-def show_answer(answer: Answer, *, as_json: bool) -> None:
+def show_answer(answer: Diagnosis, *, as_json: bool) -> None:
     """Print an answer for people or for scripts."""
     if as_json:
         import orjson

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from areal.record.run_rows import HeldOut, Records, Step
 
     from areal_view.index.record_index import RecordIndex
-    from areal_view.why.causes import Answer
+    from areal_view.why.causes import Diagnosis
 
 
 class Table(list[dict[str, Any]]):
@@ -107,12 +107,12 @@ class RunFiles:
 
         return summary.read(self.directory / "summary.json")
 
-    def why(self) -> Answer | None:
+    def why(self) -> Diagnosis | None:
         """What it waits for, as `areal why` says it; None for a run that never said anything."""
+        from areal.observe.live import read_live
         from areal.plan.layout import RunLayout
 
         from areal_view.why.causes import why
-        from areal_view.why.live import read_live
 
         live = read_live(RunLayout(self.directory).live)
         return why(live) if live is not None else None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import zipfile
 from pathlib import Path
 
+import psutil
 import pytest
-from areal.local.live_file import LiveFile
+from areal.observe.live import Live, LiveRole, LiveWait, write_live
 from areal_view.commands import why_run
 from areal_view.why.redact import REMOVED, redacted
-from local.test_local_live_file import VIEW
 
 KNOWN = "q7Zr2-the-run-token-0451"
 PLANTED = {
@@ -48,7 +50,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (root / "logs").mkdir(parents=True)
     (root / "redis").mkdir()
     (root / "resolved.json").write_text(json.dumps({"job": {"spec": {"env": {"API_KEY": "hunter2hunter2"}}}}))
-    LiveFile(root / "live.json", {"trainer"}).show(VIEW)
+    trainer = LiveRole("trainer", "ready", waits=[LiveWait("groups", "group 3", 4.0, 60.0)])
+    began = psutil.Process().create_time()
+    write_live(root / "live.json", Live(time.time(), os.getpid(), began, 0, 160, roles=[trainer]))
     log = [f"line {n}\n" for n in range(900)] + ["Timeout (0:00:08)!\n", 'File "users.py", line 3 in deadlock\n']
     (root / "logs" / "worker-0.log").write_text("".join(log) + "\n".join(LINES) + "\nlast words\n")
     from areal.plan import RunLayout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import stat
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from areal.local import inspect
+from areal.observe.live import read_live
 from support.processes import lives
 from support.small_disk import small_disk
 from support.tiny_job import make_tiny_job
@@ -166,7 +166,9 @@ def test_a_run_that_ends_well_leaves_its_files_and_answers_zero(start, tmp_path)
     assert summary(tmp_path)["status"] == "Complete"
     assert summary(tmp_path)["steps"] == 3
     assert (run_dir / "report.html").stat().st_size > 1000
-    assert not (run_dir / "endpoints.json").exists()
+    live = read_live(run_dir / "live.json")
+    assert live is not None
+    assert live.ended
     assert (run_dir / "logs" / "trainer.log").exists()
     assert "Complete after 3 steps" in output
     assert "0 lost, 0 duplicated" in output
@@ -251,16 +253,16 @@ def test_killing_the_run_leaves_no_process_and_it_can_be_resumed(start, tmp_path
     ended(start("well", "--resume"), 0)
 
 
-def test_status_asks_every_role_from_outside(start, tmp_path):
+def test_status_shows_what_every_role_says(start, tmp_path):
     process = start("slow", "rollout.gateway.replicas=1")
     run_dir = tmp_path / "runs" / "tiny"
     until(lambda: (run_dir / "metrics.jsonl").exists(), process)
-    assert stat.S_IMODE((run_dir / "endpoints.json").stat().st_mode) == 0o600
+    until(lambda: (live := read_live(run_dir / "live.json")) is not None and live.step == 1, process)
     picture = inspect.look(run_dir)
-    assert [(role.name, role.phase.value) for role in picture.roles] == [("worker-0", "ready"), ("trainer", "ready")]
-    (wait,) = picture.roles[0].waits
+    live = picture.live
+    assert [(role.name, role.phase) for role in live.roles] == [("worker-0", "ready"), ("trainer", "ready")]
+    (wait,) = live.roles[0].waits
     assert (wait.name, wait.waits_for, wait.deadline_s) == ("leases", "a lease from the controller", 30.0)
-    assert picture.step == 1
     loaded = json.loads(inspect.as_json(picture))
     assert loaded["roles"][0]["waits"][0]["waitsFor"] == "a lease from the controller"
     ports = json.loads((run_dir / "resolved.json").read_text())["ports"]

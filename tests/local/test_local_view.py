@@ -11,46 +11,46 @@ from areal.errors import Kind
 from areal.launch.core import Phase
 from areal.local import view
 from areal.local.display import Display, Lines
-from areal.local.status import Rate, RoleState, RunView, Waiting
+from areal.local.status import Rate, RunView
+from areal.observe.live import Idle, IdleCause, Live, LiveRole, LiveWait, RolloutFlow
 from areal.record.run_rows import HeldOut, Step
-from areal.v1 import common_pb2 as common
-from areal.v1 import rollout_pb2 as rollout
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 ROLES = [
-    RoleState("redis", Phase.READY),
-    RoleState("controller", Phase.READY, answers=True, doing="admitting", policy_id="3.f1"),
-    RoleState("worker-0", Phase.READY, restarts=1, waits=[Waiting("weights", "version ≥ 4 on a server", 2.0)]),
-    RoleState("trainer", Phase.BACKING_OFF, reason="killed by SIGKILL"),
+    LiveRole("redis", Phase.READY),
+    LiveRole("controller", Phase.READY, doing="admitting", policy="3.f1"),
+    LiveRole("worker-0", Phase.READY, restarts=1, waits=[LiveWait("weights", "version ≥ 4 on a server", 2.0)]),
+    LiveRole("trainer", Phase.BACKING_OFF, reason="killed by SIGKILL"),
 ]
-STATUS = rollout.GetRolloutStatusResponse(
-    served_policy_id="4.f1",
-    leased=3,
-    complete_waiting=5,
-    reserved_bytes=1 << 20,
-    budget_bytes=1 << 31,
-    tombstones={"filtered": 2},
-)
-VIEW = RunView(
-    name="digits",
+LIVE = Live(
+    at=100.0,
+    pid=1,
+    pid_began=1.0,
+    step=4,
     max_steps=10,
+    policy="4.f1",
+    flow=RolloutFlow(leased=3, ready=5, reserved_bytes=1 << 20, budget_bytes=1 << 31, tombstones={"filtered": 2}),
+    roles=ROLES,
+    name="digits",
     max_staleness=2,
     elapsed_s=75.0,
-    steps=[Step(step, 0.1 * step, 1.0, 2, 100, 1.0, {"wait": 0.5}, 100.0 + step) for step in range(4)],
-    held_out=[HeldOut(0, 0.6), HeldOut(2, 0.9), HeldOut(4, 0.8)],
-    roles=ROLES,
-    rollout=STATUS,
     generation_tps=12345.0,
-    training_tps=678.0,
 )
+VIEW = RunView(
+    LIVE,
+    steps=[
+        Step(step, 0.1 * step, 1.0, 2, 100, 1.0, {"wait": 0.5}, 100.0 + step, trained_tokens=678) for step in range(4)
+    ],
+    held_out=[HeldOut(0, 0.6), HeldOut(2, 0.9), HeldOut(4, 0.8)],
+)
+NEW = RunView(Live(at=0.0, pid=1, pid_began=1.0, step=0, max_steps=10, name="digits"))
 
 
-def replace_status(**fields: str) -> rollout.GetRolloutStatusResponse:
-    """`STATUS` with other fields."""
-    made = rollout.GetRolloutStatusResponse(**fields)
-    return rollout.GetRolloutStatusResponse.FromString(STATUS.SerializeToString() + made.SerializeToString())
+def saying(**fields: object) -> RunView:
+    """`VIEW` with other fields of its state."""
+    return replace(VIEW, live=replace(LIVE, **fields))  # type: ignore[arg-type]
 
 
 def drawn(shown: RunView, width: int = 110) -> str:
@@ -83,7 +83,7 @@ def test_the_curve_begins_before_the_steps_of_which_all_is_known():
 
 def test_a_role_that_used_half_of_its_restarts_is_warned_of():
     used = "9 of 10 restarts in 600 s are used (7× killed by SIGKILL; 2× exit 75: something outside failed)"
-    shown = replace(VIEW, roles=[*ROLES[:-1], replace(ROLES[-1], warning=used)])
+    shown = saying(roles=[*ROLES[:-1], replace(ROLES[-1], warning=used)])
     assert f"WARNING: trainer: {used}" in view.line(shown)
     assert "trainer: 9 of 10 restarts in 600 s are used (7× killed by SIGKILL" in drawn(shown)
     assert "WARNING" not in view.line(VIEW)
@@ -104,7 +104,7 @@ def test_the_picture_shows_everything_that_was_promised():
 
 
 def test_the_picture_of_a_run_that_has_nothing_yet_is_drawn():
-    text = drawn(RunView("digits", 10, 2, 0.0))
+    text = drawn(NEW)
     assert "step 0/10" in text
 
 
@@ -114,9 +114,9 @@ def test_a_narrow_terminal_still_shows_who_and_how():
 
 
 def test_a_stall_is_shown_in_words():
-    stalled = rollout.GetRolloutStatusResponse(stalled="WeightsRefused: 4.f1, canary")
-    assert "WeightsRefused: 4.f1, canary" in drawn(replace(VIEW, rollout=stalled))
-    assert "STALLED: WeightsRefused" in view.line(replace(VIEW, rollout=stalled))
+    stalled = saying(stalled="WeightsRefused: 4.f1, canary")
+    assert "WeightsRefused: 4.f1, canary" in drawn(stalled)
+    assert "STALLED: WeightsRefused" in view.line(stalled)
 
 
 def test_a_line_has_the_figures():
@@ -127,8 +127,7 @@ def test_a_line_has_the_figures():
 
 
 def test_before_the_first_step_a_line_says_who_is_not_up():
-    early = RunView("digits", 10, 2, 1.0, roles=ROLES)
-    assert view.line(early).endswith("trainer backing off")
+    assert view.line(RunView(replace(NEW.live, roles=ROLES))).endswith("trainer backing off")
 
 
 def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
@@ -136,7 +135,7 @@ def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
 
     def due(step: int, at: float) -> bool:
         steps = [Step(step - 1, 0.5)] if step else []
-        return lines.due(RunView("digits", 99, 2, at, steps=steps), at) is not None
+        return lines.due(RunView(replace(NEW.live, step=step, elapsed_s=at), steps), at) is not None
 
     assert due(0, 0.0)
     assert not due(1, 4.0)
@@ -148,24 +147,22 @@ def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
 
 
 @pytest.mark.parametrize(
-    ("status", "why"),
+    ("shown", "why"),
     [
         (
-            replace_status(idle_reason="20 groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"),
+            saying(idle=Idle(IdleCause.UNTRAINED_GROUPS, "20 groups in a row were rejected: KeyError (recipe.py:12)")),
             "20 groups",
         ),
-        (STATUS, "worker-0 waits for version ≥ 4 on a server"),
-        (replace_status(idle_reason="WeightsRefused: 4.f1", stalled="WeightsRefused: 4.f1"), ""),
+        (VIEW, "worker-0 waits for version ≥ 4 on a server"),
+        (saying(idle=Idle(IdleCause.STALLED, "WeightsRefused: 4.f1"), stalled="WeightsRefused: 4.f1"), ""),
     ],
 )
-def test_a_line_of_a_run_without_steps_says_within_a_minute_what_it_waits_for(
-    status: rollout.GetRolloutStatusResponse, why: str
-) -> None:
-    lines, shown = Lines(), replace(VIEW, rollout=status)
+def test_a_line_of_a_run_without_steps_says_within_a_minute_what_it_waits_for(shown: RunView, why: str) -> None:
+    lines = Lines()
     said = [text for second in range(60) if (text := lines.due(shown, float(second))) is not None]
     assert "no step for" not in said[0]
     assert (f"no step for 30 s: {why}" in said[-1]) == bool(why)
-    after = lines.due(replace(shown, steps=[*VIEW.steps, Step(20, 0.5)]), 61.0)
+    after = lines.due(replace(shown, live=replace(shown.live, step=21)), 61.0)
     assert after is not None
     assert "no step for" not in after
 
@@ -193,8 +190,8 @@ def test_a_rate_survives_a_counter_that_starts_again():
 
 
 def test_remaining_time_follows_the_newest_steps():
-    assert VIEW.remaining_s() == 6.0
-    assert RunView("digits", 10, 2, 0.0).remaining_s() is None
+    assert VIEW.remaining_s == 6.0
+    assert NEW.remaining_s is None
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0.4, "0s"), (59, "59s"), (61, "1m01s"), (7500, "2h05m"), (None, "—")])
@@ -204,7 +201,7 @@ def test_durations_are_for_people(seconds, text):
 
 async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
     now, told = [0.0], Mock()
-    stall = rollout.GetRolloutStatusResponse(stalled="64 groups were rejected", stalled_by=common.FAULT_KIND_DATA)
+    stall = saying(stalled="64 groups were rejected", stalled_by=Kind.DATA)
 
     class Source:
         picture = VIEW
@@ -215,7 +212,7 @@ async def test_a_lasting_stall_ends_the_run_and_a_passing_one_does_not():
     source = Source()
     display = Display(source, Console(file=io.StringIO()), told, clock=lambda: now[0])  # type: ignore[arg-type]
     for at, stalled in ((0, True), (50, True), (55, False), (60, True), (115, True)):
-        now[0], source.picture = float(at), replace(VIEW, rollout=stall if stalled else STATUS)
+        now[0], source.picture = float(at), stall if stalled else VIEW
         await display._look()
     told.assert_not_called()
     now[0] = 120.0

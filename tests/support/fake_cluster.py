@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from areal.launch.core import Phase
 from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
 from areal_operator.kube.resources import (
     CLUSTER_RUNTIMES,
@@ -33,7 +34,6 @@ from areal_operator.kube.resources import (
 )
 from areal_operator.operator import projection, timestamps
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import ChildPhase
 from areal_operator.operator.world import node_of
 from areal_operator.runtime.cache import Cache
 from support.fake_api import FakeApi
@@ -124,7 +124,7 @@ class FakeCluster:
         if launcher is None or launcher.phase not in WORKS:
             return False
         launcher.code = code
-        launcher.phase = ChildPhase.FAILED if code in (64, 65) else ChildPhase.BACKING_OFF
+        launcher.phase = Phase.FAILED if code in (64, 65) else Phase.BACKING_OFF
         return True
 
     def end_container(self, pod: Json, code: int, reason: str = "Error", message: str = "") -> None:
@@ -336,7 +336,7 @@ class FakeCluster:
         launcher = self.launchers.get(incarnation(pod))
         if launcher is not None and pod["spec"].get("nodeName") not in self.down and launcher.phase in WORKS:
             self.save(_key(pod))
-            launcher.phase = ChildPhase.STOPPED
+            launcher.phase = Phase.STOPPED
 
     def save(self, key: Key) -> None:
         training = self.training.get(key)
@@ -353,7 +353,7 @@ class FakeCluster:
         if workload_ is None or not pods or len(pods) != workload_["spec"]["replicas"]:
             return 0
         found = [self.launchers.get(incarnation(pod)) if self.answers(pod) else None for pod in pods]
-        epochs = {launcher.epoch if launcher and launcher.phase is ChildPhase.READY else 0 for launcher in found}
+        epochs = {launcher.epoch if launcher and launcher.phase is Phase.READY else 0 for launcher in found}
         return epochs.pop() if len(epochs) == 1 else 0
 
     def _train(self, key: Key) -> None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from areal.observe.live import read_live
 from areal.plan.layout import RunLayout
-from areal_view.why.causes import Answer, why
-from areal_view.why.live import read_live
+from areal_view.why.causes import Diagnosis, why
 from support.job_run import VICTIMS, JobRun
 
 WITHIN_S = 10.0  # the goal
@@ -101,16 +101,16 @@ class Matrix:
         self._flag = flag
         self._layout = RunLayout(run.run_dir)
 
-    def said(self) -> Answer:
+    def said(self) -> Diagnosis:
         live = read_live(self._layout.live)
-        return why(live) if live is not None else Answer("no-live", "nothing is known")
+        return why(live) if live is not None else Diagnosis("no-live", "nothing is known")
 
     def step(self) -> int:
         """Batches trained as what `areal why` reads says; the trainer's own file is up to a second ahead."""
         live = read_live(self._layout.live)
         return live.step if live is not None else 0
 
-    def listen(self, seconds: float) -> list[Answer]:
+    def listen(self, seconds: float) -> list[Diagnosis]:
         """What is said of a run in which nothing is wrong; once a second."""
         heard = []
         end = time.monotonic() + seconds

@@ -5,6 +5,7 @@ Reads only; a part that can't be had is a line in the bundle saying why. Every t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -18,17 +19,22 @@ from pathlib import Path
 
 import psutil
 from areal_view.why.causes import why
-from areal_view.why.live import Live, read_live
 from areal_view.why.redact import redacted
 from google.protobuf.json_format import MessageToJson
 
 from areal.errors import ArealError
+from areal.launch.role import read_token
 from areal.local import inspect
 from areal.local.log_stream import log_files
+from areal.net.channel import connect
+from areal.observe.live import Live, read_live
 from areal.plan import RunLayout
+from areal.v1 import rollout_pb2 as rollout
+from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 LAST_LINES = 200  # of each role's log
 _STACK_LINES = 400
+_ASK_S = 2.0
 _STALL_MARKS = ("Timeout (", "no progress for ", "Fatal Python error")
 _PACKAGES = ("areal-kube", "torch", "transformers", "numpy", "grpcio", "protobuf", "redis", "sglang", "flash-attn")
 
@@ -73,18 +79,22 @@ def _why(live: Live | None) -> str:
 
 
 def _asked(layout: RunLayout, live: Live | None) -> Iterator[tuple[str, str]]:
-    """What the roles answer now: their waits, and fleet, queues and load as the controller sees them."""
+    """What the roles say: their waits, and fleet, queues and load as the controller sees them now."""
     if live is None or not live.goes_on:
         yield "status.txt", "the run doesn't go on: nobody can be asked\n"
         return
     try:
-        picture = inspect.look(layout.root)
+        yield "status.json", inspect.as_json(inspect.look(layout.root)).decode()
+        if controller := json.loads(layout.resolved.read_bytes())["endpoints"]["controller"]:
+            yield "rollout.json", asyncio.run(_controllers(controller, read_token(layout.token)))
     except Exception as error:  # whatever is wrong with the run must not cost the bundle
         yield "status.txt", f"{type(error).__name__}: {error}\n"
-        return
-    yield "status.json", inspect.as_json(picture).decode()
-    if picture.rollout is not None:
-        yield "rollout.json", MessageToJson(picture.rollout)
+
+
+async def _controllers(address: str, token: str) -> str:
+    async with connect(address, token) as channel:
+        stub = rollout_grpc.RolloutStub(channel)
+        return MessageToJson(await stub.GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=_ASK_S))
 
 
 def _versions() -> str:

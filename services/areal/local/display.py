@@ -9,8 +9,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from rich import live as terminal
 from rich.console import Console
-from rich.live import Live
 
 from areal.errors import Kind
 from areal.local import view
@@ -37,11 +37,11 @@ class Lines:
         text = view.line(shown)
         news = _without_time(text) != _without_time(self._said)
         waited = now - self._at
-        if shown.step != self._step:
+        if shown.live.step != self._step:
             self._stood_at = now
-        if shown.step - self._step < _LINE_STEPS and not (waited >= _LINE_S and news) and waited < _QUIET_S:
+        if shown.live.step - self._step < _LINE_STEPS and not (waited >= _LINE_S and news) and waited < _QUIET_S:
             return None
-        self._at, self._step, self._said = now, shown.step, text
+        self._at, self._step, self._said = now, shown.live.step, text
         stood = now - self._stood_at
         if stood >= _QUIET_S and (why := view.standstill(shown)):
             text += f" · no step for {stood:.0f} s: {why}"
@@ -60,13 +60,11 @@ class Display:
         source: StatusSource,
         console: Console,
         on_stall: Callable[[str, Kind], None],
-        tell: Callable[[RunView], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._source = source
         self._console = console
         self._on_stall = on_stall
-        self._tell = tell
         self._clock = clock
         self._stalled_since: float | None = None
         self.newest: RunView | None = None
@@ -80,7 +78,7 @@ class Display:
             await self._lines()
 
     async def _live(self) -> None:
-        with Live(console=self._console, auto_refresh=False, transient=True) as live:
+        with terminal.Live(console=self._console, auto_refresh=False, transient=True) as live:
             while True:
                 live.update(view.render(await self._look(), self.note), refresh=True)
                 await asyncio.sleep(_EVERY_S)
@@ -95,12 +93,11 @@ class Display:
 
     async def _look(self) -> RunView:
         self.newest = await self._source.view()
-        self._tell(self.newest)
-        now = self._clock()
-        if not self.newest.stalled:
+        live, now = self.newest.live, self._clock()
+        if not live.stalled:
             self._stalled_since = None
         elif self._stalled_since is None:
             self._stalled_since = now
         elif now - self._stalled_since >= _STALL_S:
-            self._on_stall(f"stalled for {_STALL_S:g} s: {self.newest.stalled}", self.newest.stalled_by)
+            self._on_stall(f"stalled for {_STALL_S:g} s: {live.stalled}", live.stalled_by)
         return self.newest

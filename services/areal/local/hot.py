@@ -12,10 +12,10 @@ import grpc
 
 from areal.errors import ConfigError
 from areal.launch.role import read_token
-from areal.local import endpoints
+from areal.local.inspect import going_on
 from areal.net.channel import connect
 from areal.net.status import raise_as
-from areal.plan import RunLayout
+from areal.plan import ResolvedJob, RunLayout
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
@@ -41,10 +41,11 @@ def set_hot(run_dir: Path, changes: Mapping[str, Any]) -> dict[str, int]:
 
 
 async def _tell(layout: RunLayout, values: dict[str, int]) -> dict[str, int]:
-    run = endpoints.read(layout.endpoints)
-    if not run.controller:
+    going_on(layout)
+    controller = ResolvedJob.load(layout.root).endpoints.controller
+    if not controller:
         raise ConfigError(f"the run in {layout.root} has no controller", fix="live fields are those of RL jobs")
-    async with connect(run.controller, read_token(layout.token)) as channel:
+    async with connect(controller, read_token(layout.token)) as channel:
         stub = rollout_grpc.RolloutStub(channel)
         try:
             answer = await stub.SetHotFields(rollout.SetHotFieldsRequest(**values), timeout=_TELL_S)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shlex
 import signal
 import time
@@ -22,24 +21,19 @@ from rich.markup import escape
 from areal.data import Snapshot
 from areal.errors import BugError, DataError, ExitCode, InfraError
 from areal.launch.rows import child_of
-from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.ledger.audit import audit
-from areal.local import endpoints, finish, summary_table, view
+from areal.local import finish, summary_table, view
 from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.failure import explain, sentence
-from areal.local.live_file import LiveFile
 from areal.local.staging import StagingRequest, load, stage
-from areal.local.status import RoleState, RunFacts, StatusSource, Waiting
+from areal.local.status import RunFacts, StatusSource
 from areal.local.supervisor import Ended, Member, RunOutcome, Supervisor
-from areal.net.server import GrpcServer
-from areal.observe.progress import ProgressCounter
-from areal.observe.waits import WaitRegistry
+from areal.observe.live import LiveRole, LiveWait
 from areal.plan import ResolvedJob, RoleRow, role_table
 from areal.record import summary
 from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records
-from areal.v1 import operations_pb2_grpc as operations_grpc
 
 _SHOWN_STEPS = 100  # of the newest ones all figures are kept while the run goes on; one takes 1.1 kB
 
@@ -91,47 +85,30 @@ async def _supervise(resolved: ResolvedJob, console: Console) -> tuple[RunOutcom
     """The run itself: the outcome, restarts by role, tokens generated per second."""
     rows = role_table(resolved)
     supervisor = Supervisor(_members(rows, resolved))
-    waits, progress = WaitRegistry("supervisor"), ProgressCounter()
-    token = resolved.token_path.read_text().strip()
-    server = GrpcServer("supervisor", token, waits=waits, progress=progress)
-    server.add(operations_grpc.add_LauncherServicer_to_server, LauncherService(supervisor.children), SERVICE_NAME)
-    port = await server.start(0)
-    await server.set_ready(True)
     max_steps, max_staleness = _length(resolved)
-    live = endpoints.LiveRun(
+    facts = RunFacts(
         name=resolved.name,
-        pid=os.getpid(),
-        supervisor=f"127.0.0.1:{port}",
+        token=resolved.token_path.read_text().strip(),
+        addresses={row.name: f"127.0.0.1:{row.ports['grpc']}" for row in rows if "grpc" in row.ports},
         controller=resolved.endpoints.controller,
-        roles=[row.name for row in rows],
-        addresses=endpoints.addresses_of(rows),
+        records=Records(resolved.layout.metrics, resolved.layout.evaluations, _SHOWN_STEPS),
         max_steps=max_steps,
         max_staleness=max_staleness,
         base_urls=[f"{url}/v1" for url in resolved.endpoints.gateway_urls],
     )
-    endpoints.write(resolved.layout.endpoints, live)
-    records = Records(resolved.layout.metrics, resolved.layout.evaluations, _SHOWN_STEPS)
-    facts = RunFacts(live.name, token, live.addresses, live.controller, records, live.max_steps, live.max_staleness)
-
-    async def states() -> list[RoleState]:
-        return [_state(supervisor, name) for name in supervisor.children]
-
-    source = StatusSource(facts, states)
-    told = LiveFile(resolved.layout.live, live.addresses)
-    display = Display(source, console, supervisor.fail, told.show)
+    source = StatusSource(
+        facts, lambda: [_role(supervisor, name) for name in supervisor.children], resolved.layout.live
+    )
+    display = Display(source, console, supervisor.fail)
     _handle_signals(supervisor, display, console)
     shown = asyncio.create_task(display.run())
     try:
-        with waits.waiting("run", f"step {live.max_steps} of {live.name}"):
-            outcome = await supervisor.run()
+        outcome = await supervisor.run()
     finally:
         shown.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await shown
-        resolved.layout.endpoints.unlink(missing_ok=True)
-        told.end()
         await source.close()
-        await server.stop(0.1)
     restarts = {name: child.status.restarts for name, child in supervisor.children.items()}
     return outcome, restarts, source.generation_tps
 
@@ -149,15 +126,13 @@ def _members(rows: Sequence[RoleRow], resolved: ResolvedJob) -> list[Member]:
     return [Member(child_of(row, resolved.layout.logs, Path.cwd()), row.role, row.depends_on) for row in rows]
 
 
-def _state(supervisor: Supervisor, name: str) -> RoleState:
+def _role(supervisor: Supervisor, name: str) -> LiveRole:
     """A role as the supervisor sees it; one that isn't started yet waits for what it depends on."""
     status = supervisor.children[name].status
     age = max(0.0, time.monotonic() - status.since) if status.since else 0.0
     missing = supervisor.waits_for(name)
-    waits = [Waiting("start", f"{', '.join(missing)} to be ready", age)] if missing else []
-    return RoleState(
-        name, status.phase, status.reason, status.restarts, status.pid, waits=waits, warning=status.warning
-    )
+    waits = [LiveWait("start", f"{', '.join(missing)} to be ready", age)] if missing else []
+    return LiveRole(name, status.phase, status.pid, status.restarts, status.reason, waits=waits, warning=status.warning)
 
 
 def _handle_signals(supervisor: Supervisor, display: Display, console: Console) -> None:

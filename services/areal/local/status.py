@@ -1,23 +1,28 @@
-"""One picture of a running job, put together from what the roles say and what the run directory holds.
+"""State of a running job, put together once a second from what its roles say and what its directory holds.
 
-Used by the live view inside `areal run` and by `areal status` from outside: where a role's phase comes from is given as
-a function, everything else is asked over gRPC. A role that does not answer is shown so, never waited for.
+Owns since when a role has not answered or is not ready, and the live file, from which `areal status`, `areal why` and
+the page know the run. A role that does not answer is shown so, never waited for; a file that can't be written costs
+nothing but itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import grpc
+import psutil
 
-from areal.errors import Kind
 from areal.launch.core import Phase
 from areal.net.channel import connect
-from areal.net.status import kind_from_wire
+from areal.net.status import idle_from_wire, kind_from_wire
+from areal.observe.live import Idle, Live, LiveRole, LiveWait, RolloutFlow, write_live
 from areal.record.run_rows import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -26,60 +31,19 @@ from areal.v1 import rollout_pb2_grpc as rollout_grpc
 
 _ASK_S = 1.0  # deadline of one question: a loaded role answers later than this now and then, and is asked again
 _RATE_WINDOW_S = 10.0  # tokens per second are a mean over this time
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """A named wait of a role."""
-
-    name: str
-    waits_for: str
-    age_s: float
-    deadline_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class RoleState:
-    """A role as its supervisor and it itself describe it."""
-
-    name: str
-    phase: Phase
-    reason: str = ""
-    restarts: int = 0
-    pid: int = 0
-    answers: bool = False
-    doing: str = ""
-    policy_id: str = ""
-    waits: Sequence[Waiting] = ()
-    warning: str = ""  # half of its restarts are used, and for what
+_NEWEST_STEPS = 10  # of which speeds are means
+_STOPPED = ("T", "t")  # states in /proc
+_ODD_WAIT_S = 3.0  # a wait of this age, or a silence, is worth a look at the processes
 
 
 @dataclass(frozen=True)
 class RunView:
-    """Everything the views show."""
+    """A run at one moment, with its curves."""
 
-    name: str
-    max_steps: int
-    max_staleness: int
-    elapsed_s: float
+    live: Live
     steps: Sequence[Step] = ()  # the newest ones
     earlier: Sequence[float] = ()  # rewards, or losses of a supervised training, of the steps before them
     held_out: Sequence[HeldOut] = ()
-    roles: Sequence[RoleState] = ()
-    rollout: rollout.GetRolloutStatusResponse | None = None  # None: the controller does not answer
-    generation_tps: float = 0.0
-    training_tps: float = 0.0
-    base_urls: Sequence[str] = ()  # of its gateways, for agents
-
-    @property
-    def step(self) -> int:
-        """Batches trained."""
-        return self.steps[-1].step + 1 if self.steps else 0
-
-    @property
-    def policy(self) -> str:
-        """The PolicyId that servers are asked to hold."""
-        return self.rollout.served_policy_id if self.rollout else ""
 
     @property
     def rewards(self) -> list[float]:
@@ -93,25 +57,20 @@ class RunView:
         return [*self.earlier, *losses] if losses else []
 
     @property
-    def stalled(self) -> str:
-        return self.rollout.stalled if self.rollout else ""
+    def training_tps(self) -> float:
+        """Tokens in the loss per second of the newest steps."""
+        recent = [step for step in self.steps[-_NEWEST_STEPS:] if step.seconds > 0]
+        spent = sum(step.seconds for step in recent)
+        return sum(step.trained_tokens for step in recent) / spent if spent else 0.0
 
     @property
-    def stalled_by(self) -> Kind:
-        """Whose fault a stall is."""
-        return kind_from_wire(self.rollout.stalled_by) if self.rollout else Kind.INFRA
-
-    @property
-    def restarts(self) -> int:
-        return sum(role.restarts for role in self.roles)
-
-    def remaining_s(self, newest: int = 10) -> float | None:
+    def remaining_s(self) -> float | None:
         """Seconds to the last step at the speed of the newest steps; None while that is unknown."""
-        recent = self.steps[-newest:]
+        recent = self.steps[-_NEWEST_STEPS:]
         if len(recent) < 2 or recent[-1].at <= recent[0].at:
             return None
         each = (recent[-1].at - recent[0].at) / (len(recent) - 1)
-        return each * max(0, self.max_steps - self.step)
+        return each * max(0, self.live.max_steps - self.live.step)
 
 
 class Rate:
@@ -161,18 +120,33 @@ class RunFacts:
     started: float = field(default_factory=time.monotonic)
 
 
-Phases = Callable[[], Awaitable[Sequence[RoleState]]]
-
-
 class StatusSource:
-    """Asks everybody and answers with a `RunView`. Keeps its connections; close it when done."""
+    """Asks everybody and answers with a `RunView`. Keeps its connections; close it when done.
 
-    def __init__(self, facts: RunFacts, phases: Phases, clock: Callable[[], float] = time.monotonic) -> None:
+    Args:
+        roles: the roles as their supervisor sees them.
+        path: of the live file.
+    """
+
+    def __init__(
+        self,
+        facts: RunFacts,
+        roles: Callable[[], Sequence[LiveRole]],
+        path: Path,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._facts = facts
-        self._phases = phases
+        self._roles = roles
+        self._path = path
         self._clock = clock
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._tokens = Rate()
+        self._answered: dict[str, float] = {}
+        self._ready: dict[str, tuple[int, float]] = {}  # role → process that was ready, when last
+        self._idle: Idle | None = None
+        self._idle_since = 0.0
+        self._newest: Live | None = None
+        self._began = psutil.Process().create_time()
 
     @property
     def generation_tps(self) -> float:
@@ -180,33 +154,66 @@ class StatusSource:
         return self._tokens.mean
 
     async def view(self) -> RunView:
-        """One picture, taken now."""
-        facts = self._facts
-        facts.records.refresh()
-        status, roles = await asyncio.gather(self._rollout(), self._roles())
-        now = self._clock()
-        steps = facts.records.steps
-        recent = [step for step in steps[-10:] if step.seconds > 0]
-        spent = sum(step.seconds for step in recent)
-        return RunView(
-            name=facts.name,
-            max_steps=status.max_steps if status and status.max_steps else facts.max_steps,
-            max_staleness=facts.max_staleness,
-            elapsed_s=now - facts.started,
-            steps=steps,
-            earlier=facts.records.earlier,
-            held_out=facts.records.held_out,
-            roles=roles,
-            rollout=status,
-            generation_tps=self._tokens.at(now, status.tokens_total) if status else 0.0,
-            training_tps=sum(step.trained_tokens for step in recent) / spent if spent else 0.0,
-            base_urls=facts.base_urls,
-        )
+        """One picture, taken now; the live file has it too."""
+        records = self._facts.records.refresh()
+        asked = asyncio.gather(*(self._ask(role) for role in self._roles()))
+        status, roles = await asyncio.gather(self._rollout(), asked)
+        self._newest = self._live(status, roles)
+        self._write(self._newest)
+        return RunView(self._newest, records.steps, records.earlier, records.held_out)
 
     async def close(self) -> None:
-        """Drop the connections."""
+        """The run is over: what was last known stays in the file. Drop the connections."""
+        if self._newest is not None:
+            self._write(replace(self._newest, at=time.time(), ended=True))
         channels, self._channels = list(self._channels.values()), {}
         await asyncio.gather(*(channel.close() for channel in channels))
+
+    def _live(self, status: rollout.GetRolloutStatusResponse | None, roles: Sequence[LiveRole]) -> Live:
+        facts, now = self._facts, self._clock()
+        idle = idle_from_wire(status) if status else None
+        if (idle and idle.cause) != (self._idle and self._idle.cause):
+            self._idle_since = now
+        self._idle = idle
+        if status is None or idle or status.stalled or any(map(_looks_odd, roles)):
+            held = stopped({role.pid for role in roles if role.pid})
+            roles = [replace(role, stopped=held.get(role.pid, 0)) for role in roles]
+        live = Live(
+            at=time.time(),
+            pid=os.getpid(),
+            pid_began=self._began,
+            step=facts.records.steps[-1].step + 1 if facts.records.steps else 0,
+            max_steps=facts.max_steps,
+            roles=roles,
+            name=facts.name,
+            max_staleness=facts.max_staleness,
+            elapsed_s=now - facts.started,
+            base_urls=facts.base_urls,
+        )
+        if status is None:
+            return live
+        return replace(
+            live,
+            max_steps=status.max_steps or facts.max_steps,
+            policy=status.served_policy_id,
+            idle=idle,
+            idle_s=now - self._idle_since if idle else 0.0,
+            stalled=status.stalled,
+            stalled_by=kind_from_wire(status.stalled_by),
+            flow=RolloutFlow(
+                status.leased,
+                status.complete_waiting,
+                status.reserved_bytes,
+                status.budget_bytes,
+                dict(status.tombstones),
+                dict(status.episode_ends),
+            ),
+            generation_tps=self._tokens.at(now, status.tokens_total),
+        )
+
+    def _write(self, live: Live) -> None:
+        with contextlib.suppress(OSError):
+            write_live(self._path, live)
 
     async def _rollout(self) -> rollout.GetRolloutStatusResponse | None:
         if not self._facts.controller:
@@ -220,13 +227,23 @@ class StatusSource:
             return None
         return answer
 
-    async def _roles(self) -> list[RoleState]:
-        return list(await asyncio.gather(*(self._ask(role) for role in await self._phases())))
-
-    async def _ask(self, role: RoleState) -> RoleState:
+    async def _ask(self, role: LiveRole) -> LiveRole:
+        """The role with what it says of itself, and since when it does not."""
         address = self._facts.addresses.get(role.name)
-        if address is None or role.phase not in (Phase.STARTING, Phase.READY, Phase.DRAINING):
-            return role
+        said = None
+        if address is not None and role.phase in (Phase.STARTING, Phase.READY, Phase.DRAINING):
+            said = await self._say(role, address)
+        now = self._clock()
+        if said is not None or address is None or role.phase not in (Phase.READY, Phase.DRAINING):
+            self._answered[role.name] = now
+        if role.phase == Phase.READY:
+            self._ready[role.name] = (role.pid, now)
+        pid, when = self._ready.get(role.name, (0, now))
+        unready = role.phase == Phase.STARTING and pid == role.pid
+        silent_s = now - self._answered.setdefault(role.name, now)
+        return replace(said or role, silent_s=silent_s, unready_s=now - when if unready else None)
+
+    async def _say(self, role: LiveRole, address: str) -> LiveRole | None:
         channel = self._channel(address)
         try:
             waits, progress = await asyncio.gather(
@@ -234,16 +251,44 @@ class StatusSource:
                 operations_grpc.ProgressStub(channel).GetProgress(operations.GetProgressRequest(), timeout=_ASK_S),
             )
         except grpc.aio.AioRpcError:
-            return role
+            return None
         return replace(
             role,
-            answers=True,
             doing=progress.doing,
-            policy_id=progress.policy_id,
-            waits=[Waiting(wait.name, wait.waits_for, wait.age_s, wait.deadline_s) for wait in waits.waits],
+            policy=progress.policy_id,
+            waits=[LiveWait(wait.name, wait.waits_for, wait.age_s, wait.deadline_s) for wait in waits.waits],
         )
 
     def _channel(self, address: str) -> grpc.aio.Channel:
         if address not in self._channels:
             self._channels[address] = connect(address, self._facts.token)
         return self._channels[address]
+
+
+def _looks_odd(role: LiveRole) -> bool:
+    """Whether it is silent or waits; a run that goes on costs no look at its processes."""
+    return role.silent_s > 0 or any(wait.age_s > _ODD_WAIT_S for wait in role.waits)
+
+
+def stopped(roots: Collection[int], proc: Path = Path("/proc")) -> dict[int, int]:
+    """Of each root whose family holds a process stopped by SIGSTOP or a debugger: its pid, the root's own first."""
+    parents: dict[int, int] = {}
+    found: list[int] = []
+    for entry in proc.iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+        except (OSError, ValueError):
+            continue  # it ended meanwhile
+        parents[int(entry.name)] = int(parent)
+        if state in _STOPPED:
+            found.append(int(entry.name))
+    held: dict[int, int] = {}
+    for pid in found:
+        root = pid
+        while root and root not in roots:
+            root = parents.get(root, 0)
+        if root and held.get(root) != root:
+            held[root] = pid
+    return held

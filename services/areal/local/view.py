@@ -12,18 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from areal.launch.core import Phase
-from areal.local.status import RoleState, RunView
+from areal.local.status import RunView
 from areal.local.wording import duration, rate
+from areal.observe.live import IdleCause, LiveRole, RolloutFlow
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import best_of
-from areal.v1 import rollout_pb2 as rollout
 
 NO_GRADIENT = "all groups of a step earned the same, so no sample is better than another"
 NO_GRADIENT_FIX = "use easier or harder tasks, a graded reward, or larger groups (algorithm.groupSize)"
 _STEPS_WITHOUT = 3  # a chance of an unlucky step or two is no news
 
 _BARS = "▁▂▃▄▅▆▇█"
-_COLOURS = {
+_COLOURS: dict[str, str] = {
     Phase.READY: "green",
     Phase.COMPLETE: "green",
     Phase.STARTING: "yellow",
@@ -68,7 +68,7 @@ def held_out(view: RunView) -> str:
     return text if best.mean == last.mean else f"{text}, best {best.mean:.3f} (v{best.version})"
 
 
-def what_it_does(role: RoleState) -> str:
+def what_it_does(role: LiveRole) -> str:
     """What a role waits for, or does, in words."""
     if role.phase in (Phase.BACKING_OFF, Phase.FAILED):
         return role.reason
@@ -95,22 +95,26 @@ def warning(view: RunView) -> str:
 
 def restart_warnings(view: RunView) -> list[str]:
     """Roles that used half of their restarts: the next ones end the run."""
-    return [f"{role.name}: {role.warning}" for role in view.roles if role.warning]
+    return [f"{role.name}: {role.warning}" for role in view.live.roles if role.warning]
 
 
 def standstill(view: RunView) -> str:
     """Why a run makes no step: what admission waits for, else the oldest named wait; empty when nobody waits."""
-    if view.rollout and view.rollout.idle_reason and not view.stalled:
-        return view.rollout.idle_reason
-    waits = [(wait.age_s, f"{role.name} waits for {wait.waits_for}") for role in view.roles for wait in role.waits]
-    return max(waits)[1] if waits and not view.stalled else ""
+    live = view.live
+    if live.stalled:
+        return ""
+    if live.idle:
+        return live.idle.text
+    waits = [(wait.age_s, f"{role.name} waits for {wait.waits_for}") for role in live.roles for wait in role.waits]
+    return max(waits)[1] if waits else ""
 
 
 def line(view: RunView) -> str:
     """One line for a log."""
-    parts = [f"step {view.step}/{view.max_steps}"]
-    if view.policy:
-        parts.append(f"policy {view.policy}")
+    live, flow = view.live, view.live.flow
+    parts = [f"step {live.step}/{live.max_steps}"]
+    if live.policy:
+        parts.append(f"policy {live.policy}")
     if view.rewards:
         parts.append(f"reward {_recent(view.rewards):.3f}")
     if view.losses:
@@ -119,43 +123,44 @@ def line(view: RunView) -> str:
         parts.append(f"held-out {held_out(view)}")
     if view.steps and not view.losses:
         parts.append(f"staleness {view.steps[-1].staleness_mean:.2f}")
-    if view.generation_tps:
-        parts.append(f"generation {rate(view.generation_tps)}")
+    if live.generation_tps:
+        parts.append(f"generation {rate(live.generation_tps)}")
     if view.training_tps:
         parts.append(f"training {rate(view.training_tps)}")
-    if view.rollout and view.rollout.tombstones:
-        parts.append(f"tombstones {_tombstones(view.rollout)}")
-    if view.rollout and infra_share(view.rollout.episode_ends):
-        parts.append(f"infra faults {_infra(view.rollout)}")
-    if view.restarts:
-        parts.append(f"restarts {view.restarts}")
+    if flow and flow.tombstones:
+        parts.append(f"tombstones {_tombstones(flow)}")
+    if flow and infra_share(flow.episode_ends):
+        parts.append(f"infra faults {_infra(flow)}")
+    if live.restarts:
+        parts.append(f"restarts {live.restarts}")
     parts += [f"WARNING: {said}" for said in (*restart_warnings(view), warning(view)) if said]
-    if view.stalled:
-        parts.append(f"STALLED: {view.stalled}")
+    if live.stalled:
+        parts.append(f"STALLED: {live.stalled}")
     if not view.steps:
-        slow = [f"{role.name} {role.phase}" for role in view.roles if role.phase not in (Phase.READY, Phase.COMPLETE)]
+        slow = [f"{role.name} {role.phase}" for role in live.roles if role.phase not in (Phase.READY, Phase.COMPLETE)]
         parts.append(", ".join(slow) if slow else "all roles are up; no step yet")
-    return f"{duration(view.elapsed_s):>6}  " + " · ".join(parts)
+    return f"{duration(live.elapsed_s):>6}  " + " · ".join(parts)
 
 
 def render(view: RunView, note: str = "") -> RenderableType:
     """The whole picture."""
+    live = view.live
     parts: list[RenderableType] = [_head(view), Text(), _figures(view), Text(), _roles(view)]
-    if view.stalled:
-        parts.append(Text(f"\nstalled: {view.stalled}", style="bold red"))
-    elif view.rollout and view.rollout.idle_reason and not view.rollout.finished:
-        parts.append(Text(f"\nadmission: {view.rollout.idle_reason}", style="dim"))
+    if live.stalled:
+        parts.append(Text(f"\nstalled: {live.stalled}", style="bold red"))
+    elif live.idle and live.idle.cause is not IdleCause.OVER:
+        parts.append(Text(f"\nadmission: {live.idle.text}", style="dim"))
     parts += [Text(f"\n{said}", style="bold yellow") for said in (*restart_warnings(view), warning(view)) if said]
     if note:
         parts.append(Text(f"\n{note}", style="bold yellow"))
-    return Panel(Group(*parts), title=f"[bold]{view.name}[/]", title_align="left", border_style="dim", width=100)
+    return Panel(Group(*parts), title=f"[bold]{live.name}[/]", title_align="left", border_style="dim", width=100)
 
 
 def _head(view: RunView) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    bar = ProgressBar(total=max(1, view.max_steps), completed=view.step, width=40)
-    ends = f"{duration(view.elapsed_s)} gone, {duration(view.remaining_s())} left"
-    grid.add_row(Text(f"step {view.step}/{view.max_steps}", style="bold"), bar, Text(ends, style="dim"))
+    bar = ProgressBar(total=max(1, view.live.max_steps), completed=view.live.step, width=40)
+    ends = f"{duration(view.live.elapsed_s)} gone, {duration(view.remaining_s)} left"
+    grid.add_row(Text(f"step {view.live.step}/{view.live.max_steps}", style="bold"), bar, Text(ends, style="dim"))
     return grid
 
 
@@ -168,26 +173,30 @@ def _figures(view: RunView) -> RenderableType:
     if view.losses:
         rows = [
             ("loss", f"{view.losses[-1]:.4f} {sparkline(view.losses, 24)}", "training", rate(view.training_tps)),
-            ("held-out", held_out(view), "restarts", str(view.restarts)),
+            ("held-out", held_out(view), "restarts", str(view.live.restarts)),
         ]
         for row in rows:
             grid.add_row(*row)
         return grid
-    rewards, status = view.rewards, view.rollout
+    rewards, flow = view.rewards, view.live.flow
     reward = f"{_recent(rewards):.3f} {sparkline(rewards, 24)}" if rewards else "—"
     newest = view.steps[-1] if view.steps else None
-    age = f"{newest.staleness_mean:.2f} mean, {newest.staleness_max} max of η={view.max_staleness}" if newest else "—"
+    age = (
+        f"{newest.staleness_mean:.2f} mean, {newest.staleness_max} max of η={view.live.max_staleness}"
+        if newest
+        else "—"
+    )
     same = f"{newest.same_share:.0%} of groups earned the same" if newest and newest.groups else "—"
-    ledger = f"{size(status.reserved_bytes)} of {size(status.budget_bytes)}" if status else "—"
-    flow = f"{status.leased} leased, {status.complete_waiting} ready" if status else "—"
-    ends = _tombstones(status) if status else ""
+    ledger = f"{size(flow.reserved_bytes)} of {size(flow.budget_bytes)}" if flow else "—"
+    groups = f"{flow.leased} leased, {flow.ready} ready" if flow else "—"
+    ends = _tombstones(flow) if flow else ""
     rows = [
-        ("reward", reward, "generation", rate(view.generation_tps)),
+        ("reward", reward, "generation", rate(view.live.generation_tps)),
         ("held-out", held_out(view), "training", rate(view.training_tps)),
-        ("policy", view.policy or "—", "groups", flow),
+        ("policy", view.live.policy or "—", "groups", groups),
         ("staleness", age, "ledger", ledger),
-        ("tombstones", ends or "none", "restarts", str(view.restarts)),
-        ("signal", same, "infra", _infra(status) if status else "—"),
+        ("tombstones", ends or "none", "restarts", str(view.live.restarts)),
+        ("signal", same, "infra", _infra(flow) if flow else "—"),
     ]
     for row in rows:
         grid.add_row(*row)
@@ -199,18 +208,18 @@ def _roles(view: RunView) -> RenderableType:
     for title, width in (("role", 13), ("phase", 11), ("policy", 8), ("restarts", 8)):
         table.add_column(title, no_wrap=True, min_width=width)
     table.add_column("what it does", overflow="ellipsis", no_wrap=True, ratio=1)
-    for role in view.roles:
-        phase = Text(str(role.phase), style=_COLOURS[role.phase])
-        table.add_row(role.name, phase, role.policy_id, str(role.restarts or ""), what_it_does(role))
+    for role in view.live.roles:
+        phase = Text(str(role.phase), style=_COLOURS.get(role.phase, ""))
+        table.add_row(role.name, phase, role.policy, str(role.restarts or ""), what_it_does(role))
     return table
 
 
-def _tombstones(status: rollout.GetRolloutStatusResponse) -> str:
-    return ", ".join(f"{count} {reason}" for reason, count in sorted(status.tombstones.items()))
+def _tombstones(flow: RolloutFlow) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(flow.tombstones.items()))
 
 
-def _infra(status: rollout.GetRolloutStatusResponse) -> str:
-    share = infra_share(status.episode_ends)
+def _infra(flow: RolloutFlow) -> str:
+    share = infra_share(flow.episode_ends)
     return "—" if share is None else f"{share:.2%} of episodes"
 
 

@@ -1,4 +1,7 @@
-"""Errors over the wire: an `ArealError` becomes a gRPC status with a `Fault` attached, and an `ArealError` again."""
+"""Errors over the wire: an `ArealError` becomes a gRPC status with a `Fault` attached, and an `ArealError` again.
+
+So do the causes for which the controller admits nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,9 @@ from typing import Any, NoReturn
 import grpc
 
 from areal.errors import ArealError, BugError, FencedError, InfraError, Kind, by_kind
+from areal.observe.live import Idle, IdleCause
 from areal.v1 import common_pb2 as common
+from areal.v1 import rollout_pb2 as rollout
 
 FAULT_KEY = "areal-fault-bin"  # trailing metadata; `-bin` lets it hold bytes
 
@@ -51,6 +56,19 @@ def kind_to_wire(kind: Kind) -> common.FaultKind.ValueType:
 def kind_from_wire(kind: common.FaultKind.ValueType) -> Kind:
     """Whose fault something is. Unknown kinds are bugs: unknown is loud."""
     return _FROM_WIRE.get(kind, Kind.BUG)
+
+
+def idle_to_wire(cause: IdleCause) -> rollout.IdleCause.ValueType:
+    """The wire form of a cause: the members have the same names."""
+    return rollout.IdleCause.Value(f"IDLE_CAUSE_{cause.name}")
+
+
+def idle_from_wire(status: rollout.GetRolloutStatusResponse) -> Idle | None:
+    """Why the controller admits nothing; None while it does, or for a cause that only newer ones know."""
+    for cause in IdleCause:
+        if idle_to_wire(cause) == status.idle_cause:
+            return Idle(cause, status.idle_reason)
+    return None
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: ArealError) -> NoReturn:

@@ -139,13 +139,8 @@ class RunLayout:
         return self.root / "report.html"
 
     @property
-    def endpoints(self) -> Path:
-        """Addresses of the running roles, for `areal status`."""
-        return self.root / "endpoints.json"
-
-    @property
     def live(self) -> Path:
-        """What every role last said of itself, for `areal why` and `areal view`."""
+        """What every role last said of itself, for `areal status`, `areal why` and `areal view`."""
         return self.root / "live.json"
 
     def redis_password(self, user: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from areal.rollout.controller.idle import idle_reason
+from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import SetHotFields
 from areal.sim.checks import verify
 from areal.sim.controller_role import ControllerRole
@@ -233,5 +233,5 @@ def _why(stage: Stage) -> str:
     book = core.book
     return (
         f"cursor {book.cursor}, step {core.desk.step} of {core.max_steps}, next {book.next_admission}, "
-        f"open {sorted(book.open)[:8]}, vmax {core.fleet.newest_version}; {idle_reason(core)}"
+        f"open {sorted(book.open)[:8]}, vmax {core.fleet.newest_version}; {idle_of(core)}"
     )

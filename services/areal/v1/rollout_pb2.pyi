@@ -50,6 +50,74 @@ FAILURE_KIND_INFRA: FailureKind.ValueType  # 4
 """not the user's fault: try again"""
 Global___FailureKind: _TypeAlias = FailureKind  # noqa: Y015
 
+class _IdleCause:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _IdleCauseEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_IdleCause.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    IDLE_CAUSE_UNSPECIFIED: _IdleCause.ValueType  # 0
+    """something is"""
+    IDLE_CAUSE_OVER: _IdleCause.ValueType  # 1
+    """the run is over"""
+    IDLE_CAUSE_STALLED: _IdleCause.ValueType  # 2
+    """it can't go on without help"""
+    IDLE_CAUSE_LAST_EVALUATION: _IdleCause.ValueType  # 3
+    """the trainer has finished"""
+    IDLE_CAUSE_NO_WEIGHTS: _IdleCause.ValueType  # 4
+    """none are published yet"""
+    IDLE_CAUSE_NO_SERVER: _IdleCause.ValueType  # 5
+    """no generation server is ready"""
+    IDLE_CAUSE_NO_WORKER: _IdleCause.ValueType  # 6
+    """no rollout worker is connected"""
+    IDLE_CAUSE_UNTRAINED_GROUPS: _IdleCause.ValueType  # 7
+    """too many groups in a row ended without being trained"""
+    IDLE_CAUSE_BYTES_FULL: _IdleCause.ValueType  # 8
+    """the ledger's budget"""
+    IDLE_CAUSE_ALL_ADMITTED: _IdleCause.ValueType  # 9
+    """every group of the run"""
+    IDLE_CAUSE_CONCURRENCY: _IdleCause.ValueType  # 10
+    """as many groups in work as may be"""
+    IDLE_CAUSE_ONE_VERSION: _IdleCause.ValueType  # 11
+    """an evaluation keeps the servers at its version"""
+    IDLE_CAUSE_GATE_CLOSED: _IdleCause.ValueType  # 12
+    """generation is as far ahead of training as it may be"""
+    IDLE_CAUSE_NO_PLACE: _IdleCause.ValueType  # 13
+    """groups wait for a place at a worker"""
+
+class IdleCause(_IdleCause, metaclass=_IdleCauseEnumTypeWrapper):
+    """Why nothing is admitted."""
+
+IDLE_CAUSE_UNSPECIFIED: IdleCause.ValueType  # 0
+"""something is"""
+IDLE_CAUSE_OVER: IdleCause.ValueType  # 1
+"""the run is over"""
+IDLE_CAUSE_STALLED: IdleCause.ValueType  # 2
+"""it can't go on without help"""
+IDLE_CAUSE_LAST_EVALUATION: IdleCause.ValueType  # 3
+"""the trainer has finished"""
+IDLE_CAUSE_NO_WEIGHTS: IdleCause.ValueType  # 4
+"""none are published yet"""
+IDLE_CAUSE_NO_SERVER: IdleCause.ValueType  # 5
+"""no generation server is ready"""
+IDLE_CAUSE_NO_WORKER: IdleCause.ValueType  # 6
+"""no rollout worker is connected"""
+IDLE_CAUSE_UNTRAINED_GROUPS: IdleCause.ValueType  # 7
+"""too many groups in a row ended without being trained"""
+IDLE_CAUSE_BYTES_FULL: IdleCause.ValueType  # 8
+"""the ledger's budget"""
+IDLE_CAUSE_ALL_ADMITTED: IdleCause.ValueType  # 9
+"""every group of the run"""
+IDLE_CAUSE_CONCURRENCY: IdleCause.ValueType  # 10
+"""as many groups in work as may be"""
+IDLE_CAUSE_ONE_VERSION: IdleCause.ValueType  # 11
+"""an evaluation keeps the servers at its version"""
+IDLE_CAUSE_GATE_CLOSED: IdleCause.ValueType  # 12
+"""generation is as far ahead of training as it may be"""
+IDLE_CAUSE_NO_PLACE: IdleCause.ValueType  # 13
+"""groups wait for a place at a worker"""
+Global___IdleCause: _TypeAlias = IdleCause  # noqa: Y015
+
 @_typing.final
 class WorkerMessage(_message.Message):
     """---- workers"""
@@ -846,6 +914,7 @@ class GetRolloutStatusResponse(_message.Message):
     MAX_CONCURRENT_ROLLOUTS_FIELD_NUMBER: _builtins.int
     STALLED_BY_FIELD_NUMBER: _builtins.int
     EPISODE_ENDS_FIELD_NUMBER: _builtins.int
+    IDLE_CAUSE_FIELD_NUMBER: _builtins.int
     job: _builtins.str
     max_steps: _builtins.int
     max_staleness: _builtins.int
@@ -874,6 +943,8 @@ class GetRolloutStatusResponse(_message.Message):
     """in force, as max_steps and max_staleness are"""
     stalled_by: _common_pb2.FaultKind.ValueType
     """whose fault it is, when it is stalled"""
+    idle_cause: Global___IdleCause.ValueType
+    """what idle_reason says, for programs"""
     @_builtins.property
     def tombstones(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -916,10 +987,11 @@ class GetRolloutStatusResponse(_message.Message):
         max_concurrent_rollouts: _builtins.int = ...,
         stalled_by: _common_pb2.FaultKind.ValueType = ...,
         episode_ends: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        idle_cause: Global___IdleCause.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["budget_bytes", b"budget_bytes", "committed_group", b"committed_group", "complete_waiting", b"complete_waiting", "episode_ends", b"episode_ends", "evaluations", b"evaluations", "finished", b"finished", "fleet", b"fleet", "idle_cause", b"idle_cause", "idle_reason", b"idle_reason", "job", b"job", "leased", b"leased", "max_concurrent_rollouts", b"max_concurrent_rollouts", "max_staleness", b"max_staleness", "max_steps", b"max_steps", "next_admission", b"next_admission", "reserved_bytes", b"reserved_bytes", "reward_mean", b"reward_mean", "reward_sampled", b"reward_sampled", "served_policy_id", b"served_policy_id", "staleness_max", b"staleness_max", "staleness_mean", b"staleness_mean", "staleness_violations_total", b"staleness_violations_total", "stalled", b"stalled", "stalled_by", b"stalled_by", "tokens_total", b"tokens_total", "tombstones", b"tombstones", "trainer_step", b"trainer_step", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

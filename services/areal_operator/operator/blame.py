@@ -20,6 +20,7 @@ DISRUPTION = "DisruptionTarget"
 NODE_LOST = "NodeLost"
 POD_GONE = "PodGone"
 POD_DELETED = "PodDeleted"
+UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # Kubernetes' words
 
 
 class Owner(StrEnum):
@@ -95,9 +96,24 @@ def unplaced(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
     return None
 
 
-def silent_pod(seen: Observed, pods: list[Pod]) -> Pod | None:
-    """A pod on a machine of which nothing is heard, Redis' first: it alone waits for a person."""
+def unbound(seen: Observed) -> Pod | None:
+    """The first pod that the scheduler has no node for, or may not place yet."""
+    for pod in seen.pods:
+        bound = pod.conditions.get("PodScheduled")
+        if not pod.node and bound is not None and bound.reason in (UNSCHEDULABLE, GATED):
+            return pod
+    return None
+
+
+def silent_pod(seen: Observed, pods: list[Pod] | None = None) -> Pod | None:
+    """A pod on a machine of which nothing is heard, Redis' first: it alone waits for a person.
+
+    Args:
+        pods: all that have not ended unless given.
+    """
     nodes = seen.nodes or {}
+    if pods is None:
+        pods = [pod for pod in seen.pods if not pod.over]
     held = [pod for pod in pods if nodes.get(pod.node, Node()).silent]
     return min(held, key=lambda pod: (pod.role is not Role.REDIS, pod.name), default=None)
 

@@ -182,13 +182,12 @@ def _scheduled(view: _View) -> Said:
         return Said(ScheduledReason.NOT_STARTED, "")
     for role, why in view.seen.refused.items():
         return Said(ScheduledReason.PODS_REFUSED, f"pods of {role.value} are refused: {why}")
-    for pod in view.seen.pods:
-        bound = pod.conditions.get("PodScheduled")
-        if not pod.node and bound is not None and bound.reason == "Unschedulable":
+    if (pod := blame.unbound(view.seen)) is not None:
+        bound = pod.conditions["PodScheduled"]
+        if bound.reason == blame.UNSCHEDULABLE:
             return Said(ScheduledReason.UNSCHEDULABLE, f"{pod.name}: {bound.message}")
-        if not pod.node and bound is not None and bound.reason == "SchedulingGated":
-            return Said(ScheduledReason.GATED, f"{pod.name}: {bound.message or 'has scheduling gates'}")
-    silent = blame.silent_pod(view.seen, [pod for pod in view.seen.pods if not pod.over])
+        return Said(ScheduledReason.GATED, f"{pod.name}: {bound.message or 'has scheduling gates'}")
+    silent = blame.silent_pod(view.seen)
     if silent is not None:
         return Said(ScheduledReason.NODE_SILENT, blame.silence(silent))
     if not isinstance(view.decision, Converge | Finish):

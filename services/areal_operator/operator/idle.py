@@ -7,13 +7,14 @@ words are judged by the table that `areal why` uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from areal.observe.live import Live
 from areal.plan.cluster_names import Role
-from areal.spec.status import ConditionType, ProgressingReason, SuspendedReason
-from areal_view.why.causes import IDLE_S, why
-from areal_view.why.live import Live
+from areal.spec.status import ConditionType, ProgressingReason, ScheduledReason, SuspendedReason
+from areal_view.why.causes import IDLE_S, Diagnosis, why
 
+from areal_operator.operator.blame import silent_pod, unbound
 from areal_operator.operator.memory import Condition
 from areal_operator.operator.observed import Observed
 from areal_operator.operator.times import FRESH_S
@@ -21,16 +22,6 @@ from areal_operator.operator.times import FRESH_S
 _PASSING = frozenset({"", "ContainerCreating", "PodInitializing"})
 """Kubernetes' words for what every pod goes through."""
 _HELD_UP = frozenset({ProgressingReason.STALLED, ProgressingReason.WAITING, ProgressingReason.BACKING_OFF})
-
-
-@dataclass(frozen=True)
-class Idle:
-    """Why a job trains nothing now: one word, one sentence, and where that is."""
-
-    cause: str
-    text: str
-    role: str = ""
-    pod: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class _Look:
         return condition if condition.status != "True" else None
 
 
-def idle_of(seen: Observed, found: Mapping[ConditionType, Condition], now: float) -> Idle | None:
+def idle_of(seen: Observed, found: Mapping[ConditionType, Condition], now: float) -> Diagnosis | None:
     """None while steps are trained, while none are wanted, and after the end.
 
     Args:
@@ -58,63 +49,72 @@ def idle_of(seen: Observed, found: Mapping[ConditionType, Condition], now: float
     return next((idle for cause in causes if (idle := cause(look)) is not None), None)
 
 
-def _refused(look: _Look) -> Idle | None:
+def _refused(look: _Look) -> Diagnosis | None:
     condition = look.false(ConditionType.ACCEPTED)
-    return Idle(condition.reason, condition.message) if condition is not None else None
+    return _at(condition) if condition is not None else None
 
 
-def _suspending(look: _Look) -> Idle | None:
+def _suspending(look: _Look) -> Diagnosis | None:
     condition = look.found[ConditionType.SUSPENDED]
     if condition.reason == SuspendedReason.NOT_SUSPENDED:
         return None
-    return Idle(condition.reason, condition.message or condition.reason, Role.TRAINER)
+    return _at(condition, Role.TRAINER)
 
 
-def _unplaced(look: _Look) -> Idle | None:
+def _unplaced(look: _Look) -> Diagnosis | None:
     condition = look.false(ConditionType.SCHEDULED)
     if condition is None or not condition.message:
         return None
-    pod = next((one for one in look.seen.pods if condition.message.startswith(f"{one.name}:")), None)
-    where = (pod.role, pod.name) if pod is not None else ("", "")
-    return Idle(condition.reason, condition.message, *where)
+    pod = None
+    if condition.reason in (ScheduledReason.UNSCHEDULABLE, ScheduledReason.GATED):
+        pod = unbound(look.seen)
+    elif condition.reason == ScheduledReason.NODE_SILENT:
+        pod = silent_pod(look.seen)
+    return _at(condition, pod.role if pod else "", pod.name if pod else "")
 
 
-def _pod(look: _Look) -> Idle | None:
+def _pod(look: _Look) -> Diagnosis | None:
     for pod in look.seen.pods:
         if pod.waiting not in _PASSING and not pod.terminating:
-            return Idle(pod.waiting, f"{pod.name}: {pod.waiting_message or pod.waiting}", pod.role, pod.name)
+            text = f"{pod.name}: {pod.waiting_message or pod.waiting}"
+            return Diagnosis(pod.waiting, text, role=pod.role, pod=pod.name)
     return None
 
 
-def _preparing(look: _Look) -> Idle | None:
+def _preparing(look: _Look) -> Diagnosis | None:
     condition = look.false(ConditionType.PREPARED)
-    return Idle(condition.reason, condition.message or condition.reason, Role.PREPARE) if condition else None
+    return _at(condition, Role.PREPARE) if condition else None
 
 
-def _held_up(look: _Look) -> Idle | None:
+def _held_up(look: _Look) -> Diagnosis | None:
     condition = look.found[ConditionType.PROGRESSING]
-    return Idle(condition.reason, condition.message) if condition.reason in _HELD_UP else None
+    return _at(condition) if condition.reason in _HELD_UP else None
 
 
-def _controller(look: _Look) -> Idle | None:
+def _controller(look: _Look) -> Diagnosis | None:
     report, pods = look.seen.reports.controller, look.seen.of(Role.CONTROLLER)
     if report is None or not pods:
         return None
     if look.now - report.at > FRESH_S:
-        return Idle("role-silent", "it does not answer", Role.CONTROLLER, pods[0].name)
+        return Diagnosis("role-silent", "it does not answer", role=Role.CONTROLLER, pod=pods[0].name)
     live = Live(
         at=report.at, pid=0, pid_began=0.0, step=report.step, max_steps=report.hot.max_steps, idle=report.idle,
         idle_s=IDLE_S, alive=True,
     )  # fmt: skip
-    answer = why(live)
-    return None if answer.cause == "none" else Idle(answer.cause, answer.text, Role.CONTROLLER, pods[0].name)
+    found = why(live)
+    return None if found.cause == "none" else replace(found, role=Role.CONTROLLER, pod=pods[0].name)
 
 
-def _trainer(look: _Look) -> Idle | None:
+def _trainer(look: _Look) -> Diagnosis | None:
     condition = look.false(ConditionType.TRAINER_READY) or look.found[ConditionType.PROGRESSING]
-    return Idle(condition.reason, condition.message or condition.reason, Role.TRAINER)
+    return _at(condition, Role.TRAINER)
 
 
-_Cause = Callable[[_Look], Idle | None]
+def _at(condition: Condition, role: str = "", pod: str = "") -> Diagnosis:
+    """A condition as a cause."""
+    return Diagnosis(condition.reason, condition.message or condition.reason, role=role, pod=pod)
+
+
+_Cause = Callable[[_Look], Diagnosis | None]
 _BEFORE: tuple[_Cause, ...] = (_refused, _suspending)
 _ANY_TIME: tuple[_Cause, ...] = (_unplaced, _pod, _preparing, _held_up, _controller)

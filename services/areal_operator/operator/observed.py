@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from areal.launch.core import Phase
+from areal.observe.live import Idle
 from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
 from areal.plan.role_specs import spec_of
 
@@ -134,24 +136,11 @@ class Node:
         return self.silent_since is not None
 
 
-class ChildPhase(StrEnum):
-    """What a launcher says of its child."""
-
-    IDLE = "idle"
-    STARTING = "starting"
-    READY = "ready"
-    BACKING_OFF = "backing off"
-    COMPLETE = "complete"
-    FAILED = "failed"
-    DRAINING = "draining"
-    STOPPED = "stopped"
-
-
 @dataclass(frozen=True)
 class LauncherReport:
     """A launcher's newest answer."""
 
-    phase: ChildPhase
+    phase: Phase
     epoch: int
     awaits_epoch: bool
     exit_code: int
@@ -182,7 +171,7 @@ class ControllerReport:
     staleness: float | None
     stalled: str  # why it can't go on without help
     at: float
-    idle: str = ""  # why it admits nothing now
+    idle: Idle | None = None  # why it admits nothing now
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,13 @@ from typing import Any
 
 from areal.plan.cluster_names import Role, runtime_config_map, selector
 from areal.spec.status import IDLE_TEXT, CompleteReason, ConditionType, ProgressingReason, Summary, SuspendedReason
+from areal_view.why.causes import Diagnosis
 
 from areal_operator.kube.resources import Json
 from areal_operator.operator import timestamps
 from areal_operator.operator.conditions import conditions
 from areal_operator.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
-from areal_operator.operator.idle import Idle, idle_of
+from areal_operator.operator.idle import idle_of
 from areal_operator.operator.memory import Condition, Failure, Memory, Rest
 from areal_operator.operator.observed import Observed
 from areal_operator.operator.times import FRESH_S
@@ -124,9 +125,9 @@ def _waiting(memory: Memory) -> Json:
     return entry
 
 
-def _idle(idle: Idle, before: Json, now: float) -> Json:
+def _idle(idle: Diagnosis, before: Json, now: float) -> Json:
     """What it waits for; since when, as long as it is the same cause at the same place."""
-    where = {"cause": idle.cause, "role": str(idle.role), "pod": idle.pod}
+    where = {"cause": str(idle.cause), "role": str(idle.role), "pod": idle.pod}
     same = all(before.get(name) == value for name, value in where.items())
     return {**where, "since": before["since"] if same else timestamps.render(now), "text": idle.text[:IDLE_TEXT]}
 

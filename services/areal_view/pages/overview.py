@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from areal.observe.live import Live
 from areal.record.episode_ends import infra_share, read_ends
 from areal.record.run_rows import sampled_figures_of
 
 from areal_view.index.record_index import RecordIndex
 from areal_view.pages.runs import Run
-from areal_view.why.causes import Answer, why
-from areal_view.why.live import Live
+from areal_view.why.causes import Diagnosis, why
 
 CURVES = (
     ("reward", "reward", (("reward", "reward_mean"),)),
@@ -67,7 +67,7 @@ class RunPage:
     max_steps: int | None
     max_staleness: int | None
     facts: Sequence[tuple[str, str]]
-    why: Answer | None
+    why: Diagnosis | None
     live: Live | None
     outcomes: Mapping[str, int]
     steps: Sequence[Mapping[str, Any]]  # the newest rows of metrics

@@ -16,11 +16,11 @@ from typing import Any
 
 import xxhash
 from areal.errors import ConfigError
+from areal.observe.live import Live, read_live
 from areal.plan.layout import RunLayout
 from areal.record.run_rows import JsonLines
 
 from areal_view.index.record_index import RecordIndex
-from areal_view.why.live import Live, read_live
 
 
 class Run:

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 from areal.errors import ArealError, InfraError
 from areal.files import write_atomically
+from areal.observe.live import read_live
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
 from areal.record import summary
@@ -26,7 +27,6 @@ from areal_view.tracking.rows import Rows
 from areal_view.tracking.tracker import Ending, Tracked, Tracker
 from areal_view.tracking.trackio import Trackio
 from areal_view.tracking.wandb import Wandb
-from areal_view.why.live import read_live
 from areal_view.why.redact import redacted
 
 TRACKERS: Mapping[str, Callable[[Tracked], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}

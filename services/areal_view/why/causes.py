@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from areal.observe.live import IdleCause, Live, LiveRole, LiveWait
 from areal.observe.user_code import WAIT as USER_CODE
 from areal.observe.waits import ENGINE_HEALTH, SERVED_TEACHER
-
-from areal_view.why.live import Live, LiveRole, LiveWait
 
 NO_NEWS_S = 10.0  # `areal run` writes once a second; a loaded machine is late
 SILENT_S = 7.0  # a role is asked once a second and has one second to answer; on a loaded machine it misses a few
@@ -26,11 +25,10 @@ LONG_WAIT_S = 30.0  # a wait for groups that is longer than a step of most jobs
 
 _RECIPE = "reward.recipe"  # waits of the reward service for the recipe's function
 _LEDGER = "ledger"  # waits for an answer of Redis
-_GATE = "the gate is closed"  # how the controller begins to say so
 
 
 @dataclass(frozen=True)
-class Answer:
+class Diagnosis:
     """Why nothing happens, or that it does (`cause` is "none")."""
 
     cause: str
@@ -50,114 +48,109 @@ class Answer:
         return f"{where}{self.text}{since}"
 
 
-def why(live: Live) -> Answer:
+def why(live: Live) -> Diagnosis:
     """The first cause that fits."""
     return next(answer for cause in CAUSES if (answer := cause(live)) is not None)
 
 
-def _ended(live: Live) -> Answer | None:
-    return Answer("ended", f"the run has ended at step {live.step} of {live.max_steps}") if live.ended else None
+def _ended(live: Live) -> Diagnosis | None:
+    return Diagnosis("ended", f"the run has ended at step {live.step} of {live.max_steps}") if live.ended else None
 
 
-def _gone(live: Live) -> Answer | None:
+def _gone(live: Live) -> Diagnosis | None:
     if live.alive:
         return None
     text = f"the run was cut off at step {live.step} of {live.max_steps}: its process is gone"
     fix = "go on from its last checkpoint with `areal run JOB.yaml --resume`"
-    return Answer("run-gone", text, fix, "areal run", live.pid, live.age_s)
+    return Diagnosis("run-gone", text, fix, "areal run", live.pid, live.age_s)
 
 
-def _frozen(live: Live) -> Answer | None:
+def _frozen(live: Live) -> Diagnosis | None:
     if live.age_s < NO_NEWS_S:
         return None
     fix = f"it is stopped, blocked or can't write its directory: `kill -CONT {live.pid}`, and look at the disk"
-    return Answer("run-silent", "it reports nothing", fix, "areal run", live.pid, live.age_s)
+    return Diagnosis("run-silent", "it reports nothing", fix, "areal run", live.pid, live.age_s)
 
 
-def _disk(live: Live) -> Answer | None:
+def _disk(live: Live) -> Diagnosis | None:
     if live.disk_free is None or live.disk_free >= DISK_FULL or (live.ended and live.step >= live.max_steps):
         return None
     text = f"the disk of its directory is full: {live.disk_free:,} bytes are left"
-    return Answer("disk-full", text, "make room: the run goes on by itself, or with --resume", "areal run", live.pid)
+    return Diagnosis("disk-full", text, "make room: the run goes on by itself, or with --resume", "areal run", live.pid)
 
 
-def _process_stopped(live: Live) -> Answer | None:
+def _process_stopped(live: Live) -> Diagnosis | None:
     for role in live.roles:
         if role.stopped:
             whose = "it" if role.stopped == role.pid else f"its process {role.stopped}"
             text = f"{whose} is stopped, by SIGSTOP or a debugger"
-            return Answer(
+            return Diagnosis(
                 "role-stopped", text, f"kill -CONT {role.stopped}", role.name, role.pid, role.silent_s or None
             )
     return None
 
 
-def _down(live: Live) -> Answer | None:
+def _down(live: Live) -> Diagnosis | None:
     for phase, cause in (("failed", "role-failed"), ("backing off", "role-restarts")):
         for role in live.roles:
             if role.phase == phase:
                 text = f"it ended ({role.reason or 'no reason is known'})"
                 text += ", and is not started again" if phase == "failed" else ", and is started again soon"
-                return Answer(cause, text, f"its last words are in logs/{role.name}.log", role.name, role.pid)
+                return Diagnosis(cause, text, f"its last words are in logs/{role.name}.log", role.name, role.pid)
     return None
 
 
-def _stalled(live: Live) -> Answer | None:
+def _stalled(live: Live) -> Diagnosis | None:
     if not live.stalled:
         return None
-    return Answer("stalled", live.stalled, "the run ends by itself after a minute of this", "controller")
+    return Diagnosis("stalled", live.stalled, "the run ends by itself after a minute of this", "controller")
 
 
-def _starting(live: Live) -> Answer | None:
+def _starting(live: Live) -> Diagnosis | None:
     for role in live.roles:
         swaps = role.unready_s is not None and role.unready_s < IDLE_S
         if role.phase == "starting" and not swaps:
             text = role.doing or "it is starting"
             fix = f"a model takes its time to load; logs/{role.name}.log says how far it is"
             since_s = role.unready_s if role.unready_s is not None else _oldest(role)
-            return Answer("role-starts", text, fix, role.name, role.pid, since_s)
+            return Diagnosis("role-starts", text, fix, role.name, role.pid, since_s)
     return None
 
 
-def _silent(live: Live) -> Answer | None:
+def _silent(live: Live) -> Diagnosis | None:
     quiet = [role for role in live.roles if role.silent_s >= SILENT_S]
     if not quiet:
         return None
     role = max(quiet, key=lambda one: one.silent_s)
     fix = f"its event loop is blocked: its stacks are at the end of logs/{role.name}.log; ended, it is started again"
-    return Answer("role-silent", "it does not answer", fix, role.name, role.pid, role.silent_s)
+    return Diagnosis("role-silent", "it does not answer", fix, role.name, role.pid, role.silent_s)
 
 
-_IDLE = (  # how the controller's words begin → cause, fix, the kind of role that holds it up
-    (
-        "no weights are published yet",
-        "no-weights",
-        "the trainer publishes its start model first; see its log",
-        "trainer",
-    ),
-    ("no generation server is ready", "no-server", "what is loaded or refused is said in {}", "generation"),
-    ("no rollout worker is connected", "no-worker", "why none connects is said in {}", "worker"),
-    ("the byte budget", "bytes-full", "raise replay.budgetBytes, or lower checkpoint.intervalSteps", "controller"),
-)
+_IDLE = {  # cause → fix, the kind of role that holds it up
+    IdleCause.NO_WEIGHTS: ("the trainer publishes its start model first; see its log", "trainer"),
+    IdleCause.NO_SERVER: ("what is loaded or refused is said in {}", "generation"),
+    IdleCause.NO_WORKER: ("why none connects is said in {}", "worker"),
+    IdleCause.BYTES_FULL: ("raise replay.budgetBytes, or lower checkpoint.intervalSteps", "controller"),
+}
 
 
-def _not_admitting(live: Live) -> Answer | None:
-    for begins, cause, form, kind in _IDLE:
-        if live.idle.startswith(begins) and live.idle_s >= IDLE_S:
-            fix = form.format(_logs(live, kind))
-            holder = next((role for role in live.roles if role.name.startswith(kind)), None)
-            name, pid = (holder.name, holder.pid) if holder is not None else (kind, 0)
-            return Answer(cause, live.idle, fix, name, pid, max(live.idle_s, _trainers_wait(live)))
-    return None
-
-
-def _evaluating(live: Live) -> Answer | None:
-    if "last evaluation" not in live.idle:
+def _not_admitting(live: Live) -> Diagnosis | None:
+    if live.idle is None or live.idle.cause not in _IDLE or live.idle_s < IDLE_S:
         return None
-    return Answer("last-evaluation", live.idle, "", "controller", _pid(live, "controller"))
+    form, kind = _IDLE[live.idle.cause]
+    holder = next((role for role in live.roles if role.name.startswith(kind)), None)
+    name, pid = (holder.name, holder.pid) if holder is not None else (kind, 0)
+    since_s = max(live.idle_s, _trainers_wait(live))
+    return Diagnosis(live.idle.cause, live.idle.text, form.format(_logs(live, kind)), name, pid, since_s)
 
 
-def _user_code(live: Live) -> Answer | None:
+def _evaluating(live: Live) -> Diagnosis | None:
+    if live.idle is None or live.idle.cause is not IdleCause.LAST_EVALUATION:
+        return None
+    return Diagnosis(live.idle.cause, live.idle.text, "", "controller", _pid(live, "controller"))
+
+
+def _user_code(live: Live) -> Diagnosis | None:
     """A user's function that does not return; its role answers all the while."""
     for role in live.roles:
         wait = _wait(role, USER_CODE)
@@ -167,11 +160,11 @@ def _user_code(live: Live) -> Answer | None:
                 "that call has not returned: a lock, a socket or a loop without an end? "
                 f"After two minutes the stacks of all threads are in logs/{role.name}.log"
             )
-            return Answer("user-code", text, fix, role.name, role.pid, wait.age_s)
+            return Diagnosis("user-code", text, fix, role.name, role.pid, wait.age_s)
     return None
 
 
-def _served_teacher(live: Live) -> Answer | None:
+def _served_teacher(live: Live) -> Diagnosis | None:
     """A teacher behind an address that takes long: long before the deadline, which is for the longest pass."""
     trainer = _role(live, "trainer")
     wait = _wait(trainer, SERVED_TEACHER)
@@ -179,10 +172,10 @@ def _served_teacher(live: Live) -> Answer | None:
         return None
     text = f"it waits for {wait.waits_for}, and gives up after {_span(wait.deadline_s)}"
     fix = "is that a long pass, or is who makes it stuck? A served model has logs where it is served"
-    return Answer("waits-for-model", text, fix, trainer.name, trainer.pid, wait.age_s)
+    return Diagnosis("waits-for-model", text, fix, trainer.name, trainer.pid, wait.age_s)
 
 
-def _reward(live: Live) -> Answer | None:
+def _reward(live: Live) -> Diagnosis | None:
     """The recipe's reward that does not return, and holds up the trainer: it may be slow while there is enough."""
     if _trainers_wait(live) < USER_CODE_S:
         return None
@@ -195,36 +188,35 @@ def _reward(live: Live) -> Answer | None:
                 "a lock, a socket or a loop without an end? Each item is cut off after reward.deadlineSeconds and "
                 f"counts as a fault; logs/{role.name}.log says which"
             )
-            return Answer("user-code", text, fix, role.name, role.pid, oldest.age_s)
+            return Diagnosis("user-code", text, fix, role.name, role.pid, oldest.age_s)
     return None
 
 
-def _old_version(live: Live) -> Answer | None:
+def _old_version(live: Live) -> Diagnosis | None:
     """No server took the newest version, and the gate admits nothing more for the one that they hold."""
     since_s = _trainers_wait(live)
     servers = [role for role in live.roles if role.name.startswith("generation") and role.policy]
     behind = [role for role in servers if role.policy != live.policy]
-    if since_s < OLD_VERSION_S or not live.policy or not live.idle.startswith(_GATE) or not behind:
-        return None
-    if len(behind) < len(servers):
+    closed = live.idle is not None and live.idle.cause is IdleCause.GATE_CLOSED
+    if since_s < OLD_VERSION_S or not live.policy or not closed or not behind or len(behind) < len(servers):
         return None
     text = f"it serves {behind[0].policy} and has not taken {live.policy}, and the trainer waits for groups of it"
     fix = f"a large model takes its time to load; that it was refused, and why, is said in {_logs(live, 'generation')}"
-    return Answer("old-version", text, fix, behind[0].name, behind[0].pid, since_s)
+    return Diagnosis("old-version", text, fix, behind[0].name, behind[0].pid, since_s)
 
 
-def _engine(live: Live) -> Answer | None:
+def _engine(live: Live) -> Diagnosis | None:
     """An engine that its agent can't hear, long before the agent ends it."""
     for role in live.roles:
         wait = _wait(role, ENGINE_HEALTH)
         if wait is not None and wait.age_s >= ENGINE_S:
             text = f"its engine does not answer, and is started again after {_span(wait.deadline_s)} of this"
             fix = f"is it blocked, or is a packet filter in between? See logs/{role.name}.log"
-            return Answer("engine-silent", text, fix, role.name, role.pid, wait.age_s)
+            return Diagnosis("engine-silent", text, fix, role.name, role.pid, wait.age_s)
     return None
 
 
-def _store(live: Live) -> Answer | None:
+def _store(live: Live) -> Diagnosis | None:
     """Redis, which takes or gives nothing: it has no event loop of ours that could be asked."""
     late = [(wait, role) for role in live.roles for wait in role.waits if wait.name == _LEDGER]
     if not late:
@@ -234,10 +226,10 @@ def _store(live: Live) -> Answer | None:
         return None
     text = f"it does not answer: {role.name} waits for {wait.waits_for}"
     fix = "is its disk full, its machine out of memory, or a packet filter in between? See logs/redis.log"
-    return Answer("store-silent", text, fix, "redis", _pid(live, "redis"), wait.age_s)
+    return Diagnosis("store-silent", text, fix, "redis", _pid(live, "redis"), wait.age_s)
 
 
-def _overdue(live: Live) -> Answer | None:
+def _overdue(live: Live) -> Diagnosis | None:
     """A wait beyond half of its deadline, the oldest first; the trainer's for groups has a cause of its own."""
     late = [
         (wait, role)
@@ -249,10 +241,10 @@ def _overdue(live: Live) -> Answer | None:
         return None
     wait, role = max(late, key=lambda one: one[0].age_s)
     text = f"it waits for {wait.waits_for}, and gives up after {_span(wait.deadline_s)}"
-    return Answer("overdue", text, f"logs/{role.name}.log says more", role.name, role.pid, wait.age_s)
+    return Diagnosis("overdue", text, f"logs/{role.name}.log says more", role.name, role.pid, wait.age_s)
 
 
-def _groups(live: Live) -> Answer | None:
+def _groups(live: Live) -> Diagnosis | None:
     trainer = _role(live, "trainer")
     wait = _wait(trainer, "groups")
     if trainer is None or wait is None or wait.age_s < LONG_WAIT_S:
@@ -263,18 +255,18 @@ def _groups(live: Live) -> Answer | None:
         held, role = max(holders, key=lambda one: one[0].age_s)
         chain += f" ← {role.name} waits for {held.waits_for}, {_span(held.age_s)}"
     elif live.idle:
-        chain += f" ← {live.idle}"
+        chain += f" ← {live.idle.text}"
     fix = "generation is slower than training: more servers, shorter answers, or a larger maxStaleness"
-    return Answer("waits-for-groups", chain, fix, "trainer", trainer.pid, wait.age_s)
+    return Diagnosis("waits-for-groups", chain, fix, "trainer", trainer.pid, wait.age_s)
 
 
-def _trains(live: Live) -> Answer:
+def _trains(live: Live) -> Diagnosis:
     trainer = _role(live, "trainer")
     doing = f" ({trainer.doing})" if trainer is not None and trainer.doing else ""
-    return Answer("none", f"nothing is wrong: it is at step {live.step} of {live.max_steps}{doing}")
+    return Diagnosis("none", f"nothing is wrong: it is at step {live.step} of {live.max_steps}{doing}")
 
 
-CAUSES: tuple[Callable[[Live], Answer | None], ...] = (
+CAUSES: tuple[Callable[[Live], Diagnosis | None], ...] = (
     _disk, _ended, _gone, _frozen, _process_stopped, _down, _stalled, _starting, _silent, _store, _engine, _user_code,
     _reward, _old_version, _not_admitting, _served_teacher, _evaluating, _overdue, _groups, _trains,
 )  # fmt: skip

@@ -12,52 +12,49 @@ from collections.abc import Callable, Mapping
 
 from areal.spec.cluster import MANAGER
 
-from areal_view.why.causes import Answer
-from areal_view.why.job_facts import JobFacts, Json, moment, name_of, role
-from areal_view.why.job_pods import POD_CAUSES, scheduling_fix
+from areal_view.why.causes import Diagnosis
+from areal_view.why.job_facts import JobFacts, Json, moment
+from areal_view.why.job_pods import POD_CAUSES, admission_fix, scheduling_fix
 
 UNSEEN_S = 10.0  # an operator that runs looks at a new job within a second or two
 _OPERATOR = "look at the operator: `kubectl get pods -A -l app.kubernetes.io/name=areal`, and at its log"
 
 
-def why_job(facts: JobFacts) -> Answer:
+def why_job(facts: JobFacts) -> Diagnosis:
     """The first cause that fits."""
     return next(answer for cause in JOB_CAUSES if (answer := cause(facts)) is not None)
 
 
-def said(facts: JobFacts, found: Json, fix: str = "", place: str = "") -> Answer:
-    """A condition as an answer. A message that begins with a pod's name is about that pod."""
-    text, pod = found.get("message") or found["reason"], None
-    for one in facts.pods:
-        if text.startswith(f"{name_of(one)}: "):
-            text, pod = text.removeprefix(f"{name_of(one)}: "), one
-    where = role(pod) if pod is not None else place
-    at = facts.since(found.get("lastTransitionTime"))
-    return Answer(found["reason"], text, fix, where, since_s=at, pod=name_of(pod) if pod is not None else "")
+def said(facts: JobFacts, found: Json, fix: str = "", place: str = "", pod: str = "") -> Diagnosis:
+    """A condition as an answer. `pod`: the pod that it is about, whose name its message begins with."""
+    text = (found.get("message") or found["reason"]).removeprefix(f"{pod}: ")
+    return Diagnosis(found["reason"], text, fix, place, since_s=facts.since(found.get("lastTransitionTime")), pod=pod)
 
 
-def _managed_elsewhere(facts: JobFacts) -> Answer | None:
+def _managed_elsewhere(facts: JobFacts) -> Diagnosis | None:
     manager = facts.job.get("spec", {}).get("managedBy", MANAGER)
     if manager == MANAGER:
         return None
     fix = f"ask {manager} about it; this operator leaves the job alone, its status too"
-    return Answer("ManagedElsewhere", f"spec.managedBy says that {manager} runs it", fix)
+    return Diagnosis("ManagedElsewhere", f"spec.managedBy says that {manager} runs it", fix)
 
 
-def _unseen(facts: JobFacts) -> Answer | None:
+def _unseen(facts: JobFacts) -> Diagnosis | None:
     if facts.status.get("conditions"):
         return None
     age = facts.since(facts.job["metadata"].get("creationTimestamp")) or 0.0
     late = age >= UNSEEN_S
     fix = _OPERATOR + "; it may watch other namespaces only" if late else ""
-    return Answer("operator-absent" if late else "new", "the operator has not looked at the job", fix, since_s=age)
+    return Diagnosis("operator-absent" if late else "new", "the operator has not looked at the job", fix, since_s=age)
 
 
-def _behind(facts: JobFacts) -> Answer | None:
+def _behind(facts: JobFacts) -> Diagnosis | None:
     seen, asked = facts.status.get("observedGeneration", 0), facts.job["metadata"].get("generation", 0)
     if seen >= asked:
         return None
-    return Answer("operator-behind", f"the operator has seen generation {seen} of the job, not yet {asked}", _OPERATOR)
+    return Diagnosis(
+        "operator-behind", f"the operator has seen generation {seen} of the job, not yet {asked}", _OPERATOR
+    )
 
 
 _AFTER_FAILURE: Mapping[str, str] = {
@@ -72,21 +69,24 @@ _AFTER_FAILURE: Mapping[str, str] = {
     "AuditFailed": "keep the volume: `areal audit` of the run directory names the groups",
 }
 
+_OF_A_POD = frozenset({"MaxRestartsExceeded", "RuleMatched", "PermanentError"})  # the newest of status.failures
 
-def _failed(facts: JobFacts) -> Answer | None:
+
+def _failed(facts: JobFacts) -> Diagnosis | None:
     found = facts.condition("Failed")
     if found.get("status") != "True":
         return None
-    return said(facts, found, _AFTER_FAILURE.get(found["reason"], ""))
+    last = (facts.status.get("failures") or [{}])[-1] if found["reason"] in _OF_A_POD else {}
+    return said(facts, found, _AFTER_FAILURE.get(found["reason"], ""), last.get("role", ""), last.get("pod", ""))
 
 
-def _complete(facts: JobFacts) -> Answer | None:
+def _complete(facts: JobFacts) -> Diagnosis | None:
     found = facts.condition("Complete")
     if found.get("status") != "True":
         return None
     progress = facts.status.get("progress") or {}
     text = f"the job is complete, with step {progress.get('step', 0)}"
-    return Answer("ended", text, since_s=facts.since(found.get("lastTransitionTime")))
+    return Diagnosis("ended", text, since_s=facts.since(found.get("lastTransitionTime")))
 
 
 _AFTER_REFUSAL: Mapping[str, str] = {
@@ -98,23 +98,16 @@ _AFTER_REFUSAL: Mapping[str, str] = {
 }
 
 
-def _refused(facts: JobFacts) -> Answer | None:
+def _refused(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Accepted")
     if found is None:
         return None
-    text = found.get("message", "")
-    if "exceeded quota" in text:
-        fix = "ask for less, or for a larger quota: `kubectl describe resourcequota` has what is used"
-    elif "PodSecurity" in text:
-        fix = "the namespace enforces Pod Security: the runtime's pod templates must keep to it"
-    elif found["reason"] == "DryRunRejected":
-        fix = "correct what the API server names; it is tried again each minute"
-    else:
-        fix = _AFTER_REFUSAL.get(found["reason"], "")
+    refused = found["reason"] == "DryRunRejected"
+    fix = admission_fix(found.get("message", "")) if refused else _AFTER_REFUSAL.get(found["reason"], "")
     return said(facts, found, fix)
 
 
-def _suspension(facts: JobFacts) -> Answer | None:
+def _suspension(facts: JobFacts) -> Diagnosis | None:
     found = facts.condition("Suspended")
     if found.get("status") == "True":
         fix = f"""`kubectl patch rljob {facts.name} --type=merge -p '{{"spec":{{"suspend":false}}}}'` lets it go on"""
@@ -124,7 +117,7 @@ def _suspension(facts: JobFacts) -> Answer | None:
     return said(facts, found, "it rests when the checkpoint is saved and its pods are gone", "trainer")
 
 
-def _placing(facts: JobFacts) -> Answer | None:
+def _placing(facts: JobFacts) -> Diagnosis | None:
     """Pods without a node, in the words that the operator wrote."""
     found = facts.false("Scheduled", "PodsRefused", "Gated", "Unschedulable", "NodeSilent")
     if found is None or not found.get("message"):
@@ -135,10 +128,12 @@ def _placing(facts: JobFacts) -> Answer | None:
         "Unschedulable": scheduling_fix(found["message"]),
         "NodeSilent": "the machine is gone or cut off; no deadline runs meanwhile",
     }
-    return said(facts, found, fixes[found["reason"]])
+    idle = facts.status.get("idle") or {}  # it names the pod that the condition is about
+    about = idle if idle.get("cause") == found["reason"] else {}
+    return said(facts, found, fixes[found["reason"]], about.get("role", ""), about.get("pod", ""))
 
 
-def _preparing(facts: JobFacts) -> Answer | None:
+def _preparing(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Prepared")
     if found is None or found["reason"] == "NotStarted":
         return None
@@ -153,7 +148,7 @@ _HELD_UP: Mapping[str, str] = {
 }
 
 
-def _held_up(facts: JobFacts) -> Answer | None:
+def _held_up(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Progressing", *_HELD_UP)
     return said(facts, found, _HELD_UP[found["reason"]], "trainer") if found is not None else None
 
@@ -169,18 +164,18 @@ _CONTROLLER: Mapping[str, str] = {
 }
 
 
-def _controllers_words(facts: JobFacts) -> Answer | None:
+def _controllers_words(facts: JobFacts) -> Diagnosis | None:
     """What the operator heard of the controller and judged by the table of causes of a run."""
     idle = facts.status.get("idle") or {}
     if idle.get("cause") not in _CONTROLLER:
         return None
     since = facts.since(idle.get("since"))
     fix = _CONTROLLER[idle["cause"]]
-    return Answer(idle["cause"], idle["text"], fix, idle.get("role", ""), since_s=since, pod=idle.get("pod", ""))
+    return Diagnosis(idle["cause"], idle["text"], fix, idle.get("role", ""), since_s=since, pod=idle.get("pod", ""))
 
 
-def _serving(kind: str, place: str) -> Callable[[JobFacts], Answer | None]:
-    def cause(facts: JobFacts) -> Answer | None:
+def _serving(kind: str, place: str) -> Callable[[JobFacts], Diagnosis | None]:
+    def cause(facts: JobFacts) -> Diagnosis | None:
         found = facts.false(kind, "NoReplicaReady")
         fix = f"`kubectl logs` of its pods; a model takes its time to load: pods of {place} become ready by themselves"
         return said(facts, found, fix, place) if found is not None else None
@@ -188,36 +183,36 @@ def _serving(kind: str, place: str) -> Callable[[JobFacts], Answer | None]:
     return cause
 
 
-def _missing(facts: JobFacts) -> Answer | None:
+def _missing(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Scheduled", "PodsMissing")
     return said(facts, found, "pods are being made; `kubectl get events` says what holds them up") if found else None
 
 
-def _gang(facts: JobFacts) -> Answer | None:
+def _gang(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("TrainerReady", "PodsNotReady", "Forming", "Restarting")
     fix = "a gang trains when all its pods are in it; their logs say more"
     return said(facts, found, fix, "trainer") if found is not None else None
 
 
-def _auditing(facts: JobFacts) -> Answer | None:
+def _auditing(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Complete", "Auditing")
     return said(facts, found, "", "finish") if found is not None else None
 
 
-def _no_step(facts: JobFacts) -> Answer | None:
+def _no_step(facts: JobFacts) -> Diagnosis | None:
     found = facts.false("Progressing")
     return said(facts, found, "", "trainer") if found is not None else None
 
 
-def _trains(facts: JobFacts) -> Answer:
+def _trains(facts: JobFacts) -> Diagnosis:
     progress = facts.status.get("progress") or {}
     text = f"nothing is wrong: it is at step {progress.get('step', 0)} of {progress.get('maxSteps', 0)}"
     if (last := moment(progress.get("lastReportTime"))) is not None:
         text += f", the last was reported {max(0.0, facts.now - last):.0f} s ago"
-    return Answer("none", text)
+    return Diagnosis("none", text)
 
 
-JOB_CAUSES: tuple[Callable[[JobFacts], Answer | None], ...] = (
+JOB_CAUSES: tuple[Callable[[JobFacts], Diagnosis | None], ...] = (
     _managed_elsewhere, _unseen, _behind, _failed, _complete, _refused, _suspension,
     *POD_CAUSES.volumes, _placing, *POD_CAUSES.placed, _preparing, _held_up, _controllers_words,
     _auditing, _missing, _serving("GenerationReady", "generation"), _serving("RewardReady", "reward"), _gang, _no_step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from areal_view.why.causes import Answer
+from areal_view.why.causes import Diagnosis
 from areal_view.why.job_facts import (
     JobFacts,
     Json,
@@ -25,7 +25,7 @@ from areal_view.why.job_facts import (
 PENDING_S = 10.0  # a provisioner needs a moment
 STUCK_S = 10.0  # beyond a terminating pod's grace period
 
-Cause = Callable[[JobFacts], Answer | None]
+Cause = Callable[[JobFacts], Diagnosis | None]
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,29 @@ _SCHEDULER = (  # a part of the scheduler's words → what to do
 )  # fmt: skip
 
 
+_ADMISSION = (  # a part of the API server's words → what to do
+    ("exceeded quota", "ask for less, or for a larger quota: `kubectl describe resourcequota` has what is used"),
+    ("PodSecurity", "the namespace enforces Pod Security: the runtime's pod templates must keep to it"),
+)
+
+
 def scheduling_fix(message: str) -> str:
     """What to do about the scheduler's words."""
     return next((fix for part, fix in _SCHEDULER if part in message), "`kubectl describe pod` has all of its words")
 
 
-def _at(facts: JobFacts, pod: Json, cause: str, text: str, fix: str, at: str | None = None) -> Answer:
+def admission_fix(message: str) -> str:
+    """What to do about the words with which the API server refuses an object."""
+    otherwise = "correct what the API server names; it is tried again each minute"
+    return next((fix for part, fix in _ADMISSION if part in message), otherwise)
+
+
+def _at(facts: JobFacts, pod: Json, cause: str, text: str, fix: str, at: str | None = None) -> Diagnosis:
     at = at or condition(pod, "Ready").get("lastTransitionTime") or pod["metadata"].get("creationTimestamp")
-    return Answer(cause, text, fix, role(pod), since_s=facts.since(at), pod=name_of(pod))
+    return Diagnosis(cause, text, fix, role(pod), since_s=facts.since(at), pod=name_of(pod))
 
 
-def _claim_missing(facts: JobFacts) -> Answer | None:
+def _claim_missing(facts: JobFacts) -> Diagnosis | None:
     if facts.claims is None:
         return None
     there = {name_of(claim) for claim in facts.claims}
@@ -68,7 +80,7 @@ def _claim_missing(facts: JobFacts) -> Answer | None:
     return None
 
 
-def _claim_unbound(facts: JobFacts) -> Answer | None:
+def _claim_unbound(facts: JobFacts) -> Diagnosis | None:
     mounted = {name for pod in facts.pods for name in claim_names(pod)}
     for claim in facts.claims or ():
         name, now = name_of(claim), (claim.get("status") or {}).get("phase", "Pending")
@@ -77,14 +89,14 @@ def _claim_unbound(facts: JobFacts) -> Answer | None:
         born = claim["metadata"].get("creationTimestamp")
         if now == "Lost":
             fix = "its volume was deleted: with it went the run; delete the claim and submit the job again"
-            return Answer("claim-lost", f"the claim {name} has lost its volume", fix)
+            return Diagnosis("claim-lost", f"the claim {name} has lost its volume", fix)
         failed = facts.event("PersistentVolumeClaim", name, "ProvisioningFailed", "FailedBinding")
         if failed is None and (_waits_for_a_pod(facts, name) or (facts.since(born) or 0.0) < PENDING_S):
             continue
         asked = ", ".join((claim.get("spec") or {}).get("accessModes") or ())
         words = f": {failed['note']}" if failed is not None else f": nothing provides it yet ({asked})"
         fix = "name a storage class that can do it in the runtime's spec.storage; `kubectl get storageclasses`"
-        return Answer("claim-pending", f"the claim {name} has no volume{words}", fix, since_s=facts.since(born))
+        return Diagnosis("claim-pending", f"the claim {name} has no volume{words}", fix, since_s=facts.since(born))
     return None
 
 
@@ -92,7 +104,7 @@ def _waits_for_a_pod(facts: JobFacts, claim: str) -> bool:
     return facts.event("PersistentVolumeClaim", claim, "WaitForFirstConsumer") is not None
 
 
-def _refused_by_event(facts: JobFacts) -> Answer | None:
+def _refused_by_event(facts: JobFacts) -> Diagnosis | None:
     """A workload's controller may not make pods; the operator says so only after a while."""
     if facts.condition("Scheduled").get("status") == "True":
         return None
@@ -105,11 +117,11 @@ def _refused_by_event(facts: JobFacts) -> Answer | None:
             there = any(name_of(pod).startswith(f"{name}-") for pod in facts.pods)
             if name.startswith(f"{facts.name}-") and not there:
                 fix = "make room in the quota, ask for less, or keep to the namespace's Pod Security"
-                return Answer("PodsRefused", f"pods of {kind} {name} are refused: {event['note']}", fix)
+                return Diagnosis("PodsRefused", f"pods of {kind} {name} are refused: {event['note']}", fix)
     return None
 
 
-def _node(facts: JobFacts) -> Answer | None:
+def _node(facts: JobFacts) -> Diagnosis | None:
     if facts.nodes is None:
         return None
     for pod in facts.current():
@@ -131,7 +143,7 @@ def _node(facts: JobFacts) -> Answer | None:
     return None
 
 
-def _evicted(facts: JobFacts) -> Answer | None:
+def _evicted(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.pods:
         status = pod.get("status") or {}
         live = any(role(other) == role(pod) and phase(other) != "Failed" for other in facts.pods)
@@ -153,7 +165,7 @@ _PULL = ("ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "RegistryUnava
 _NEVER_PULLED = "load the image into the node (`make images-load`), or let it be pulled"
 
 
-def _image(facts: JobFacts) -> Answer | None:
+def _image(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         found = waiting(pod)
         if found is None or found[1]["reason"] not in (*_PULL, "InvalidImageName"):
@@ -181,7 +193,7 @@ _CONTAINERS = {
 }
 
 
-def _container(facts: JobFacts) -> Answer | None:
+def _container(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         found = waiting(pod)
         if found is not None and (fix := _CONTAINERS.get(found[1]["reason"])) is not None:
@@ -196,7 +208,7 @@ _NOT_CREATED = {
 }
 
 
-def _not_created(facts: JobFacts) -> Answer | None:
+def _not_created(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         if not node_name(pod) or started(pod):
             continue
@@ -214,7 +226,7 @@ _CODES = {
 }
 
 
-def _crashes(facts: JobFacts) -> Answer | None:
+def _crashes(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         for container in containers(pod):
             state = (container.get("state") or {}).get("waiting") or {}
@@ -233,7 +245,7 @@ def _crashes(facts: JobFacts) -> Answer | None:
     return None
 
 
-def _stuck(facts: JobFacts) -> Answer | None:
+def _stuck(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.pods:
         until = pod["metadata"].get("deletionTimestamp")
         at = moment(until)
@@ -246,7 +258,7 @@ def _stuck(facts: JobFacts) -> Answer | None:
     return None
 
 
-def _probe(facts: JobFacts) -> Answer | None:
+def _probe(facts: JobFacts) -> Diagnosis | None:
     for pod in facts.current():
         unready = phase(pod) == "Running" and condition(pod, "Ready").get("status") == "False"
         runs = all("running" in (one.get("state") or {}) for one in containers(pod)[-1:])

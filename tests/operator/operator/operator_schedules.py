@@ -11,10 +11,10 @@ import contextlib
 import random
 from dataclasses import dataclass, field
 
+from areal.launch.core import Phase
 from areal.plan.cluster_names import LABEL_ROLE, Role
 from areal_operator.kube.errors import ApiError
 from areal_operator.kube.resources import Json, Key
-from areal_operator.operator.observed import ChildPhase
 from support.fake_cluster import FakeCluster
 from support.fake_operator import FakeOperator, ProcessDiedError, Trouble, Write
 from support.operator_jobs import job_object
@@ -431,7 +431,7 @@ class Watcher:
         if trainer["spec"]["replicas"] == 0 and not self.schedule.operator.roles.cut:
             reached = [pod for pod in cluster.pods(Role.TRAINER) if cluster.answers(pod)]
             phases = [cluster.launcher(pod).phase for pod in reached if "deletionTimestamp" not in pod["metadata"]]
-            self.schedule.require(ChildPhase.READY not in phases, "trainers lose their pods while they train")
+            self.schedule.require(Phase.READY not in phases, "trainers lose their pods while they train")
 
     def _eviction(self, write: Write) -> None:
         """Nobody but the trainers falls with the trainers."""

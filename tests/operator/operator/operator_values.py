@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from areal.admit.cluster import resolve_for_pods, roles_of
+from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
 from areal.spec.load import job_from_object
 from areal.spec.runtime import RuntimeSpec
@@ -15,7 +16,6 @@ from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.memory import Condition, Failure, Memory
 from areal_operator.operator.observed import (
     Batch,
-    ChildPhase,
     ControllerReport,
     LauncherReport,
     Observed,
@@ -74,8 +74,8 @@ def disrupted(at: float = NOW - 5) -> dict[str, PodCondition]:
     return {"DisruptionTarget": PodCondition("True", "EvictionByEvictionAPI", "evicted", at)}
 
 
-def says(phase: ChildPhase, epoch: int = 1, code: int = 0, at: float = NOW) -> LauncherReport:
-    return LauncherReport(phase, epoch, phase is ChildPhase.IDLE, code, "", at)
+def says(phase: Phase, epoch: int = 1, code: int = 0, at: float = NOW) -> LauncherReport:
+    return LauncherReport(phase, epoch, phase is Phase.IDLE, code, "", at)
 
 
 def controller(step: int = 5, at: float = NOW, stalled: str = "", hot: HotFields | None = None) -> ControllerReport:
@@ -101,7 +101,7 @@ def seen(memory: Memory | None = None, **changes: Any) -> Observed:
     spec = changes.pop("spec", {})
     raw = job_object(**spec)
     raw["metadata"] |= {"uid": "job-uid", "generation": 1, "resourceVersion": "1", "creationTimestamp": ""}
-    ready = {"t0": says(ChildPhase.READY), "t1": says(ChildPhase.READY)}
+    ready = {"t0": says(Phase.READY), "t1": says(Phase.READY)}
     made = Observed(
         key=("team", "digits"), raw=raw, memory=memory or remembered(), admitted=admitted(**spec), refusal=None,
         pods=(trainer(0), trainer(1), server(0), server(1), *others()), nodes={},

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
 from areal.spec.status import (
     CONDITION_MESSAGE,
@@ -21,7 +22,7 @@ from areal_operator.operator.conditions import Said, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
 from areal_operator.operator.memory import Condition, Memory, Outcome, Rest
-from areal_operator.operator.observed import Batch, ChildPhase, Node, Observed, PodCondition, Reports, Stage
+from areal_operator.operator.observed import Batch, Node, Observed, PodCondition, Reports, Stage
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
 from operator_values import (
@@ -74,14 +75,14 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
     ("training", seen(), ConditionType.TRAINER_READY, "RendezvousComplete", "2 pods train in epoch 1"),
     (
         "forming",
-        launchers(seen(remembered(conditions={})), t1=says(ChildPhase.STARTING)),
+        launchers(seen(remembered(conditions={})), t1=says(Phase.STARTING)),
         ConditionType.TRAINER_READY,
         "Forming",
         "1 of 2",
     ),
     (
         "again",
-        launchers(seen(), t1=says(ChildPhase.BACKING_OFF, code=1)),
+        launchers(seen(), t1=says(Phase.BACKING_OFF, code=1)),
         ConditionType.TRAINER_READY,
         "Restarting",
         "epoch 2",

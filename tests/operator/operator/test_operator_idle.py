@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from areal.observe.live import Idle, IdleCause
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason
 from areal_operator.operator.admission import Refusal
@@ -20,9 +21,11 @@ FULL = {"PodScheduled": PodCondition("False", "Unschedulable", "0/5 nodes: 3 too
 NEVER = remembered(step=0, step_at=None)
 
 
-def telling(idle: str, at: float = NOW) -> Observed:
+def telling(cause: IdleCause, idle: str = "", at: float = NOW) -> Observed:
     """The controller says why it admits nothing."""
-    return replace(seen(), reports=replace(seen().reports, controller=replace(controller(at=at), idle=idle)))
+    return replace(
+        seen(), reports=replace(seen().reports, controller=replace(controller(at=at), idle=Idle(cause, idle)))
+    )
 
 
 CASES: list[tuple[str, Observed, str, Role | str, str, str]] = [
@@ -35,9 +38,9 @@ CASES: list[tuple[str, Observed, str, Role | str, str, str]] = [
      "ImagePullBackOff", Role.GENERATION, "digits-generation-1", "not found"),
     ("pause", seen(replace(NEVER, next_epoch_at=NOW + 40, fruitless=3, members=())),
      "BackingOff", "", "", "3 epochs ended without a step"),
-    ("no weights", telling("no weights are published yet: waiting for the trainer"),
+    ("no weights", telling(IdleCause.NO_WEIGHTS, "no weights are published yet: waiting for the trainer"),
      "no-weights", Role.CONTROLLER, "digits-controller", "waiting for the trainer"),
-    ("controller silent", telling("", at=NOW - FRESH_S - 5),
+    ("controller silent", telling(IdleCause.GATE_CLOSED, at=NOW - FRESH_S - 5),
      "role-silent", Role.CONTROLLER, "digits-controller", "does not answer"),
     ("first step", seen(NEVER, reports=Reports()), "Forming", Role.TRAINER, "", "epoch 1"),
 ]  # fmt: skip
@@ -56,7 +59,12 @@ def test_the_first_cause_that_fits_is_told_with_its_place(
 
 @pytest.mark.parametrize(
     "base",
-    [seen(), on_rows("SFT"), telling("the gate is closed at version 4"), seen(remembered(outcome=Outcome.FAILED))],
+    [
+        seen(),
+        on_rows("SFT"),
+        telling(IdleCause.GATE_CLOSED, "the gate is closed at version 4"),
+        seen(remembered(outcome=Outcome.FAILED)),
+    ],
 )
 def test_a_job_that_trains_or_has_ended_waits_for_nothing(base: Observed) -> None:
     assert "idle" not in status(base)
@@ -66,12 +74,12 @@ def test_since_is_kept_while_the_cause_is_and_its_words_alone_are_no_reason_to_w
     def later(base: Observed, before: dict[str, Any], now: float = NOW) -> dict[str, Any]:
         return status(replace(base, raw={**base.raw, "status": before}), now)
 
-    first = status(telling("no weights are published yet"))
-    same = later(telling("no weights are published yet: waiting for the trainer"), first)
+    first = status(telling(IdleCause.NO_WEIGHTS, "no weights are published yet"))
+    same = later(telling(IdleCause.NO_WEIGHTS, "no weights are published yet: waiting for the trainer"), first)
     assert same["idle"]["text"] == "no weights are published yet: waiting for the trainer"
     assert not urgent(first, same)
-    assert later(telling("no weights are published yet"), first, NOW + 5)["idle"] == first["idle"]
-    other = telling("no rollout worker is connected")
+    assert later(telling(IdleCause.NO_WEIGHTS, "no weights are published yet"), first, NOW + 5)["idle"] == first["idle"]
+    other = telling(IdleCause.NO_WORKER, "no rollout worker is connected")
     assert urgent(first, later(other, first))
     changed = later(other, first, NOW + 5)["idle"]
     assert (changed["cause"], changed["since"] > first["idle"]["since"]) == ("no-worker", True)

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from areal.launch.core import Phase
 from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
@@ -20,7 +21,7 @@ from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal_operator.kube.resources import Key
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import ChildPhase, Pod, Reports
+from areal_operator.operator.observed import Pod, Reports
 from areal_operator.operator.reports import Asker, Poller, Targets, by_pod_ip
 from areal_operator.operator.reports.ask import controller_report
 from areal_operator.operator.reports.poller import news
@@ -95,7 +96,7 @@ async def test_a_round_asks_everybody_at_their_own_port() -> None:
     assert reports.trainer is not None
     assert (reports.trainer.step, reports.trainer.checkpoint_step, reports.trainer.checkpoint_at) == (7, 5, NOW - 20)
     launcher = reports.launchers["t0"]
-    assert (launcher.phase, launcher.epoch, launcher.awaits_epoch, launcher.at) == (ChildPhase.IDLE, 0, True, NOW)
+    assert (launcher.phase, launcher.epoch, launcher.awaits_epoch, launcher.at) == (Phase.IDLE, 0, True, NOW)
     assert set(roles.dialled) == {("c0", GRPC_PORT), ("t0", GRPC_PORT), ("t0", LAUNCHER_PORT)}
 
 
@@ -113,7 +114,7 @@ async def test_an_epoch_a_drain_and_hot_fields_reach_their_roles() -> None:
         reports = await asker.round(KEY, TARGETS, Reports())
         await asker.forget(KEY)
     assert roles.run.drains == 1
-    assert reports.launchers["t0"].phase is ChildPhase.STOPPED
+    assert reports.launchers["t0"].phase is Phase.STOPPED
     assert reports.controller is not None
     assert reports.controller.hot == HotFields(40, 2, 16)
 
@@ -201,9 +202,9 @@ async def test_a_change_is_told_once_and_a_round_without_one_is_not() -> None:
     rounds.poller.follow(KEY, TARGETS)
     await rounds.one()
     assert rounds.changed == []
-    asker.reports = Reports(launchers={"t0": says(ChildPhase.READY)})
+    asker.reports = Reports(launchers={"t0": says(Phase.READY)})
     await rounds.one()
-    asker.reports = Reports(launchers={"t0": says(ChildPhase.READY, at=NOW + 2)})
+    asker.reports = Reports(launchers={"t0": says(Phase.READY, at=NOW + 2)})
     await rounds.one()
     assert rounds.changed == [KEY]
     assert rounds.poller.latest(KEY).launchers["t0"].at == NOW + 2
@@ -267,8 +268,8 @@ async def test_pods_that_never_answer_delay_nobody_and_are_told_once_at_a_time()
 @pytest.mark.parametrize(
     ("before", "after", "matters"),
     [
-        (Reports(), Reports(launchers={"t": says(ChildPhase.IDLE)}), True),
-        (Reports(launchers={"t": says(ChildPhase.IDLE)}), Reports(launchers={"t": says(ChildPhase.IDLE, at=1)}), False),
+        (Reports(), Reports(launchers={"t": says(Phase.IDLE)}), True),
+        (Reports(launchers={"t": says(Phase.IDLE)}), Reports(launchers={"t": says(Phase.IDLE, at=1)}), False),
         (Reports(controller=controller(5)), Reports(controller=controller(6)), True),
         (Reports(controller=controller(5)), Reports(controller=controller(5, at=1)), False),
         (Reports(controller=controller()), Reports(controller=controller(stalled="no rows")), True),

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from areal.ledger.state import LedgerModel
 from areal.ledger.values import CloseStatus, SampleMeta
+from areal.observe.live import Idle
 from areal.rollout.contract.values import Done, Report, WorkerReport
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
@@ -23,6 +24,7 @@ from areal.rollout.controller.decisions import (
     ReopenGroup,
     ScanLedger,
 )
+from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
     AttachTrainer,
@@ -146,6 +148,13 @@ class Bench:
         self.tickets += 1
         self.take(replace(call, ticket=self.tickets))
         return next((a for a in self.all(Answer) if a.ticket == self.tickets), None)
+
+    @property
+    def idle(self) -> Idle:
+        """Why it admits nothing."""
+        idle = idle_of(self.core)
+        assert idle is not None
+        return idle
 
     def later(self, seconds: float) -> list[Decision]:
         """Time passes while every peer beats."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from areal.errors import ConfigError
 from areal.ledger.values import SampleMeta
+from areal.observe.live import Idle, IdleCause
 from areal.rollout.contract.values import Done, Failure, FailureKind
 from areal.rollout.controller.decisions import (
     CloseGroup,
@@ -17,7 +18,6 @@ from areal.rollout.controller.decisions import (
     Revoke,
 )
 from areal.rollout.controller.groups import Group
-from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.status import rollout_status
@@ -44,11 +44,11 @@ def test_concurrency_bounds_what_is_in_work_not_what_is_complete() -> None:
 
 def test_nothing_is_admitted_without_a_ready_server_or_a_worker() -> None:
     bench = Bench()
-    assert "no weights are published" in idle_reason(bench.core)
+    assert bench.idle.cause is IdleCause.NO_WEIGHTS
     bench.ask(PublishWeights(1, weights(0)))
     bench.worker()
     assert not leased(bench)
-    assert "no generation server is ready" in idle_reason(bench.core)
+    assert bench.idle.cause is IdleCause.NO_SERVER
     bench.server(-1)
     assert not leased(bench)
     bench.server(0)
@@ -58,7 +58,7 @@ def test_nothing_is_admitted_without_a_ready_server_or_a_worker() -> None:
 def test_the_byte_budget_closes_the_gate_and_asks_for_a_checkpoint() -> None:
     bench = started(replace(SETTINGS, bytes_per_group=10, budget_bytes=40, max_staleness=9))
     assert leased(bench) == [0, 1, 2, 3]
-    assert "byte budget is 100% full" in idle_reason(bench.core)
+    assert bench.idle == Idle(IdleCause.BYTES_FULL, "the byte budget is 100% full: waiting for a checkpoint to free it")
     assert not bench.core.desk.checkpoint_now
     bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
+from areal.observe.live import IdleCause
 from areal.record.run_rows import Records
 from areal.rollout.contract.values import Evaluated, FailureKind
 from areal.rollout.controller.decisions import LeaseEvaluation, RecordEvaluation, WantWeights
 from areal.rollout.controller.evaluation import Evaluations
 from areal.rollout.controller.evaluations_file import EvaluationsFile
-from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.inputs import PublishWeights
 from areal.rollout.controller.position import Position
 from areal.weights.exports import scores_in
@@ -93,7 +93,8 @@ def test_a_gate_that_an_evaluation_holds_closed_says_so() -> None:
     for group in range(4):
         bench.done(group)
     bench.ask(PublishWeights(1, weights(1)))
-    assert "the evaluation of version 0 keeps the servers at it" in idle_reason(bench.core)
+    assert bench.idle.cause is IdleCause.ONE_VERSION
+    assert "the evaluation of version 0 keeps the servers at it" in bench.idle.text
 
 
 def test_a_rollback_frees_servers_from_what_was_being_measured() -> None:

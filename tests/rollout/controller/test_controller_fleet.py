@@ -9,7 +9,6 @@ from areal.observe.waits import WaitRegistry
 from areal.rollout.controller import wire
 from areal.rollout.controller.fleet import Fleet
 from areal.rollout.controller.gauges import Gauges
-from areal.rollout.controller.idle import idle_reason
 from areal.rollout.controller.reports import ServerReport
 from controller_bench import started
 
@@ -60,12 +59,12 @@ def test_a_server_that_drains_is_named_as_draining() -> None:
     assert bench.core.fleet.states() == {"ready": 1}
     bench.server(0, draining=True)
     bench.server(-1, "other")
-    assert idle_reason(bench.core) == "no generation server is ready (1 draining, 1 not ready) with weights 0.f1"
+    assert bench.idle.text == "no generation server is ready (1 draining, 1 not ready) with weights 0.f1"
     bench.now += 30.0
     for _ in range(20):
         bench.now += 0.5
         bench.core.tick(bench.now)
-    assert idle_reason(bench.core) == "no generation server is ready (2 gone) with weights 0.f1"
+    assert bench.idle.text == "no generation server is ready (2 gone) with weights 0.f1"
 
 
 def test_a_wait_shows_the_numbers_of_now_and_keeps_its_age() -> None:
@@ -79,5 +78,5 @@ def test_a_wait_shows_the_numbers_of_now_and_keeps_its_age() -> None:
     bench.server(1, "other", draining=True)
     gauges.show(bench.core, 2.0)
     (wait,) = waits.list()
-    assert (wait.waits_for, wait.age_s) == (idle_reason(bench.core), 5.0)
+    assert (wait.waits_for, wait.age_s) == (bench.idle.text, 5.0)
     assert "2 draining" in wait.waits_for

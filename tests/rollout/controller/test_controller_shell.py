@@ -18,6 +18,8 @@ from areal.ledger.consumer import ConsumerPolicy
 from areal.ledger.journal import JournalState, read_journal
 from areal.ledger.sync_client import SyncLedger
 from areal.net.channel import connect
+from areal.net.status import idle_from_wire
+from areal.observe.live import Idle, IdleCause
 from areal.record.episode_ends import read_ends
 from areal.rollout.controller.settings import ControllerSettings
 from areal.v1 import rollout_pb2 as rollout
@@ -283,12 +285,13 @@ async def test_a_dead_workers_groups_go_to_another(stage_of: Callable[[Controlle
 
 async def test_status_says_why_nothing_is_admitted(stage_of: Callable[[ControllerSettings], Stage]) -> None:
     stage = stage_of(SETTINGS)
-    assert "no weights are published" in (await stage.status()).idle_reason
+    assert (await stage.status()).idle_cause == rollout.IDLE_CAUSE_NO_WEIGHTS
     trainer = stage.trainer()
     run = asyncio.create_task(trainer.run())
-    assert "no generation server is ready" in (await stage.status_where(lambda s: bool(s.served_policy_id))).idle_reason
+    served = await stage.status_where(lambda s: bool(s.served_policy_id))
+    assert idle_from_wire(served) == Idle(IdleCause.NO_SERVER, served.idle_reason)
     async with running(ScriptedAgent(stage.address, "server-0")):
-        await stage.status_where(lambda s: "no rollout worker" in s.idle_reason)
+        await stage.status_where(lambda s: s.idle_cause == rollout.IDLE_CAUSE_NO_WORKER)
         async with running(stage.worker()):
             await asyncio.wait_for(run, 60)
     assert (await stage.status()).idle_reason == "the run is over"

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 from areal.errors import Kind
 from areal.ledger.values import Reason
+from areal.observe.live import Idle, IdleCause
 from areal.rollout.contract.values import Failure, FailureKind
 from areal.rollout.controller.bad_rows import WINDOW, BadRows
 from areal.rollout.controller.groups import GroupVerdict
-from areal.rollout.controller.idle import idle_reason
+from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
 from controller_bench import SETTINGS, Bench, leased, started
 
@@ -50,12 +51,12 @@ def test_what_befalls_groups_in_a_row_is_told_before_it_is_a_stall() -> None:
     bench = started(WIDE)
     first, *others = leased(bench)[:FAILED_TO_PAUSE]
     fail(bench, FailureKind.REJECTED, *others)
-    assert "in a row" not in idle_reason(bench.core)
+    assert idle_of(bench.core) is None or bench.idle.cause is not IdleCause.UNTRAINED_GROUPS
     fail(bench, FailureKind.EXCEPTION, first)
     words = f"{FAILED_TO_PAUSE} groups in a row were rejected: KeyError: 'answer' (recipe.py:12)"
-    assert (idle_reason(bench.core), bench.core.stalled) == (words, "")
+    assert (bench.idle, bench.core.stalled) == (Idle(IdleCause.UNTRAINED_GROUPS, words), "")
     bench.done(leased(bench)[-1])
-    assert "in a row" not in idle_reason(bench.core)
+    assert idle_of(bench.core) is None or bench.idle.cause is not IdleCause.UNTRAINED_GROUPS
 
 
 def test_admission_goes_on_slowly_and_one_complete_group_ends_the_stall() -> None:

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from areal.observe.live import Live, LiveRole, write_live
 from areal_view.pages.app import changes
 from areal_view.pages.runs import Run
-from areal_view.why.live import Live, LiveRole, write_live
 from starlette.testclient import TestClient
 from support.recorded_run import RecordedRun, made_sample, sample_frame
 from support.view_words import HOSTILE

@@ -12,11 +12,11 @@ import psutil
 import pytest
 from areal.cli.main import app, guarded
 from areal.errors import InfraError
+from areal.observe.live import Live, write_live
 from areal_view.tracking import export as exporting
 from areal_view.tracking.export import export
 from areal_view.tracking.rows import Row
 from areal_view.tracking.tracker import Ending
-from areal_view.why.live import Live, write_live
 from support.run_summary import run_summary
 from support.tracked_run import evaluation_line, make_tracked_run, step_line
 

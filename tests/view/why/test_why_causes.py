@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal_view.why.causes import Answer, why
-from areal_view.why.live import Live, LiveRole, LiveWait
+from areal.observe.live import Idle, IdleCause, Live, LiveRole, LiveWait
+from areal_view.why.causes import Diagnosis, why
 
 ROLES = tuple(
     LiveRole(name, "ready", pid=100 + n, doing="works")
@@ -18,6 +18,11 @@ HEALTHY = Live(at=0.0, pid=99, pid_began=1.0, step=7, max_steps=160, policy="7.f
 def having(name: str, **fields: object) -> Live:
     """The healthy run with one role changed."""
     return replace(HEALTHY, roles=[replace(r, **fields) if r.name == name else r for r in ROLES])
+
+
+def idle(cause: IdleCause, text: str, idle_s: float = 0.0) -> Live:
+    """The healthy run, but for why it admits nothing."""
+    return replace(HEALTHY, idle=Idle(cause, text), idle_s=idle_s)
 
 
 WAITS = LiveWait("groups", "group 448 and more, for step 7", 41.0, 1800.0)
@@ -35,7 +40,7 @@ HUNG = replace(
     ],
 )
 OLD = replace(
-    HEALTHY, idle="the gate is closed at version 3 with maxStaleness 2", idle_s=30.0,
+    HEALTHY, idle=Idle(IdleCause.GATE_CLOSED, "the gate is closed at version 3 with maxStaleness 2"), idle_s=30.0,
     roles=[
         replace(r, waits=[WAITS_NOW] if r.name == "trainer" else [], policy="3.f1" if "generation" in r.name else "")
         for r in ROLES
@@ -54,11 +59,11 @@ CASES: list[tuple[Live, str, str, str]] = [
     (having("generation-0", stopped=777, silent_s=9.0), "role-stopped", "generation-0", "its process 777"),
     (replace(HEALTHY, disk_free=4096, age_s=14.0), "disk-full", "areal run", "4,096 bytes are left"),
     *((having(role.name, silent_s=9.0), "role-silent", role.name, "for 9 s") for role in ROLES),
-    (replace(HEALTHY, idle="no weights are published yet: waiting", idle_s=6.0), "no-weights", "trainer", "no weights"),
-    (replace(HEALTHY, idle="no generation server is ready (1)", idle_s=6.0), "no-server", "generation-0", "ready (1)"),
-    (replace(HEALTHY, idle="no rollout worker is connected", idle_s=6.0), "no-worker", "worker-0", "no rollout worker"),
-    (replace(HEALTHY, idle="the byte budget is 93% full: waiting", idle_s=6.0), "bytes-full", "controller", "93%"),
-    (replace(HEALTHY, idle="the trainer has finished; the last evaluation is running"), "last-evaluation", "", "last"),
+    (idle(IdleCause.NO_WEIGHTS, "no weights are published yet: waiting", 6.0), "no-weights", "trainer", "no weights"),
+    (idle(IdleCause.NO_SERVER, "no generation server is ready (1)", 6.0), "no-server", "generation-0", "ready (1)"),
+    (idle(IdleCause.NO_WORKER, "no rollout worker is connected", 6.0), "no-worker", "worker-0", "no rollout worker"),
+    (idle(IdleCause.BYTES_FULL, "the byte budget is 93% full: waiting", 6.0), "bytes-full", "controller", "93%"),
+    (idle(IdleCause.LAST_EVALUATION, "the last evaluation is running"), "last-evaluation", "", "last"),
     (
         having("trainer", waits=[LiveWait("publish", "the version before", 400.0, 600.0)]),
         "overdue", "trainer", "gives up after 10 min",
@@ -66,8 +71,8 @@ CASES: list[tuple[Live, str, str, str]] = [
     (having("trainer", waits=[OTHER]), "waits-for-model", "trainer", "and gives up after 7 min"),
     (having("trainer", waits=[replace(OTHER, age_s=9.0)]), "none", "", "nothing is wrong"),
     (having("trainer", waits=[STUCK]), "user-code", "trainer", "the user's compute_loss of hooks.py, at line 17"),
-    (replace(having("trainer", waits=[STUCK]), idle="the byte budget is used up", idle_s=9.0), "user-code", "trainer",
-     "for 9 s"),
+    (replace(idle(IdleCause.BYTES_FULL, "the budget is used up", 9.0), roles=having("trainer", waits=[STUCK]).roles),
+     "user-code", "trainer", "for 9 s"),
     (having("trainer", waits=[replace(STUCK, age_s=2.0)]), "none", "", "nothing is wrong"),
     (having("trainer", waits=[WAITS]), "waits-for-groups", "trainer", "group 448"),
     (HUNG, "user-code", "reward-custom", "2 calls wait for the user's reward, the oldest for 23 items judged, for 8 s"),
@@ -86,8 +91,8 @@ CASES: list[tuple[Live, str, str, str]] = [
     (having("trainer", waits=[replace(WAITS, age_s=3.0)]), "none", "", "nothing is wrong"),
     (having("generation-0", phase="starting", doing="not ready", unready_s=1.0), "none", "", "nothing is wrong"),
     (having("worker-0", silent_s=1.5), "none", "", "nothing is wrong"),
-    (replace(HEALTHY, idle="no generation server is ready (1 not ready)", idle_s=2.0), "none", "", "nothing is wrong"),
-    (replace(HEALTHY, idle="the gate is closed at version 7 with maxStaleness 2"), "none", "", "nothing is wrong"),
+    (idle(IdleCause.NO_SERVER, "no generation server is ready (1 not ready)", 2.0), "none", "", "nothing is wrong"),
+    (idle(IdleCause.GATE_CLOSED, "the gate is closed at version 7"), "none", "", "nothing is wrong"),
 ]  # fmt: skip
 
 
@@ -101,9 +106,14 @@ def test_each_fault_has_its_cause(live: Live, cause: str, role: str, words: str)
 
 def test_a_fix_names_the_logs_of_every_role_that_is_meant():
     second = (LiveRole("generation-1", "ready"), LiveRole("worker-7", "ready"))
-    live = replace(HEALTHY, idle="no generation server is ready (2 loading)", idle_s=5.0, roles=(*ROLES, *second))
+    live = replace(
+        HEALTHY,
+        idle=Idle(IdleCause.NO_SERVER, "no generation server is ready (2 loading)"),
+        idle_s=5.0,
+        roles=(*ROLES, *second),
+    )
     assert why(live).fix == "what is loaded or refused is said in logs/generation-0.log, logs/generation-1.log"
-    live = replace(HEALTHY, idle="no rollout worker is connected", idle_s=5.0, roles=second)
+    live = replace(idle(IdleCause.NO_WORKER, "no rollout worker is connected", 5.0), roles=second)
     assert why(live).fix == "why none connects is said in logs/worker-7.log"
 
 
@@ -120,10 +130,10 @@ def test_a_chain_is_followed_to_who_holds_it_up():
 
 def test_what_is_wrong_comes_before_what_follows_from_it():
     live = having("generation-0", silent_s=20.0)
-    live = replace(live, idle="no generation server is ready (1 silent)", idle_s=9.0)
+    live = replace(live, idle=Idle(IdleCause.NO_SERVER, "no generation server is ready (1 silent)"), idle_s=9.0)
     assert why(live).role == "generation-0"
 
 
 def test_a_sentence_says_only_what_is_known():
-    assert Answer("x", "it waits").sentence == "it waits"
-    assert Answer("x", "it waits", role="trainer").sentence == "trainer: it waits"
+    assert Diagnosis("x", "it waits").sentence == "it waits"
+    assert Diagnosis("x", "it waits", role="trainer").sentence == "trainer: it waits"

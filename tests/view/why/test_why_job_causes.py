@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,7 +27,12 @@ HEALTHY = {
 }  # fmt: skip
 
 
-def job(idle: Object | None = None, spec: Object | None = None, **changed: tuple[str, str, str]) -> Object:
+def job(
+    idle: Object | None = None,
+    spec: Object | None = None,
+    failures: Sequence[Object] = (),
+    **changed: tuple[str, str, str],
+) -> Object:
     """A job that trains, with some conditions changed: (status, reason, message)."""
     made = [
         {"type": kind, "status": given[0], "reason": given[1], "message": given[2] if len(given) > 2 else "",
@@ -34,6 +40,7 @@ def job(idle: Object | None = None, spec: Object | None = None, **changed: tuple
         for kind, given in {**HEALTHY, **changed}.items()
     ]  # fmt: skip
     status: Object = {"conditions": made, "observedGeneration": 3, "progress": {"step": 7, "maxSteps": 160}}
+    status["failures"] = list(failures)
     status |= {"idle": {"since": at(40), **idle}} if idle else {}
     metadata = {"name": "digits", "namespace": "team", "generation": 3, "creationTimestamp": at(900)}
     return {"metadata": metadata, "spec": spec or {}, "status": status}
@@ -72,6 +79,7 @@ def claim(phase: str = "Bound") -> Object:
 
 TRAINS = pod("digits-trainer-0", phase="Running", state={"running": {}})
 BOUND = [claim()]
+WHO = {"role": "trainer", "pod": "digits-trainer-0"}
 FULL = "digits-trainer-0: 0/5 nodes are available: 3 Insufficient nvidia.com/gpu"
 LOOP = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 40s restarting failed container"}}
 UNREADY = {"conditions": [{"type": "Ready", "status": "False", "lastTransitionTime": at(70)}]}
@@ -87,7 +95,7 @@ CASES: list[tuple[Any, ...]] = [  # cause, place, words, words of the fix, job, 
     ("StartupDeadlineExceeded", "", "for 5 min", "startupDeadline",
      job(Failed=("True", "StartupDeadlineExceeded", "1 h passed"))),
     ("PermanentError", "trainer-0", "exit code 65", "65 its data",
-     job(Failed=("True", "PermanentError", "digits-trainer-0: exit code 65")), {"pods": [TRAINS]}),
+     job(Failed=("True", "PermanentError", "digits-trainer-0: exit code 65"), failures=[WHO]), {"pods": [TRAINS]}),
     ("ended", "", "complete, with step 7", "", job(Complete=("True", "MaxStepsReached", ""))),
     ("LocalPath", "", "model.path", "areal submit", job(Accepted=("False", "LocalPath", "model.path is local"))),
     ("RuntimeNotFound", "", "no RLRuntime", "runtimeRef",
@@ -111,10 +119,12 @@ CASES: list[tuple[Any, ...]] = [  # cause, place, words, words of the fix, job, 
     ("PodsRefused", "", "exceeded quota", "room in the quota",
      job(Scheduled=("False", "PodsRefused", "exceeded quota: team"))),
     ("Gated", "worker-0", "scheduling gates", "another controller",
-     job(Scheduled=("False", "Gated", "digits-worker-0: has scheduling gates")),
+     job({"cause": "Gated", "role": "worker", "pod": "digits-worker-0"},
+         Scheduled=("False", "Gated", "digits-worker-0: has scheduling gates")),
      {"pods": [pod("digits-worker-0", node="")]}),
     ("Unschedulable", "trainer-0", "3 Insufficient nvidia.com/gpu", "fewer GPUs",
-     job(Scheduled=("False", "Unschedulable", FULL)), {"pods": [pod("digits-trainer-0", node="")]}),
+     job({"cause": "Unschedulable", **WHO}, Scheduled=("False", "Unschedulable", FULL)),
+     {"pods": [pod("digits-trainer-0", node="")]}),
     ("Unschedulable", "", "untolerated taint", "tolerate",
      job(Scheduled=("False", "Unschedulable", "2 had untolerated taint {a: b}"))),
     ("Unschedulable", "", "Insufficient cpu", "requests",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import ExitStack
 
+from areal.observe.live import Idle, IdleCause
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
@@ -12,7 +12,7 @@ from areal.observe.waits import WaitRegistry
 from areal.record.episode_ends import EpisodeEnd
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.idle import idle_reason
+from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.tally import Life
 
 # Spans of the controller: a group from its first lease to its end, and how long it lay in the ledger.
@@ -44,7 +44,6 @@ def trace_life(traces: Traces, life: Life) -> None:
 
 
 _PERIOD_S = 0.5
-_DIGITS = re.compile(r"\d+")
 
 
 class Gauges:
@@ -59,7 +58,7 @@ class Gauges:
         self._traces = traces
         self._shown = 0.0
         self._seen: dict[tuple[str, str], int] = {}
-        self._wait_key = ""
+        self._waits_for: IdleCause | None = None
         self._wait = ExitStack()
         for reason in ("filtered", "rejected", "ended", "deadline", "poison", "infra"):
             metrics.counter("areal_tombstones_total", reason=reason)
@@ -93,10 +92,10 @@ class Gauges:
             for of_set, figures in newest.sets.items():
                 for name, value in figures.items():
                     metrics.gauge("areal_evaluation_figure", set=of_set, figure=name).set(value)
-        reason = idle_reason(core)
-        self._progress.doing = reason or f"{core.last_round.in_work} groups in work"
+        idle = idle_of(core)
+        self._progress.doing = idle.text if idle else f"{core.last_round.in_work} groups in work"
         self._progress.policy_id = core.fleet.served.policy_id if core.fleet.served else ""
-        self._name_wait(reason)
+        self._name_wait(idle)
 
     def _counts(self, book: Book) -> None:
         tally = book.tally
@@ -132,12 +131,13 @@ class Gauges:
         self._seen[(name, label)] = count
         return new
 
-    def _name_wait(self, reason: str) -> None:
-        key = _DIGITS.sub("", reason)
-        if key == self._wait_key:
-            self._waits.reword("admission", reason)
-            return
-        self._wait.close()
-        self._wait_key = key
-        if reason:
-            self._wait.enter_context(self._waits.waiting("admission", reason))
+    def _name_wait(self, idle: Idle | None) -> None:
+        """One wait a cause: its words change with every number in them."""
+        cause = idle.cause if idle else None
+        if idle and cause is self._waits_for:
+            self._waits.reword("admission", idle.text)
+        elif cause is not self._waits_for:
+            self._wait.close()
+            self._waits_for = cause
+            if idle:
+                self._wait.enter_context(self._waits.waiting("admission", idle.text))

@@ -1,50 +1,58 @@
-"""The reason for which the controller admits nothing, in words.
+"""The cause for which the controller admits nothing, with a sentence for people.
 
 Reads the core, changes nothing.
 """
 
 from __future__ import annotations
 
+from areal.observe.live import Idle, IdleCause
 from areal.rollout.controller.core import Controller
 
 
-def idle_reason(core: Controller) -> str:
-    """Why nothing is admitted now, in words; empty when the gate has room and somebody works."""
+def idle_of(core: Controller) -> Idle | None:
+    """Why nothing is admitted now; None when the gate has room and somebody works."""
     settings, last = core.settings, core.last_round
     if core.done:
-        return "the run is over"
+        return Idle(IdleCause.OVER, "the run is over")
     if core.stalled:
-        return core.stalled
+        return Idle(IdleCause.STALLED, core.stalled)
     if core.desk.finished:
-        return "the trainer has finished; the last evaluation is running"
+        return Idle(IdleCause.LAST_EVALUATION, "the trainer has finished; the last evaluation is running")
     if core.fleet.served is None:
-        return "no weights are published yet: waiting for the trainer"
+        return Idle(IdleCause.NO_WEIGHTS, "no weights are published yet: waiting for the trainer")
     states = core.fleet.states()
     if not states["ready"]:
         known = ", ".join(f"{count} {state}" for state, count in sorted(states.items()) if count) or "none has reported"
-        return f"no generation server is ready ({known}) with weights {core.fleet.served.policy_id}"
+        return Idle(
+            IdleCause.NO_SERVER, f"no generation server is ready ({known}) with weights {core.fleet.served.policy_id}"
+        )
     if not core.crew.live():
-        return "no rollout worker is connected"
+        return Idle(IdleCause.NO_WORKER, "no rollout worker is connected")
     if core.book.streak.bad_luck:
-        return core.book.streak.bad_luck
-    newest = core.fleet.newest_version
+        return Idle(IdleCause.UNTRAINED_GROUPS, core.book.streak.bad_luck)
     if last.room_bytes == 0:
         share = core.book.reserved * settings.bytes_per_group / max(1, settings.budget_bytes)
-        return f"the byte budget is {share:.0%} full: waiting for a checkpoint to free it"
+        return Idle(IdleCause.BYTES_FULL, f"the byte budget is {share:.0%} full: waiting for a checkpoint to free it")
     if last.room == 0:
-        if core.book.next_rank >= core.max_steps * settings.batch_groups:
-            return f"all groups of {core.max_steps} steps are admitted"
-        if last.in_work + last.waiting >= settings.max_concurrent:
-            return f"{last.in_work + last.waiting} groups in work, as many as maxConcurrentRollouts allows"
-        if (kept := core.evaluations.pinned) is not None and kept != core.fleet.served:
-            return (
-                f"the evaluation of version {kept.version} keeps the servers at it: evaluation.oneVersion asks for that"
-            )
-        ahead = core.book.waiting_complete()
-        return (
-            f"the gate is closed at version {newest} with maxStaleness {settings.max_staleness}: "
-            f"{ahead} complete groups wait for the trainer"
-        )
+        return _closed(core)
     if last.waiting:
-        return f"{last.waiting} groups wait for a place at a worker or for another try"
-    return ""
+        text = f"{last.waiting} groups wait for a place at a worker or for another try"
+        return Idle(IdleCause.NO_PLACE, text)
+    return None
+
+
+def _closed(core: Controller) -> Idle:
+    """Why the gate has no room."""
+    settings, last = core.settings, core.last_round
+    if core.book.next_rank >= core.max_steps * settings.batch_groups:
+        return Idle(IdleCause.ALL_ADMITTED, f"all groups of {core.max_steps} steps are admitted")
+    if (working := last.in_work + last.waiting) >= settings.max_concurrent:
+        return Idle(IdleCause.CONCURRENCY, f"{working} groups in work, as many as maxConcurrentRollouts allows")
+    if (kept := core.evaluations.pinned) is not None and kept != core.fleet.served:
+        text = f"the evaluation of version {kept.version} keeps the servers at it: evaluation.oneVersion asks for that"
+        return Idle(IdleCause.ONE_VERSION, text)
+    text = (
+        f"the gate is closed at version {core.fleet.newest_version} with maxStaleness {settings.max_staleness}: "
+        f"{core.book.waiting_complete()} complete groups wait for the trainer"
+    )
+    return Idle(IdleCause.GATE_CLOSED, text)

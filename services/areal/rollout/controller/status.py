@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from areal.net.status import kind_to_wire
+from areal.net.status import idle_to_wire, kind_to_wire
 from areal.rollout.controller import wire
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.idle import idle_reason
+from areal.rollout.controller.idle import idle_of
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout
 
@@ -17,7 +17,7 @@ def rollout_status(
     job: str, core: Controller, evaluations: Iterable[Mapping[str, Any]]
 ) -> rollout.GetRolloutStatusResponse:
     """Everything at once. `evaluations` are the finished ones, those before a restart included."""
-    book, settings, tally = core.book, core.settings, core.book.tally
+    book, settings, tally, idle = core.book, core.settings, core.book.tally, idle_of(core)
     answer = rollout.GetRolloutStatusResponse(
         job=job,
         max_steps=core.max_steps,
@@ -36,7 +36,8 @@ def rollout_status(
         reserved_bytes=book.reserved * settings.bytes_per_group,
         budget_bytes=settings.budget_bytes,
         fleet=[wire.server_state(s.report, live=s.live, ready=s.ready) for s in core.fleet.servers.values()],
-        idle_reason=idle_reason(core),
+        idle_reason=idle.text if idle else "",
+        idle_cause=idle_to_wire(idle.cause) if idle else rollout.IDLE_CAUSE_UNSPECIFIED,
         stalled=core.stalled,
         stalled_by=kind_to_wire(core.stalled_by) if core.stalled else common.FAULT_KIND_UNSPECIFIED,
         finished=core.done,

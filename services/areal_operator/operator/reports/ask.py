@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
+from areal.launch.service import phase_from_wire
 from areal.net.channel import connect
+from areal.net.status import idle_from_wire
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
@@ -23,20 +25,9 @@ from areal.values.policy import version_of
 
 from areal_operator.kube.resources import Key
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import ChildPhase, ControllerReport, LauncherReport, Pod, Reports, TrainerReport
+from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerReport
 from areal_operator.operator.reports.dialer import Dialer
 from areal_operator.operator.times import ASK_S, TELL_S
-
-_PHASES: dict[int, ChildPhase] = {
-    operations.CHILD_PHASE_UNSPECIFIED: ChildPhase.IDLE,
-    operations.CHILD_PHASE_STARTING: ChildPhase.STARTING,
-    operations.CHILD_PHASE_READY: ChildPhase.READY,
-    operations.CHILD_PHASE_BACKING_OFF: ChildPhase.BACKING_OFF,
-    operations.CHILD_PHASE_COMPLETE: ChildPhase.COMPLETE,
-    operations.CHILD_PHASE_FAILED: ChildPhase.FAILED,
-    operations.CHILD_PHASE_DRAINING: ChildPhase.DRAINING,
-    operations.CHILD_PHASE_STOPPED: ChildPhase.STOPPED,
-}
 
 _T = TypeVar("_T")
 
@@ -156,7 +147,7 @@ async def _answer(call: Awaitable[_T]) -> _T | None:
 def launcher_report(answer: operations.GetChildStatusResponse, now: float) -> LauncherReport:
     """What a launcher said."""
     return LauncherReport(
-        phase=_PHASES.get(answer.phase, ChildPhase.IDLE),
+        phase=phase_from_wire(answer.phase),
         epoch=answer.epoch,
         awaits_epoch=answer.awaits_epoch,
         exit_code=answer.last_exit_code,
@@ -178,7 +169,7 @@ def controller_report(answer: rollout.GetRolloutStatusResponse, now: float) -> C
         staleness=_number(answer.staleness_mean),
         stalled=answer.stalled,
         at=now,
-        idle=answer.idle_reason,
+        idle=idle_from_wire(answer),
     )
 
 

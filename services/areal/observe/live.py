@@ -1,7 +1,7 @@
-"""The live file of a run: what every role last said of itself, replaced once a second while the run goes on.
+"""State of a run at one moment, and the live file that keeps it: replaced once a second while the run goes on.
 
-Owns its form, and the question whether the run still goes on. Who reads it dials nobody, and finds the last words of a
-run that died.
+The one model of what a run does: terminal, page, `areal status` and `areal why` render it. Owns its form, and the
+question whether the run still goes on. Who reads the file dials nobody, and finds the last words of a run that died.
 """
 
 from __future__ import annotations
@@ -9,15 +9,44 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 
 import orjson
 import psutil
 from pydantic import TypeAdapter, ValidationError
 
+from areal.errors import Kind
+
 _MAX_BYTES = 16 << 20
+
+
+class IdleCause(StrEnum):
+    """Why the controller admits nothing."""
+
+    OVER = "over"
+    STALLED = "stalled"  # it can't go on without help
+    LAST_EVALUATION = "last-evaluation"
+    NO_WEIGHTS = "no-weights"
+    NO_SERVER = "no-server"
+    NO_WORKER = "no-worker"
+    UNTRAINED_GROUPS = "untrained-groups"  # too many in a row ended without being trained
+    BYTES_FULL = "bytes-full"
+    ALL_ADMITTED = "all-admitted"
+    CONCURRENCY = "concurrency"  # as many groups in work as may be
+    ONE_VERSION = "one-version"  # an evaluation keeps the servers at its version
+    GATE_CLOSED = "gate-closed"  # generation is as far ahead of training as it may be
+    NO_PLACE = "no-place"  # groups wait for a place at a worker
+
+
+@dataclass(frozen=True)
+class Idle:
+    """Why nothing is admitted: for programs, and for people."""
+
+    cause: IdleCause
+    text: str
 
 
 @dataclass(frozen=True)
@@ -35,7 +64,7 @@ class LiveRole:
     """A role as its supervisor and it itself describe it."""
 
     name: str
-    phase: str
+    phase: str  # a `Phase` of areal.launch
     pid: int = 0
     restarts: int = 0
     reason: str = ""  # of its last exit
@@ -44,7 +73,20 @@ class LiveRole:
     silent_s: float = 0.0  # how long it has not answered; 0 while it does, or can't be asked
     unready_s: float | None = None  # how long a process that was ready is not; a server is not while it swaps weights
     waits: Sequence[LiveWait] = ()
+    warning: str = ""  # half of its restarts are used, and for what
     stopped: int = 0  # pid of a stopped process of its family; 0 without one
+
+
+@dataclass(frozen=True)
+class RolloutFlow:
+    """Groups and bytes as the controller counts them."""
+
+    leased: int = 0
+    ready: int = 0  # complete, not yet taken
+    reserved_bytes: int = 0
+    budget_bytes: int = 0
+    tombstones: Mapping[str, int] = field(default_factory=dict)  # by reason
+    episode_ends: Mapping[str, int] = field(default_factory=dict)  # by how they ended
 
 
 @dataclass(frozen=True)
@@ -57,12 +99,18 @@ class Live:
     step: int
     max_steps: int
     policy: str = ""
-    idle: str = ""  # why nothing is admitted, in the controller's words
-    idle_s: float = 0.0  # for how long it has begun with these words
+    idle: Idle | None = None
+    idle_s: float = 0.0  # for how long of this cause
     stalled: str = ""  # why nothing can go on without help
-    answers: bool = True  # whether the controller did
+    stalled_by: Kind = Kind.INFRA  # whose fault that is
+    flow: RolloutFlow | None = None  # None: the controller does not answer, or there is none
     ended: bool = False
     roles: Sequence[LiveRole] = ()
+    name: str = ""
+    max_staleness: int = 0
+    elapsed_s: float = 0.0  # since its roles were started
+    generation_tps: float = 0.0  # tokens per second
+    base_urls: Sequence[str] = ()  # of its gateways, for agents
     alive: bool = False  # whether `areal run` is still there; found out by the reader
     age_s: float = 0.0  # since it was written; likewise
     disk_free: int | None = None  # bytes that the disk of the run can still take; likewise
@@ -71,6 +119,11 @@ class Live:
     def goes_on(self) -> bool:
         """Whether the run has not ended, and its process is there."""
         return self.alive and not self.ended
+
+    @property
+    def restarts(self) -> int:
+        """Of all roles together."""
+        return sum(role.restarts for role in self.roles)
 
 
 def read_live(path: Path, now: float | None = None) -> Live | None:
