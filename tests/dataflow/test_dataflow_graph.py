@@ -11,7 +11,7 @@ import pytest
 from areal.cli.graph import graph_command
 from areal.dataflow.builtin import ADVANTAGES, REWARDS, Needs, policy_gradient
 from areal.dataflow.draw import svg, text
-from areal.dataflow.running import StepColumns
+from areal.dataflow.running import StepRun
 from areal.dataflow.stages import Column, Graph, Stage, problems
 from areal.errors import BugError, ConfigError
 from areal.yaml_file.document import read_document
@@ -64,21 +64,88 @@ def test_a_placement_is_drawn_and_is_the_jobs():
     assert "reference · reference, offloaded" in svg(graph, "a")
 
 
-def test_a_step_refuses_stages_and_columns_that_its_graph_does_not_have():
-    step = StepColumns(PPO, sequences=2, tokens=5)
-    with pytest.raises(BugError, match="no such stage"):
-        step.begin("teacher")
-    with pytest.raises(BugError, match="advantages runs before values, bootstrap is there"):
-        step.begin("advantages")
-    step.begin("values")
-    with pytest.raises(BugError, match="its graph says"):
-        step.end("values", {"values": np.zeros(5)})
-    with pytest.raises(BugError, match=r"float64\[4\], its graph says float64\[5\]"):
-        step.end("values", {"values": np.zeros(4), "bootstrap": np.zeros(2)})
-    with pytest.raises(BugError, match="float32"):
-        step.end("values", {"values": np.zeros(5, np.float32), "bootstrap": np.zeros(2)})
-    step.end("values", {"values": np.zeros(5), "bootstrap": np.zeros(2)})
-    step.begin("advantages")
+OFFSETS = np.array([0, 2, 5])
+SAMPLED = {
+    "token_ids": np.arange(5), "loss_mask": np.ones(5, bool), "truncated": np.zeros(2, bool),
+    "rewards": np.array([1.0, 0.0]), "group_ids": np.zeros(2, int), "sample_indices": np.arange(2),
+    "behaviour_logprobs": np.zeros(5, np.float32), "versions": np.zeros(5, int),
+}  # fmt: skip
+MADE = {
+    "values": {"values": np.zeros(5), "bootstrap": np.zeros(2)},
+    "advantages": {"advantages": np.zeros(5), "trained": np.ones(2, bool), "returns": np.zeros(5)},
+    "proximal": {"proximal": np.zeros(5, np.float32)},
+    "reference": {"reference": np.zeros(5, np.float32)},
+    "update critic": {},
+    "update policy": {},
+}
+
+
+def run_of(ran: list[str], **changed: object) -> StepRun:
+    """A step of the graph of PPO, whose stages write zeros and say that they ran, and with what."""
+
+    def function(name: str):
+        def run(inputs):
+            ran.append(name)
+            assert set(inputs) == {column.name for column in PPO.stage(name).reads}
+            return changed.get(name, MADE[name])
+
+        return run
+
+    return StepRun(PPO, {name: function(name) for name in MADE}, SAMPLED, OFFSETS)
+
+
+def test_a_step_runs_each_stage_once_in_the_order_of_its_graph_and_an_update_again_when_asked():
+    ran: list[str] = []
+    step = run_of(ran)
+    step.through("advantages")
+    assert ran == ["values", "advantages"]
+    step.rest()
+    step.rest()
+    assert ran == [stage.name for stage in PPO.stages if stage.clock == "step" and stage.kind != "publish"]
+    step.again("update")
+    step.rest()
+    assert ran[-4:] == ["update critic", "update policy"] * 2
+
+
+def test_what_a_caller_hands_on_is_not_made():
+    ran: list[str] = []
+    step = run_of(ran)
+    step.provide("advantages", {**MADE["values"], **MADE["advantages"]})
+    step.columns |= MADE["proximal"]
+    step.skip("proximal")
+    step.rest()
+    assert ran == ["reference", "update critic", "update policy"]
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ({"values": np.zeros(5)}, "its graph says"),
+        ({"values": np.zeros(4), "bootstrap": np.zeros(2)}, r"float64\[4\], its graph says float64\[5\]"),
+        ({"values": np.zeros(5, np.float32), "bootstrap": np.zeros(2)}, "float32"),
+    ],
+)
+def test_a_stage_that_writes_something_else_than_declared_ends_the_step(written, told):
+    with pytest.raises(BugError, match=told):
+        run_of([], values=written).rest()
+
+
+def test_what_answers_from_elsewhere_is_begun_before_its_turn_and_awaited_at_it():
+    ran: list[str] = []
+
+    class Elsewhere:
+        def begin(self, inputs):
+            ran.append(f"ask with {', '.join(inputs)}")
+            return lambda: (ran.append("answer"), {"reference": np.zeros(5, np.float32)})[1]
+
+    step = run_of(ran)
+    step._functions["reference"] = Elsewhere()
+    step.through("advantages")
+    step.rest()
+    assert ran == [
+        "values", "advantages", "ask with token_ids, loss_mask, trained", "proximal", "answer",
+        "update critic", "update policy",
+    ]  # fmt: skip
 
 
 def test_the_page_and_its_pictures_are_made_from_the_code():

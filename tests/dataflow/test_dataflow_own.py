@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from areal.cli.graph import graph_command
 from areal.dataflow import draw
-from areal.dataflow.builtin import LOSS_MASK, PROXIMAL, REWARDS, graph_of
-from areal.dataflow.own import StageInputs, graph_of_json, json_of_graph, own_graph, reward_column, run_stage
-from areal.dataflow.running import StepColumns
+from areal.dataflow.builtin import ADVANTAGES, LOSS_MASK, PROXIMAL, REWARDS, graph_of
+from areal.dataflow.own import graph_of_json, json_of_graph, own_graph, stand_in
+from areal.dataflow.running import inputs_of, run_stage
 from areal.dataflow.stages import Column, Graph, Stage
 from areal.errors import DataError
 from areal.spec import load_job
@@ -38,22 +38,26 @@ def graph(run=total, *, reads=(REWARDS,), writes=(TOTAL,), instead_of=REWARDS, a
 
 def test_the_example_fits_is_drawn_and_takes_the_total_for_rewards():
     recipe = load_recipe(EXAMPLE.with_suffix(".py"))
-    made = own_graph(recipe.graph, SPEC, own_advantages=False)
-    assert reward_column(made) == "total_rewards"
-    assert reward_column(graph_of(SPEC)) == "rewards"
+    made = own_graph(recipe.graph, SPEC, frozenset())
+    assert stand_in(made, graph_of(SPEC), "advantages") == "total_rewards"
+    assert stand_in(graph_of(SPEC), graph_of(SPEC), "advantages") == "rewards"
     told = graph_of_json(json_of_graph(made))
     assert "  brevity (compute · recipe)\n    ← generate: loss_mask\n    ← score: rewards\n" in draw.text(told)
     assert "← brevity: total_rewards" in draw.text(told)
-    step = StepColumns(made, sequences=2, tokens=5)
-    mask = np.array([False, True, True, False, True])
-    inputs = StageInputs({"rewards": np.array([1.0, 0.0]), "loss_mask": mask}, np.array([0, 3, 5]))
-    assert run_stage(made.stage("brevity"), inputs, step)["total_rewards"] == pytest.approx([0.98, -0.01])
+    stage, mask = made.stage("brevity"), np.array([False, True, True, False, True])
+    inputs = inputs_of(stage, {"rewards": np.array([1.0, 0.0]), "loss_mask": mask}, np.array([0, 3, 5]))
+    assert run_stage(stage, stage.run, inputs)["total_rewards"] == pytest.approx([0.98, -0.01])
 
 
 def beside(name: str, stage: Stage):
     return lambda ctx: ctx.builtin.before(name, stage)
 
 
+def without(name: str):
+    return lambda ctx: Graph(tuple(stage for stage in ctx.builtin.stages if stage.name != name))
+
+
+LATE = Column("late", "token", "float64")
 ROWS = Column("total", "row", "float64")
 REFUSED = [
     (lambda ctx: 1 / 0, "ZeroDivisionError"),
@@ -71,22 +75,25 @@ REFUSED = [
     (graph(lambda columns: {"total": columns["truncated"]}), "the recipe's stage own fails: KeyError"),
     (graph(lambda columns: columns["rewards"].fill(0.0)), "read-only"),
     (lambda ctx: Graph(ctx.builtin.stages[1:]), "generate reads prompts, which no stage"),
-    (lambda ctx: ctx.builtin.reading("update policy", REWARDS), "update policy is built in"),
-    (beside("publish", Stage("own", "compute", (REWARDS,), run=total)), "directly before the advantages"),
-    (beside("advantages", Stage("own", "infer", model="judge")), "only the recipe's own have a function"),
-    (beside("advantages", Stage("own", "infer", model="judge", run=total)), "names no model"),
+    (lambda ctx: ctx.builtin.reading("publish", REWARDS), "publish is built in"),
+    (beside("advantages", Stage("own", "infer", model="judge")), "own has no function"),
+    (beside("advantages", Stage("own", "infer", run=total)), "own names a model when it asks or trains one"),
+    (lambda ctx: ctx.builtin.replacing("score", replace(ctx.builtin.stage("score"), run=total)), "outside the step"),
+    (without("publish"), "publish is missing: a built-in stage may get another function, and stays"),
+    (lambda ctx: ctx.builtin.reading("update policy", REWARDS), "nothing uses rewards: let it replace advantages"),
+    (graph(writes=(TOTAL, LATE)), "nothing reads late"),
 ]
 
 
 @pytest.mark.parametrize(("make", "told"), REFUSED, ids=[told for _, told in REFUSED])
 def test_what_does_not_fit_is_told_before_a_run(make, told):
     with pytest.raises(DataError, match=told):
-        own_graph(make, SPEC, own_advantages=False)
+        own_graph(make, SPEC, frozenset())
 
 
 def test_a_column_beside_the_rewards_is_for_a_recipe_with_advantages_of_its_own():
-    made = own_graph(graph(instead_of=None), SPEC, own_advantages=True)
-    assert reward_column(made) == "rewards"
+    made = own_graph(graph(instead_of=None), SPEC, frozenset({"compute_advantages"}))
+    assert stand_in(made, graph_of(SPEC), "advantages") == "rewards"
 
 
 @pytest.mark.component
@@ -97,3 +104,16 @@ def test_check_draws_the_example_and_refuses_a_recipe_whose_graph_does_not_fit(t
     wrong.write_text(EXAMPLE.with_suffix(".py").read_text().replace("reads=(REWARDS, LOSS_MASK)", "reads=(REWARDS,)"))
     with pytest.raises(DataError, match="brevity fails: KeyError: 'loss_mask'"):
         graph_command(read_document(EXAMPLE), [f"recipe.file={wrong}"], "-")
+
+
+def test_a_stage_after_the_advantages_may_stand_in_for_them_or_be_for_the_loss():
+    def make(ctx, instead_of=ADVANTAGES):
+        halved = ctx.stage("halve", lambda c: {"late": c["advantages"] / 2}, reads=(ADVANTAGES,), writes=(LATE,))
+        return ctx.builtin.after("advantages", halved).reading("update policy", LATE, instead_of=instead_of)
+
+    made = own_graph(make, SPEC, frozenset())
+    assert stand_in(made, graph_of(SPEC), "update policy") == "late"
+    with pytest.raises(DataError, match=r"define compute_loss with batch\.columns"):
+        own_graph(lambda ctx: make(ctx, None), SPEC, frozenset({"compute_advantages"}))
+    made = own_graph(lambda ctx: make(ctx, None), SPEC, frozenset({"compute_loss"}))
+    assert stand_in(made, graph_of(SPEC), "update policy") == "advantages"

@@ -12,7 +12,8 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from areal.dataflow.own import own_graph, reward_column
+from areal.dataflow.builtin import graph_of
+from areal.dataflow.own import own_graph, stand_in
 from areal.spec import load_job
 from areal.spec.model_families import COMPARED, EMBEDDED
 from areal.workflow.prompt import prompt_of
@@ -78,7 +79,8 @@ def test_the_loop_the_loss_and_the_graph_on_the_page_run():
     ones = np.ones(3)
     given = SimpleNamespace(proximal=-ones, behaviour=-ones, advantages=ones)
     job = load_job(DOCS.parent / "examples" / "own_graph.yaml")
-    assert reward_column(own_graph(names["graph"], job.spec, own_advantages=False)) == "total_rewards"
+    made = own_graph(names["graph"], job.spec, frozenset())
+    assert stand_in(made, graph_of(job.spec), "advantages") == "total_rewards"
     assert list(names["compute_loss"](_Exp.of(given), _Exp.of(SimpleNamespace(logprobs=-ones)))) == [-1.0] * 3
 
 

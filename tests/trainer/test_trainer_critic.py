@@ -49,7 +49,7 @@ def actor(model_path, ranks, directory, *, budget: int = 4096, clip: float | Non
         ActorOptions(
             ObjectiveOptions(), NO_BASELINE, Schedule(1e-3, 0, "constant"), mini_batches=2, micro_batch_tokens=budget
         ),
-        Checkpointer(directory, 2, engine, values),
+        Checkpointer(directory, 2, engine, {"critic": values}),
         critic=Critic(values, CriticOptions(Schedule(1e-2, 0, "constant"), ValueOptions(clip), **critic)),
     )
 

@@ -11,7 +11,7 @@ from areal.errors import DataError
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.hooks import Given, advantages_from, try_hooks
+from areal_trainer.hooks import HookFacts, advantages_from, try_hooks
 from areal_trainer.objective import Objective, ObjectiveOptions
 from support.trainer_parts import batch
 
@@ -21,9 +21,9 @@ def test_fitting_hooks_pass():
         assert given.rewards.shape == given.truncated.shape == (4,)
         return np.where(given.loss_mask, 0.5, 0.0)
 
-    try_hooks(by_token, lambda given, outputs: -outputs.logprobs * given.advantages, 24, Given())
-    try_hooks(lambda given: given.rewards - given.rewards.mean(), None, 3, Given())
-    try_hooks(None, None, 24, Given())
+    try_hooks(by_token, lambda given, outputs: -outputs.logprobs * given.advantages, 24, HookFacts())
+    try_hooks(lambda given: given.rewards - given.rewards.mean(), None, 3, HookFacts())
+    try_hooks(None, None, 24, HookFacts())
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_fitting_hooks_pass():
 )
 def test_advantages_that_would_fail_at_the_first_step_fail_before_it(hook, message):
     with pytest.raises(DataError, match=message):
-        try_hooks(hook, None, 24, Given())
+        try_hooks(hook, None, 24, HookFacts())
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_advantages_that_would_fail_at_the_first_step_fail_before_it(hook, messa
 )
 def test_so_does_a_loss(hook, message):
     with pytest.raises(DataError, match=message):
-        try_hooks(None, hook, 24, Given())
+        try_hooks(None, hook, 24, HookFacts())
 
 
 def test_a_hook_is_tried_with_what_the_job_has_and_no_more():
-    own = policy_gradient(Needs()).before(
-        "advantages", Stage("own", "compute", writes=(Column("second", "sequence", "float64"),), run=dict)
-    )
+    usual, second = policy_gradient(Needs()), Column("second", "sequence", "float64")
+    own = usual.before("advantages", Stage("own", "compute", writes=(second,), run=dict))
+    own = own.reading("advantages", second).reading("update policy", second)
 
     def advantages(given):
         return given.rewards + given.columns["second"] + given.values.sum()
 
     def loss(given, outputs):
-        return outputs.logprobs - given.reference
+        return outputs.loss + outputs.logprobs - given.reference * given.columns["second"]
 
-    try_hooks(advantages, loss, 24, Given(critic=True, reference=True, own=own))
-    for given, message in ((Given(critic=True), "KeyError"), (Given(own=own), "NoneType")):
+    try_hooks(advantages, loss, 24, HookFacts(critic=True, reference=True, own=own, usual=usual))
+    for given, message in ((HookFacts(critic=True), "KeyError"), (HookFacts(own=own, usual=usual), "NoneType")):
         with pytest.raises(DataError, match=message):
             try_hooks(advantages, None, 24, given)
     with pytest.raises(DataError, match="NoneType"):
-        try_hooks(None, loss, 24, Given())
+        try_hooks(None, loss, 24, HookFacts(own=own, usual=usual))
 
 
 def test_advantages_by_token_reach_trained_tokens_only_and_leave_out_sequences_of_zeros():

@@ -14,9 +14,9 @@ from areal.spec.supervised import BLOCKS
 _HEAD = """# Dataflow of a step
 
 A step is stages that pass on named columns. Each column that a stage reads is matched with the one stage that writes
-it before, by name, axis and type. While a step runs, the trainer refuses a stage that its graph doesn't have, one that
-begins before its columns are there, and a column of another length or type than declared: these pictures are what
-runs. `areal check job.yaml --graph -` prints a job's own; `--graph step.svg` draws it.
+it before, by name, axis and type. The trainer walks this graph: it gives a stage the columns that it reads and no
+others, and refuses what is written under another name, with another length or type than declared. `areal check
+job.yaml --graph -` prints a job's own; `--graph step.svg` draws it.
 
 What is made for each sample crosses the ledger; what is made once a step lives for that step. The dashed arrow is the
 one edge back: generation has weights of an earlier step, at most η versions old. This page is made from the code:

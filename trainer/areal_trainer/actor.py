@@ -13,10 +13,9 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from areal.dataflow import builtin as columns_of
 from areal.dataflow.builtin import Needs, policy_gradient
-from areal.dataflow.own import StageInputs, own_stages, reward_column, run_stage
-from areal.dataflow.running import StepColumns
+from areal.dataflow.own import more_columns, stand_in
+from areal.dataflow.running import StageFunction, StageInputs, StepRun
 from areal.dataflow.stages import Graph, Place
 from areal.errors import DataError
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
 from areal_trainer.engine.engine import Engine
 from areal_trainer.engine.schedule import Schedule
-from areal_trainer.frozen_model import Answer, FrozenModel, Question
+from areal_trainer.frozen_model import FrozenModel, FrozenStage, Question, chosen_of
 from areal_trainer.hooks import advantages_from
 from areal_trainer.objective import ComputeLoss, Objective, ObjectiveOptions
 from areal_trainer.timer import PhaseTimer
@@ -115,21 +114,36 @@ class Actor:
         critic: Critic | None = None,
         own_graph: Graph | None = None,
     ) -> None:
-        """`own_graph` is the step's as a recipe's `graph(ctx)` has it: the usual one, with stages of its own."""
+        """`own_graph` is the step's as a recipe's `graph(ctx)` has it: stages of its own, or other functions."""
         self.engine = engine
         self.options = options
         self._checkpointer = checkpointer
         self._compute_advantages = compute_advantages
         self._compute_loss = compute_loss
-        self._frozen = {"reference": reference, "teacher log-probs": teacher}  # by the stage that asks it
-        self._asked: dict[str, tuple[Question, Answer]] = {}  # by stage, while the policy's own pass goes on
         self._critic = critic
         self._timer = timer or PhaseTimer()
         self._still_mine = still_mine
         self._micro_batch_tokens = options.micro_batch_tokens
         self._max_positions = engine.max_positions
-        self.graph = own_graph or policy_gradient(_needs(options, critic=critic is not None))
-        self._own_stages = own_stages(self.graph)
+        usual = policy_gradient(_needs(options, critic=critic is not None))
+        self.graph = own_graph or usual
+        self._rewards, self._taken = (stand_in(self.graph, usual, name) for name in ("advantages", "update policy"))
+        self._beside, self._in_loss = (
+            [column.name for column in more_columns(self.graph, usual, name)]
+            for name in ("advantages", "update policy")
+        )
+        self._functions: dict[str, StageFunction] = {
+            "proximal": self._proximal,
+            "values": self._values,
+            "advantages": self._advantages,
+            "update critic": self._update_critic,
+            "update policy": self._update_policy,
+        }
+        for name, model in (("reference", reference), ("teacher log-probs", teacher)):
+            if model is not None and name in self.graph:
+                (written,) = self.graph.stage(name).writes
+                self._functions[name] = FrozenStage(model, written.name, self._cut, self._timer)
+        self._step: _Step | None = None
 
     @property
     def needs_proximal(self) -> bool:
@@ -139,23 +153,93 @@ class Actor:
     def advantages(self, tokens: TokenBatch) -> Advantages:
         """The advantage of each token, by the recipe's `compute_advantages(batch)` when it has one.
 
-        Raises DataError when the recipe returns anything but one advantage a sequence or a token.
+        Runs the stages through the advantages. Raises DataError when the recipe returns anything but one advantage a
+        sequence or a token.
         """
-        step = self._step(tokens)
-        passes = self._passes(tokens, step)
-        own = self._own_columns(tokens, passes, step)
-        if (rewards := own.get(reward_column(self.graph))) is not None:
-            tokens = replace(tokens, rewards=np.asarray(rewards, np.float64))
-        step.begin("advantages")
+        self._step = step = self._begun(tokens)
+        step.run.through("advantages")
+        assert step.advantages is not None
+        return step.advantages
+
+    def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
+        """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
+        places = np.arange(tokens.sequences) if chosen is None else np.flatnonzero(chosen)
+        with self._timer.phase("prox"):
+            return self.engine.logprobs(self._micros(tokens, places, tokens.trainable()), tokens.tokens)
+
+    def proximal(self, tokens: TokenBatch, advantages: Advantages) -> Tensor | None:
+        """π_prox of the trained tokens before the first update, [tokens]; None where the loss itself yields it.
+
+        `update` sees to it, too: for a loop that looks at them before, or hands on others.
+        """
+        if not self.needs_proximal:
+            return None
+        run = self._with(tokens, advantages).run
+        run.through("proximal")
+        return torch.from_numpy(run.columns["proximal"])
+
+    def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
+        """Run the stages after the advantages: the updates over the mini-batches of a batch, and what is beside them.
+
+        `proximal` is [tokens], or None for what the stage of that name finds. Called again with the same batch, the
+        updates are made once more.
+        """
+        step = self._with(batch.tokens, advantages)
+        if step.batch is not None:
+            step.run.again("update")
+        step.batch = batch
+        step.centre = proximal
+        if proximal is not None and self.needs_proximal:
+            step.run.columns["proximal"] = proximal.numpy()
+            step.run.skip("proximal")
+        step.run.rest()
+        assert step.figures is not None
+        return step.figures
+
+    # ---- the built-in stages
+
+    def _begun(self, tokens: TokenBatch) -> _Step:
+        """A step of which the sampled columns are there."""
+        return _Step(tokens, StepRun(self.graph, self._functions, tokens.arrays(), tokens.offsets, tokens))
+
+    def _with(self, tokens: TokenBatch, advantages: Advantages) -> _Step:
+        """The step of these tokens, with the advantages that the caller hands on."""
+        if self._step is None or self._step.tokens is not tokens:
+            self._step = self._begun(tokens)
+        step, step.advantages = self._step, advantages
+        found = {name: column for name, column in vars(advantages.columns).items() if column is not None}
+        step.run.provide("advantages", {**found, **_outcome(advantages)})
+        return step
+
+    def _proximal(self, inputs: StageInputs) -> dict[str, Any]:
+        return {"proximal": self.logprobs(inputs.tokens, chosen_of(inputs)).numpy()}
+
+    def _values(self, inputs: StageInputs) -> dict[str, Any]:
+        assert self._critic is not None
+        with self._timer.phase("prox"):
+            values, after = self._critic.values(inputs.tokens, chosen_of(inputs), self._micros)
+        return {"values": values, "bootstrap": after}
+
+    def _advantages(self, inputs: StageInputs) -> dict[str, Any]:
+        step = self._step
+        assert step is not None
+        tokens = replace(step.tokens, rewards=np.asarray(inputs[self._rewards], np.float64))
+        passes = TokenColumns(
+            proximal=inputs.get("proximal", inputs.get("behaviour_logprobs")),
+            reference=inputs.get("reference"),
+            teacher_logprobs=inputs.get("teacher_logprobs"),
+            values=inputs.get("values"),
+            bootstrap=inputs.get("bootstrap"),
+        )
         result = estimate_advantages(tokens, self.options.advantages, passes)
         if self._compute_advantages is not None:
+            own = {name: inputs[name] for name in self._beside}
             given = AdvantageBatch.of(tokens, result.counted, result.columns.values, own)
             result = self._with_teacher(
                 advantages_from(self._compute_advantages(given), tokens, result), result, tokens, passes
             )
-        returns = {} if result.returns is None else {"returns": result.returns}
-        step.end("advantages", {"advantages": result.tokens, "trained": result.trained, **returns})
-        return result
+        step.advantages = result
+        return _outcome(result)
 
     def _with_teacher(self, own: Advantages, usual: Advantages, tokens: TokenBatch, passes: TokenColumns) -> Advantages:
         """A recipe's advantages with the teacher's part, which trains sequences that have no other signal."""
@@ -165,146 +249,63 @@ class Actor:
         by_token = with_teacher(own.tokens, tokens.trainable(), coefficient, passes)
         return replace(own, tokens=by_token, trained=usual.trained)
 
-    def _own_columns(
-        self, tokens: TokenBatch, passes: TokenColumns, step: StepColumns
-    ) -> dict[str, NDArray[np.generic]]:
-        """What the recipe's stages write, by name."""
-        if not self._own_stages:
-            return {}
-        made = {name: column for name, column in vars(passes).items() if column is not None}
-        known: dict[str, NDArray[np.generic]] = {**tokens.arrays(), **made}
-        own: dict[str, NDArray[np.generic]] = {}
-        for stage in self._own_stages:
-            inputs = StageInputs({column.name: known[column.name] for column in stage.reads}, tokens.offsets)
-            own |= run_stage(stage, inputs, step)
-            known |= own
-        return own
-
-    def logprobs(self, tokens: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> Tensor:
-        """Log-probabilities of the `chosen` sequences' trainable tokens under the current weights, [tokens]."""
-        places = np.arange(tokens.sequences) if chosen is None else np.flatnonzero(chosen)
-        with self._timer.phase("prox"):
-            return self.engine.logprobs(self._micros(tokens, places, tokens.trainable()), tokens.tokens)
-
-    def proximal(self, tokens: TokenBatch, advantages: Advantages) -> Tensor | None:
-        """π_prox of the trained tokens before the first update, [tokens]; None where the loss itself yields it."""
-        known = advantages.columns.proximal
-        if not self.needs_proximal:
-            return None
-        if known is not None:
-            return torch.from_numpy(known)
-        if self.options.objective.policy.kl is not None:
-            self._ask("reference", tokens, advantages.trained)
-        return self._of_policy(tokens, advantages.trained, self._step(tokens, advantages))
-
-    def _step(self, tokens: TokenBatch, advantages: Advantages | None = None) -> StepColumns:
-        """What is there of a step: what was sampled, and what is handed on of the stages before."""
-        step = StepColumns(self.graph, sequences=tokens.sequences, tokens=tokens.tokens)
-        if advantages is not None:
-            step.given([columns_of.ADVANTAGES, columns_of.TRAINED])
-            if advantages.returns is not None:
-                step.given([columns_of.RETURNS, columns_of.VALUES])
-        return step
-
-    def _passes(self, tokens: TokenBatch, step: StepColumns) -> TokenColumns:
-        """The passes whose results the advantages are made of, by the policy and the models beside it."""
-        counted = tokens.has_signal()
-        columns = TokenColumns()
-        penalty, taught = self.options.advantages.kl is not None, self.options.advantages.teacher is not None
-        if penalty:
-            self._ask("reference", tokens, counted)
-        if taught:
-            self._ask("teacher log-probs", tokens, counted)
-        if penalty or taught:
-            behaviour = self.options.objective.proximal == "behaviour"
-            proximal = tokens.behaviour_logprobs if behaviour else self._of_policy(tokens, counted, step).numpy()
-            columns = TokenColumns(proximal=proximal)
-        if penalty:
-            columns = replace(columns, reference=self._of_frozen("reference", tokens, counted, step).numpy())
-        if taught:
-            found = self._of_frozen("teacher log-probs", tokens, counted, step)
-            columns = replace(columns, teacher_logprobs=found.numpy())
-        if self._critic is not None:
-            step.begin("values")
-            with self._timer.phase("prox"):
-                values, after = self._critic.values(tokens, counted, self._micros)
-            step.end("values", {"values": values, "bootstrap": after})
-            columns = replace(columns, values=values, bootstrap=after)
-        return columns
-
-    def _of_policy(self, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
-        step.begin("proximal")
-        found = self.logprobs(tokens, chosen)
-        step.end("proximal", {"proximal": found})
-        return found
-
-    def _ask(self, stage: str, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> None:
-        """Ask the frozen model of a stage before its answer is needed: on other ranks it computes meanwhile."""
-        if (model := self._frozen[stage]) is None:
-            raise ValueError(f"the stage {stage} needs its model")
-        question = Question(tokens, chosen, self._micro_batch_tokens, self._micros)
-        self._asked[stage] = (question, model.ask(question))
-
-    def _of_frozen(self, stage: str, tokens: TokenBatch, chosen: NDArray[np.bool_], step: StepColumns) -> Tensor:
-        """What the frozen model of a stage says of the `chosen` sequences' trainable tokens, [tokens]."""
-        step.begin(stage)
-        with self._timer.phase("prox"):
-            if stage not in self._asked or not self._asked[stage][0].is_of(tokens, chosen):
-                self._ask(stage, tokens, chosen)
-            _, answer = self._asked.pop(stage)
-            found = answer()
-        step.end(stage, {column.name: found for column in self.graph.stage(stage).writes})
-        return found
-
-    def update(self, batch: Trainable, advantages: Advantages, proximal: Tensor | None = None) -> UpdateFigures:
-        """Updates over the mini-batches of a batch, of the critic first where there is one.
-
-        `proximal` is [tokens], or None where the loss itself yields it.
-        """
-        if proximal is None and self.needs_proximal:
-            raise ValueError("this objective needs the log-probabilities from before the first update")
-        columns = self._step(batch.tokens, advantages)
-        if proximal is not None:
-            columns.given([columns_of.PROXIMAL])
-        wanted = self.options.objective.policy.kl is not None
-        reference = self._of_frozen("reference", batch.tokens, advantages.trained, columns) if wanted else None
-        with self._timer.phase("train"):
-            return self._update(batch, advantages, proximal, reference, columns)
-
-    def _update(
-        self, batch: Trainable, advantages: Advantages, proximal: Tensor | None, reference: Tensor | None,
-        columns: StepColumns,
-    ) -> UpdateFigures:  # fmt: skip
-        step, tokens = batch.step, batch.tokens
+    def _updating(self) -> tuple[Trainable, Advantages, list[NDArray[np.int64]]]:
+        """What both updates work on: the batch, its advantages, and the sequences of each mini-batch."""
+        step = self._step
+        assert step is not None
+        batch, advantages = step.batch, step.advantages
+        assert batch is not None
+        assert advantages is not None
         self._micro_batch_tokens = max(1, self.options.micro_batch_tokens // batch.micro_batch_divisor)
-        device = self.engine.ranks.device
-        predicted = tokens.trainable() & advantages.trained[tokens.sequence_of]
         trained = np.flatnonzero(advantages.trained)
+        groups = batch.tokens.group_ids[trained]
+        dealt = mini_batches(groups, self.options.mini_batches, (self.options.seed, batch.step))
+        return batch, advantages, [trained[part] for part in dealt]
+
+    def _update_critic(self, inputs: StageInputs) -> dict[str, Any]:
+        assert self._critic is not None
+        assert self._step is not None
+        with self._timer.phase("train"):
+            batch, advantages, parts = self._updating()
+            self._step.critic = self._critic.update(
+                batch.tokens, advantages, parts, batch.step, batch.max_steps, self._micros
+            )
+        return {}
+
+    def _update_policy(self, inputs: StageInputs) -> dict[str, Any]:
+        assert self._step is not None
+        with self._timer.phase("train"):
+            batch, advantages, parts = self._updating()
+            taken = replace(advantages, tokens=np.asarray(inputs[self._taken], np.float64))
+            self._step.figures = self._updated(batch, taken, parts, inputs)
+        return {}
+
+    def _updated(
+        self, batch: Trainable, advantages: Advantages, parts: list[NDArray[np.int64]], inputs: StageInputs
+    ) -> UpdateFigures:
+        step, tokens, device = batch.step, batch.tokens, self.engine.ranks.device
+        predicted = tokens.trainable() & advantages.trained[tokens.sequence_of]
+        assert self._step is not None
+        proximal, reference = (
+            torch.from_numpy(inputs[name]) if name in inputs else None for name in ("proximal", "reference")
+        )
         objective = Objective(
             tokens,
             advantages,
             self.options.objective,
             step=step,
             device=device,
-            proximal=proximal,
+            proximal=self._step.centre if proximal is None else proximal,
             reference=reference,
             compute_loss=self._compute_loss,
+            own={name: inputs[name] for name in self._in_loss},
         )
         kept = TrainedTokensBuffer(tokens.tokens, device) if self.options.keep_tokens else None
         statistics = LossStatistics(device)
         begins = self._critic.options.warmup_steps if self._critic is not None else 0
         rate = self.options.schedule.at(max(0, step - begins), batch.max_steps - begins)  # warmed up once it moves
         norms: list[float] = []
-        dealt = mini_batches(tokens.group_ids[trained], self.options.mini_batches, (self.options.seed, step))
-        parts = [trained[part] for part in dealt]
-        critic = None
-        if self._critic is not None:
-            columns.begin("update critic")
-            critic = self._critic.update(tokens, advantages, parts, step, batch.max_steps, self._micros)
-            if step < begins:
-                parts = []
-        columns.begin("update policy")
-        for chosen in parts:
+        for chosen in parts if step >= begins else []:
             mask = np.zeros(tokens.sequences, np.bool_)
             mask[chosen] = True
             loss = objective.of(predicted & mask[tokens.sequence_of], statistics, kept)
@@ -317,7 +318,7 @@ class Actor:
             learning_rate=rate,
             tried=len(norms),
             applied=sum(math.isfinite(norm) for norm in norms),
-            critic=critic,
+            critic=self._step.critic,
             tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
         )
 
@@ -328,6 +329,9 @@ class Actor:
         """
         with self._timer.phase("checkpoint"):
             return self._checkpointer.save(position, self._still_mine)
+
+    def _cut(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> Question:
+        return Question(tokens, chosen, self._micro_batch_tokens, self._micros)
 
     def _micros(self, tokens: TokenBatch, chosen: NDArray[np.int64], predicted: NDArray[np.bool_]) -> list[MicroBatch]:
         longest = int(tokens.lengths[chosen].max(initial=0))
@@ -345,6 +349,25 @@ class Actor:
             micro_batch_tokens=self._micro_batch_tokens,
             pack_length=self.options.pack_length,
         )
+
+
+@dataclass
+class _Step:
+    """The batch that is trained now: its columns, and what its stages found beside them."""
+
+    tokens: TokenBatch
+    run: StepRun
+    batch: Trainable | None = None  # once it is updated with
+    centre: Tensor | None = None  # π_prox that the caller hands on, where the graph has no pass for it
+    advantages: Advantages | None = None
+    critic: CriticFigures | None = None
+    figures: UpdateFigures | None = None
+
+
+def _outcome(advantages: Advantages) -> dict[str, Any]:
+    """The columns of the stage of that name."""
+    returns = {} if advantages.returns is None else {"returns": advantages.returns}
+    return {"advantages": advantages.tokens, "trained": advantages.trained, **returns}
 
 
 def _needs(options: ActorOptions, *, critic: bool) -> Needs:

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from areal.admit.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
-from areal.dataflow.stages import Place
+from areal.dataflow.stages import Graph, Place
 from areal.errors import BugError
 from areal.observe.waits import WaitRegistry
 from areal.workflow.tokenizer import Tokenizer
@@ -31,9 +31,13 @@ REFERENCE, TEACHER = "reference", "teacher"
 class FrozenModels:
     """The frozen models of a job, as the policy's ranks see them. Every one of these has one."""
 
-    def __init__(self, settings: TrainerSettings, engine: Engine, ranks: Ranks, waits: WaitRegistry) -> None:
-        """Loads what is on these ranks."""
+    def __init__(
+        self, settings: TrainerSettings, engine: Engine, ranks: Ranks, waits: WaitRegistry, own: Graph | None = None
+    ) -> None:
+        """Loads what is on these ranks, but a reference that a function of the recipe's answers for."""
         self._needed = _placements(settings)
+        if own is not None and REFERENCE in own and own.stage(REFERENCE).run is not None:
+            self._needed.pop(REFERENCE, None)
         self._engine = engine
         self._settings = settings
         self._here: dict[str, FrozenModel] = {}

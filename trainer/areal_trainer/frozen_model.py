@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from areal.dataflow.running import StageInputs
 from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.critic import Cut
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
+from areal_trainer.timer import PhaseTimer
 
 Answer = Callable[[], Tensor]
 """Log-probabilities of all ranks' predicted tokens, [tokens] float32 on the CPU; 0 where none was. A collective."""
@@ -38,16 +40,41 @@ class Question:
         """This rank's share."""
         return self.cut(self.tokens, np.flatnonzero(self.chosen), self.tokens.trainable())
 
-    def is_of(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> bool:
-        """Whether it asks for just these."""
-        return self.tokens is tokens and np.array_equal(self.chosen, chosen)
-
 
 class FrozenModel(Protocol):
     """What is asked."""
 
     def ask(self, question: Question) -> Answer:
         """Begin to find the answer. A collective; the answer may be dropped."""
+
+
+class FrozenStage:
+    """A stage of the step that asks a frozen model, begun before its turn: an answer from elsewhere takes its time."""
+
+    def __init__(
+        self, model: FrozenModel, column: str, cut: Callable[[TokenBatch, NDArray[np.bool_]], Question],
+        timer: PhaseTimer,
+    ) -> None:  # fmt: skip
+        self._model, self._column, self._cut, self._timer = model, column, cut, timer
+
+    def begin(self, inputs: StageInputs) -> Callable[[], dict[str, NDArray[np.float32]]]:
+        """Ask; what is returned waits for the column."""
+        answer = self._model.ask(self._cut(inputs.tokens, chosen_of(inputs)))
+
+        def found() -> dict[str, NDArray[np.float32]]:
+            with self._timer.phase("prox"):
+                return {self._column: answer().numpy()}
+
+        return found
+
+    def __call__(self, inputs: StageInputs) -> dict[str, NDArray[np.float32]]:
+        return self.begin(inputs)()
+
+
+def chosen_of(inputs: StageInputs) -> NDArray[np.bool_]:
+    """[S]: the sequences that a pass is for: those that are trained, or may be where that isn't known yet."""
+    chosen: NDArray[np.bool_] = inputs["trained"] if "trained" in inputs else inputs.tokens.has_signal()
+    return chosen
 
 
 class OnSameRanks:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from areal.dataflow.own import own_stages
+from areal.dataflow.own import more_columns
 from areal.dataflow.stages import Graph
 from areal.errors import DataError
 
@@ -25,19 +25,20 @@ _PROMPT = 2
 
 
 @dataclass(frozen=True)
-class Given:
+class HookFacts:
     """What a job's hooks are given beside what every batch has."""
 
     critic: bool = False  # values
     reference: bool = False  # log-probabilities of the reference
     own: Graph | None = None  # columns of the recipe's own stages
+    usual: Graph | None = None  # the graph that the job has without them
 
 
 def try_hooks(
     compute_advantages: Callable[..., Any] | None,
     compute_loss: Callable[..., Any] | None,
     vocabulary: int,
-    given: Given,
+    given: HookFacts,
 ) -> None:
     """Call each hook once on a made-up batch that has what the job's batches have.
 
@@ -47,10 +48,10 @@ def try_hooks(
     if compute_advantages is not None:
         usual = estimate_advantages(tokens, AdvantageOptions())
         values = np.where(tokens.loss_mask, 0.5, 0.0) if given.critic else None
-        batch = AdvantageBatch.of(tokens, usual.counted, values, _own(given.own, tokens))
+        batch = AdvantageBatch.of(tokens, usual.counted, values, _own(given, "advantages", tokens))
         advantages_from(_called("compute_advantages(batch)", compute_advantages, batch), tokens, usual)
     if compute_loss is not None:
-        _try_loss(compute_loss, tokens, reference=given.reference)
+        _try_loss(compute_loss, tokens, given)
 
 
 def advantages_from(given: Any, tokens: TokenBatch, usual: Advantages) -> Advantages:
@@ -74,14 +75,14 @@ def advantages_from(given: Any, tokens: TokenBatch, usual: Advantages) -> Advant
     return replace(usual, values=values, tokens=by_token, trained=usual.counted & signal)
 
 
-def _own(graph: Graph | None, tokens: TokenBatch) -> dict[str, np.ndarray[Any, Any]]:
+def _own(given: HookFacts, stage: str, tokens: TokenBatch) -> dict[str, np.ndarray[Any, Any]]:
     """Columns of ones where a recipe's stages write theirs."""
     length = {"sequence": tokens.sequences, "token": tokens.tokens}
-    columns = [column for stage in (own_stages(graph) if graph is not None else ()) for column in stage.writes]
+    columns = more_columns(given.own, given.usual, stage) if given.own is not None and given.usual is not None else ()
     return {column.name: np.ones(length[column.axis], column.dtype) for column in columns}
 
 
-def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch, *, reference: bool) -> None:
+def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch, given: HookFacts) -> None:
     place = np.flatnonzero(tokens.trainable())
     behaviour = torch.from_numpy(tokens.behaviour_logprobs[place])
     logprobs = (behaviour + 0.1).requires_grad_(True)
@@ -89,12 +90,13 @@ def _try_loss(compute_loss: Callable[..., Any], tokens: TokenBatch, *, reference
         advantages=torch.linspace(-1.0, 1.0, len(place)),
         behaviour=behaviour,
         proximal=behaviour + 0.05,
-        reference=behaviour - 0.05 if reference else None,
+        reference=behaviour - 0.05 if given.reference else None,
         versions=torch.from_numpy(tokens.versions[place]),
         sequence=torch.from_numpy(tokens.sequence_of[place]),
         token_ids=torch.from_numpy(tokens.token_ids[place]),
+        columns={name: torch.ones(len(place)) for name in _own(given, "update policy", tokens)},
     )
-    outputs = LossOutputs(logprobs, 1.0 - 0.1 * logprobs)
+    outputs = LossOutputs(logprobs, 1.0 - 0.1 * logprobs, -logprobs)
     loss = checked_loss(_called("compute_loss(batch, outputs)", compute_loss, batch, outputs), logprobs)
     if not loss.requires_grad:
         raise DataError(

@@ -8,14 +8,12 @@ from areal_trainer.context import TrainContext
 def train(ctx: TrainContext) -> None:
     """Take, train, publish, save, until the run is over.
 
-    Every rank runs this. Proximal log-probabilities are those of the weights before the step's first update; with one
-    update a step the training pass itself yields them.
+    Every rank runs this. Both calls of the actor run stages of the step's graph: through the advantages, and the rest.
     """
     rollout, actor = ctx.rollout, ctx.actor
     while (batch := rollout.prepare_batch()) is not None:
         advantages = actor.advantages(batch.tokens)
-        proximal = actor.proximal(batch.tokens, advantages)
-        update = actor.update(batch, advantages, proximal)
+        update = actor.update(batch, advantages)
 
         due = rollout.trained(batch, advantages, update)
         if due.publish:

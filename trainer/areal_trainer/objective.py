@@ -6,7 +6,7 @@ packing and ranks change nothing. Every rank builds it from the same batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,14 +53,16 @@ class LossBatch:
     versions: Tensor  # the policy version of the token
     sequence: Tensor  # which sequence of the batch the token belongs to
     token_ids: Tensor
+    columns: Mapping[str, Tensor] = field(default_factory=dict)  # that own stages wrote for it, by name
 
 
 @dataclass(frozen=True)
 class LossOutputs:
-    """What the model says of the same tokens, with gradient."""
+    """What the model says of the same tokens, with gradient, and the loss that the job would have without the hook."""
 
     logprobs: Tensor
     entropy: Tensor
+    loss: Tensor  # of each token, rejected ones 0, without KL and entropy
 
 
 ComputeLoss = Callable[[LossBatch, LossOutputs], Tensor]
@@ -81,7 +83,9 @@ class Objective:
         proximal: Tensor | None = None,
         reference: Tensor | None = None,
         compute_loss: ComputeLoss | None = None,
+        own: Mapping[str, NDArray[Any]] | None = None,
     ) -> None:
+        """`own` are columns of a recipe's stages, by token or by sequence, for its `compute_loss`."""
         if options.proximal == "recompute" and proximal is None:
             raise ValueError("this objective needs the log-probabilities from before the first update")
         self._options = options
@@ -98,6 +102,8 @@ class Objective:
             "sequence": torch.from_numpy(self._sequence).to(device),
             "token_ids": torch.from_numpy(tokens.token_ids).to(device),
         }
+        self._own = {name: torch.tensor(column, device=device) for name, column in (own or {}).items()}
+        self._by_token = tokens.tokens
         self._centre = None if proximal is None else proximal.to(device)
         self._reference = None if reference is None else reference.to(device)
 
@@ -129,7 +135,7 @@ class Objective:
                 dropped=None if dropped is None else dropped[place],
             )
             if self._compute_loss is not None:
-                own = checked_loss(self._compute_loss(batch, LossOutputs(logprobs, entropy)), logprobs)
+                own = checked_loss(self._compute_loss(batch, LossOutputs(logprobs, entropy, terms.loss)), logprobs)
                 terms = replace(terms, loss=own, regulariser=torch.zeros_like(own))
             measured = logprobs.detach() if self._centre is None else batch.proximal
             same = batch.versions == self._step
@@ -146,8 +152,12 @@ class Objective:
             advantages=self._advantages[place],
             proximal=self._proximal_of(place, logprobs, gathered["behaviour"], gathered["versions"]),
             reference=None if self._reference is None else self._reference[place],
+            columns={name: self._own_at(column, place, gathered["sequence"]) for name, column in self._own.items()},
             **gathered,
         )
+
+    def _own_at(self, column: Tensor, place: Tensor, sequence: Tensor) -> Tensor:
+        return column[place] if len(column) == self._by_token else column[sequence]
 
     def _proximal_of(self, place: Tensor, logprobs: Tensor, behaviour: Tensor, versions: Tensor) -> Tensor:
         kind = self._options.proximal

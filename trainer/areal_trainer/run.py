@@ -20,7 +20,7 @@ from pathlib import Path
 
 from areal.dataflow.builtin import graph_of
 from areal.dataflow.own import own_graph
-from areal.errors import BugError, DataError, ExitCode, FencedError, InfraError
+from areal.errors import DataError, ExitCode, FencedError, InfraError
 from areal.ledger import evidence as evidence_room
 from areal.ledger import fences
 from areal.ledger.consumer import Consumer, TrainerState
@@ -50,7 +50,7 @@ from areal_trainer.actor import Actor
 from areal_trainer.batch_journal import BatchJournal
 from areal_trainer.blame import exit_code
 from areal_trainer.checkpoint.catalog import Began, Found
-from areal_trainer.checkpoint.checkpointer import Checkpointer
+from areal_trainer.checkpoint.checkpointer import CRITIC, Checkpointer, CheckpointPart
 from areal_trainer.context import TrainContext
 from areal_trainer.control import AskedToStop, ControllerLink, TrainerControl
 from areal_trainer.critic import Critic
@@ -62,7 +62,7 @@ from areal_trainer.engine.self_check import check_packing
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.feed import Feed
 from areal_trainer.frozen import REFERENCE, TEACHER, FrozenModels
-from areal_trainer.hooks import Given, try_hooks
+from areal_trainer.hooks import HookFacts, try_hooks
 from areal_trainer.options import critic_options, objective_options
 from areal_trainer.publish.canary import prepare
 from areal_trainer.publish.exporter import Exporter
@@ -76,6 +76,7 @@ from areal_trainer.reporting import Reporter
 from areal_trainer.rollout import PUBLISH_DEADLINE_S, FirstRank, Rollout
 from areal_trainer.settings import Paths, TrainerSettings, overrides
 from areal_trainer.spans import StepSpans
+from areal_trainer.stage_models import StageModels
 from areal_trainer.timer import PhaseTimer
 
 _log = logging.getLogger(__name__)
@@ -103,20 +104,30 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
     wanted, critic = critic_options(settings.spec), None
     if wanted is not None:
         critic = Critic(ValueEngine(settings.paths.start_model, settings.critic_engine, ranks), wanted)
-    values = critic.engine if critic is not None else None
+    beside: dict[str, CheckpointPart] = {} if critic is None else {CRITIC: critic.engine}
     own = None
     if user.graph is not None:
-        own = own_graph(user.graph, settings.spec, own_advantages=user.compute_advantages is not None)
+        own = own_graph(user.graph, settings.spec, user.hooks)
     try_hooks(
         user.compute_advantages,
         user.compute_loss,
         engine.vocabulary,
-        Given(critic=critic is not None, reference=objective_options(settings.spec).policy.kl is not None, own=own),
+        HookFacts(
+            critic=critic is not None,
+            reference=objective_options(settings.spec).policy.kl is not None,
+            own=own,
+            usual=graph_of(settings.spec),
+        ),
     )
-    frozen = FrozenModels(settings, engine, ranks, waits)
+    frozen = FrozenModels(settings, engine, ranks, waits, own)
+    models = StageModels(
+        engine, settings.paths.start_model, settings.actor.micro_batch_tokens, settings.actor.pack_length
+    )
+    models.start(own)
+    beside |= models.parts
     loaded.all_here(waits)
     timer = PhaseTimer()
-    checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, values, waits=waits)
+    checkpointer = Checkpointer(settings.paths.checkpoints, settings.spec.checkpoint.keep, engine, beside, waits=waits)
     desk = _Desk(settings, ports, timer, waits) if ranks.first else None
     exporter = _exporter(settings)
     publisher = Publisher(
@@ -164,8 +175,6 @@ def run(settings: TrainerSettings, ports: Ports, stopping: threading.Event) -> E
             own_graph=own,
         )
         ctx = TrainContext(rollout, actor, settings.spec, ranks.rank, ranks.world_size)
-        if actor.graph != (own or graph_of(settings.spec)):
-            raise BugError("the trainer's step is not the graph that `areal check --graph` draws")
         if rollout.due().publish:
             rollout.publish(actor)
         (user.train or loop.train)(ctx)

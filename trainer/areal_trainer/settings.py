@@ -180,6 +180,12 @@ class Overrides:
     compute_loss: Callable[..., Any] | None = None
     graph: Callable[[Any], Any] | None = None
 
+    @property
+    def hooks(self) -> frozenset[str]:
+        """Names of those that columns of own stages are for."""
+        found = {"compute_advantages": self.compute_advantages, "compute_loss": self.compute_loss}
+        return frozenset(name for name, hook in found.items() if hook is not None)
+
 
 def overrides(paths: Paths) -> Overrides:
     """Load the recipe and the hooks. Raises DataError when a file can't be loaded."""

@@ -108,8 +108,9 @@ def _graph(recipe: Recipe) -> object:
     spec = JobSpec.model_validate_json(told)
     if recipe.graph is None:
         return None
-    own_advantages = recipe.compute_advantages is not None or spec.trainer.hooks is not None
-    return json_of_graph(own_graph(recipe.graph, spec, own_advantages=own_advantages))
+    there = {"compute_advantages": recipe.compute_advantages, "compute_loss": recipe.compute_loss}
+    hooks = frozenset(name for name, hook in there.items() if hook or spec.trainer.hooks)  # that file may need torch
+    return json_of_graph(own_graph(recipe.graph, spec, hooks))
 
 
 if __name__ == "__main__":

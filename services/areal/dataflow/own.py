@@ -1,48 +1,28 @@
-"""A recipe's own dataflow: `graph(ctx)` adds stages to a job's step, which the trainer runs before the advantages.
+"""A recipe's own dataflow: `graph(ctx)` puts stages of its own into a job's step, or other functions into its stages.
 
-Owns what such a graph may be: the built-in stages as they are, own stages directly before the advantages, each a
-function of columns that are there, and the advantages reading what they write. It is matched, and each function is
-tried on a made-up batch, before anything runs.
+Owns what such a graph may be. It is matched, and each function that needs no model is tried on a made-up batch, before
+anything runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from areal.dataflow.builtin import REWARDS, graph_of
-from areal.dataflow.running import StepColumns
+from areal.dataflow.builtin import ADVANTAGES, REWARDS, graph_of
+from areal.dataflow.running import StageInputs, check_written, inputs_of, run_stage
 from areal.dataflow.stages import Column, Graph, Stage, problems
-from areal.errors import ArealError, BugError, DataError
+from areal.errors import DataError
 from areal.spec.job import JobSpec
 
-ADVANTAGES = "advantages"
 _LENGTHS = (5, 4, 6, 3)  # of a made-up batch's sequences
 _FIX = "docs/training.md shows a graph with a stage of its own"
-
-
-class StageInputs(Mapping[str, NDArray[Any]]):
-    """What an own stage is given: the columns that it reads, by name, read-only.
-
-    Sequence s owns the entries [offsets[s], offsets[s+1]) of a column by token.
-    """
-
-    def __init__(self, columns: Mapping[str, NDArray[Any]], offsets: NDArray[np.int64]) -> None:
-        self._columns = {name: _read_only(column) for name, column in columns.items()}
-        self.offsets = _read_only(offsets)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._columns[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._columns)
-
-    def __len__(self) -> int:
-        return len(self._columns)
+_TAKERS = {"advantages": ("compute_advantages", REWARDS), "update policy": ("compute_loss", ADVANTAGES)}
+"""Built-in stages that may read more: the hook that uses it, and the column in whose place one such may stand."""
 
 
 @dataclass(frozen=True)
@@ -58,16 +38,23 @@ class GraphContext:
         run: Callable[[StageInputs], Mapping[str, Any]],
         *,
         reads: tuple[Column, ...],
-        writes: tuple[Column, ...],
+        writes: tuple[Column, ...] = (),
+        kind: Literal["compute", "infer", "update"] = "compute",
+        model: str = "",
+        start: Callable[[Any], None] | None = None,
     ) -> Stage:
-        """A stage of the recipe's own; every process that trains runs it once a step, and all must get the same."""
-        return Stage(name, "compute", reads, writes, run=run)
+        """A stage of the recipe's own; every process that trains runs it once a step, and all must get the same.
+
+        One that asks (`infer`) or trains (`update`) a model names it. `start(models)` is called once, by the trainer
+        alone, before a checkpoint is loaded: what it makes of `models` is in the checkpoints.
+        """
+        return Stage(name, kind, reads, writes, model, run=run, start=start)
 
 
-def own_graph(make: Callable[[GraphContext], Any], spec: JobSpec, *, own_advantages: bool) -> Graph:
+def own_graph(make: Callable[[GraphContext], Any], spec: JobSpec, hooks: frozenset[str]) -> Graph:
     """The graph that a recipe's `graph(ctx)` makes, checked and tried. Raises DataError that says what is wrong.
 
-    `own_advantages`: the recipe has `compute_advantages(batch)`, which finds own columns in `batch.columns`.
+    `hooks` names those that the job has: `compute_advantages` and `compute_loss` find own columns in `batch.columns`.
     """
     if not spec.is_rl:
         raise DataError(f"graph(ctx) is for RL, this job's training is {spec.training}", fix="remove it")
@@ -83,122 +70,105 @@ def own_graph(make: Callable[[GraphContext], Any], spec: JobSpec, *, own_advanta
             f"graph(ctx) returns a {type(graph).__name__}, not a graph",
             fix="return ctx.builtin with stages of yours: ctx.builtin.before('advantages', ctx.stage(…))",
         )
-    if wrong := problems(graph) or _refused(graph, builtin, own_advantages):
+    if wrong := problems(graph) or _refused(graph, builtin, hooks):
         raise DataError(f"graph(ctx): {'; '.join(wrong)}", fix=_FIX)
     _try(graph)
     return graph
 
 
-def own_stages(graph: Graph) -> tuple[Stage, ...]:
-    """The recipe's stages, in the order in which they run."""
-    return tuple(stage for stage in graph.stages if stage.run is not None)
+def more_columns(graph: Graph, builtin: Graph, name: str) -> tuple[Column, ...]:
+    """The columns that a built-in stage reads beside its usual ones."""
+    usual = builtin.stage(name).reads
+    return tuple(column for column in graph.stage(name).reads if column not in usual)
 
 
-def reward_column(graph: Graph) -> str:
-    """The column that the advantages take for rewards."""
-    reads = graph.stage(ADVANTAGES).reads
-    written = {column for stage in own_stages(graph) for column in stage.writes}
-    if REWARDS in reads:
-        return REWARDS.name
-    return next(column.name for column in reads if column in written and _like_rewards(column))
+def stand_in(graph: Graph, builtin: Graph, name: str) -> str:
+    """The column that the advantages take for rewards, or the policy's update for advantages."""
+    usual = _TAKERS[name][1]
+    if usual in graph.stage(name).reads:
+        return usual.name
+    return next(column.name for column in more_columns(graph, builtin, name) if _alike(column, usual))
 
 
-def run_stage(stage: Stage, inputs: StageInputs, step: StepColumns) -> dict[str, NDArray[Any]]:
-    """Run one own stage. Raises DataError when it fails, or writes something else than it declares."""
-    assert stage.run is not None
-    step.begin(stage.name)
-    try:
-        written = {name: np.asarray(value) for name, value in stage.run(inputs).items()}
-    except ArealError:
-        raise  # of the ranks that run it
-    except Exception as error:
-        raise DataError(
-            f"the recipe's stage {stage.name} fails: {type(error).__name__}: {error}", fix="correct its function"
-        ) from error
-    try:
-        step.end(stage.name, written)
-    except BugError as error:
-        raise DataError(f"the recipe's stage: {error.message}", fix="return each declared column once") from None
-    return {name: _read_only(column) for name, column in written.items()}
-
-
-def _refused(graph: Graph, builtin: Graph, own_advantages: bool) -> list[str]:
+def _refused(graph: Graph, builtin: Graph, hooks: frozenset[str]) -> list[str]:
     """What a graph may not be, beside what never fits."""
+    found: list[str] = []
+    names = [stage.name for stage in graph.stages]
+    if missing := [stage.name for stage in builtin.stages if stage.name not in names]:
+        return [f"{missing[0]} is missing: a built-in stage may get another function, and stays"]
+    usual = {stage.name: stage for stage in builtin.stages}
+    for stage in graph.stages:
+        if stage.run is not None:
+            found += _own_refused(stage)
+        elif stage.name not in usual:
+            found.append(f"{stage.name} has no function")
+        elif stage.name in _TAKERS:
+            found += _taker_refused(graph, usual[stage.name], hooks)
+        elif stage != usual[stage.name]:
+            found.append(f"{stage.name} is built in and stays as it is, or gets a function of yours")
+    return found
+
+
+def _own_refused(stage: Stage) -> list[str]:
     found = []
-    kept = [stage for stage in graph.stages if stage.run is None]
-    if [stage.name for stage in kept] != [stage.name for stage in builtin.stages]:
-        found.append("the built-in stages stay, in their order; only the recipe's own have a function")
-        return found
-    for stage, usual in zip(kept, builtin.stages, strict=True):
-        if stage.name != ADVANTAGES and stage != usual:
-            found.append(f"{stage.name} is built in and stays as it is")
-    at = [stage.name for stage in graph.stages].index(ADVANTAGES)
-    own = own_stages(graph)
-    if graph.stages[at - len(own) : at] != own:
-        found.append("own stages stand directly before the advantages")
-    for stage in own:
-        if stage.kind != "compute" or stage.clock != "step" or stage.model or stage.lagged:
-            found.append(f"{stage.name} computes once a step, and names no model: its function has its own")
-        if any(column.axis not in ("sequence", "token") for column in stage.writes):
-            found.append(f"{stage.name} writes columns by sequence or by token")
-    return found or _advantages_refused(graph, builtin, own_advantages)
+    if stage.clock != "step" or stage.kind not in ("compute", "infer", "update"):
+        return [f"{stage.name} runs outside the step: it can't have a function of the recipe's"]
+    if bool(stage.model) == (stage.kind == "compute"):
+        found.append(f"{stage.name} names a model when it asks or trains one (kind infer, update), and only then")
+    if any(column.axis not in ("sequence", "token", "model") for column in stage.writes):
+        found.append(f"{stage.name} writes columns by sequence or by token")
+    return found
 
 
-def _advantages_refused(graph: Graph, builtin: Graph, own_advantages: bool) -> list[str]:
-    reads, usual = graph.stage(ADVANTAGES).reads, builtin.stage(ADVANTAGES).reads
-    if graph.stage(ADVANTAGES).writes != builtin.stage(ADVANTAGES).writes:
-        return ["the advantages write what they always write"]
-    missing = [column for column in usual if column not in reads]
-    added = [column for column in reads if column not in usual]
-    rewards = [column for column in added if _like_rewards(column)]
-    if missing not in ([], [REWARDS]) or (missing and len(rewards) != 1):
+def _taker_refused(graph: Graph, usual: Stage, hooks: frozenset[str]) -> list[str]:
+    """Of the stages that may read more than they always do."""
+    stage, (hook, replaced) = graph.stage(usual.name), _TAKERS[usual.name]
+    if replace(stage, reads=usual.reads) != usual:
+        return [f"{stage.name} writes what it always writes"]
+    missing = [column for column in usual.reads if column not in stage.reads]
+    added = [column for column in stage.reads if column not in usual.reads]
+    instead = [column for column in added if _alike(column, replaced)]
+    if missing not in ([], [replaced]) or (missing and len(instead) != 1):
         return [
-            "the advantages read what they always read; rewards alone may be replaced, by one column of float64 by "
-            "sequence"
+            f"{stage.name} reads what it always reads; {replaced.name} alone may be replaced, by one column of "
+            f"{replaced.dtype} by {replaced.axis}"
         ]
-    unused = added if not missing else [column for column in added if column != rewards[0]]
-    if unused and not own_advantages:
+    unused = added if not missing else [column for column in added if column != instead[0]]
+    if unused and hook not in hooks:
         names = ", ".join(column.name for column in unused)
-        return [f"nothing uses {names}: let it replace rewards, or define compute_advantages(batch) with batch.columns"]
+        return [f"nothing uses {names}: let it replace {replaced.name}, or define {hook} with batch.columns"]
     return []
 
 
-def _like_rewards(column: Column) -> bool:
-    return (column.axis, column.dtype) == (REWARDS.axis, REWARDS.dtype)
+def _alike(column: Column, usual: Column) -> bool:
+    return (column.axis, column.dtype) == (usual.axis, usual.dtype)
 
 
 def _try(graph: Graph) -> None:
-    """Run the own stages on a made-up batch."""
+    """Run the own stages that compute on a made-up batch; of another stage's columns there are ones."""
     offsets = np.cumsum([0, *_LENGTHS]).astype(np.int64)
     lengths = {"sequence": len(_LENGTHS), "token": int(offsets[-1])}
-    step = StepColumns(graph, sequences=lengths["sequence"], tokens=lengths["token"])
     known: dict[str, NDArray[Any]] = {}
     for stage in graph.stages:
-        if stage.name == ADVANTAGES:
-            return
-        if stage.run is not None:
-            inputs = StageInputs({column.name: known[column.name] for column in stage.reads}, offsets)
-            known |= run_stage(stage, inputs, step)
-            continue
-        made = {
+        written: Mapping[str, Any] = {
             column.name: np.ones(lengths[column.axis], column.dtype)
             for column in stage.writes
             if column.axis in lengths
         }
-        step.given(stage.writes)
-        known |= made
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+        if stage.run is not None and stage.kind == "compute" and stage.start is None:
+            written = run_stage(stage, stage.run, inputs_of(stage, known, offsets))
+            check_written(stage, written, lengths)
+        known |= written
 
 
 def json_of_graph(graph: Graph) -> list[dict[str, Any]]:
-    """A graph as JSON, for a picture: instead of its function a stage of the recipe's has `recipe` for its model."""
-    stages = [replace(stage, run=None, model="recipe" if stage.run else stage.model) for stage in graph.stages]
-    return [{name: value for name, value in asdict(stage).items() if name != "run"} for stage in stages]
+    """A graph as JSON, for a picture: of a function of the recipe's only its presence, as the model's name."""
+    stages = []
+    for stage in graph.stages:
+        model = stage.model if stage.run is None else ", ".join(filter(None, ["recipe", stage.model]))
+        told = asdict(replace(stage, run=None, start=None, model=model))
+        stages.append({name: value for name, value in told.items() if name not in ("run", "start")})
+    return stages
 
 
 def graph_of_json(stages: Sequence[Mapping[str, Any]]) -> Graph:

@@ -45,8 +45,9 @@ class Stage:
     model: str = ""
     clock: Clock = "step"
     lagged: tuple[Column, ...] = ()  # read as some step before left them
-    run: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)  # of a recipe's own stage
     placement: Place = "same"
+    run: Callable[[Any], Mapping[str, Any]] | None = field(default=None, compare=False)  # a recipe's own function
+    start: Callable[[Any], None] | None = field(default=None, compare=False)  # makes the models of a recipe's own
 
     @property
     def where(self) -> str:
@@ -75,12 +76,20 @@ class Graph:
         at = self.stages.index(self.stage(name))
         return Graph((*self.stages[:at], stage, *self.stages[at:]))
 
+    def after(self, name: str, stage: Stage) -> Graph:
+        """This graph with a stage directly after the one of that name."""
+        at = self.stages.index(self.stage(name)) + 1
+        return Graph((*self.stages[:at], stage, *self.stages[at:]))
+
+    def replacing(self, name: str, stage: Stage) -> Graph:
+        """This graph with another stage in the place of the one of that name."""
+        return Graph(tuple(stage if each.name == name else each for each in self.stages))
+
     def reading(self, name: str, column: Column, *, instead_of: Column | None = None) -> Graph:
         """This graph with a stage that reads one more column, or another one."""
         stage = self.stage(name)
         reads = tuple(each for each in stage.reads if each != instead_of)
-        changed = replace(stage, reads=(*reads, column))
-        return Graph(tuple(changed if each == stage else each for each in self.stages))
+        return self.replacing(name, replace(stage, reads=(*reads, column)))
 
     def edges(self) -> Iterator[tuple[Stage, Stage, list[Column]]]:
         """(producer, consumer, columns), without the edge back."""

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Record:
     model_digest: str  # of the start model's configuration: another architecture must not load
     files: dict[str, tuple[int, str]]  # size and xxh3 of every other file
     critic_updates: int = 0  # of the critic's optimizer, where there is one
+    other_updates: dict[str, int] = field(default_factory=dict)  # of the models of a recipe's stages
 
 
 @dataclass(frozen=True)

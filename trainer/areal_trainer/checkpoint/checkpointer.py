@@ -13,10 +13,11 @@ import logging
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -57,6 +58,7 @@ _SHAPE_FIELDS = (
 )
 _TORCH_LOGGER = "c10d-NullHandler-dcp_logger"
 
+CRITIC = "critic"  # the name of that part
 POINTS = ("staged", "written", "met", "before rename", "sealed")
 """Places at which a checkpoint may be cut short, in their order; `Checkpointer.at` is told of each."""
 
@@ -69,9 +71,23 @@ class _Snapshot:
     tensors: dict[str, Tensor]
     rng: dict[str, NDArray[np.uint8]]
     optimizer_updates: int
-    critic_updates: int
+    updates_beside: dict[str, int]
     still_mine: Callable[[], None]
     began: float
+
+
+class CheckpointPart(Protocol):
+    """What is in the checkpoints beside the policy: a critic, or what a recipe's stage keeps."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors by name, which a checkpoint copies and fills."""
+
+    @property
+    def updates(self) -> int:
+        """Updates of its optimizer; 0 without one."""
+
+    def set_updates(self, updates: int) -> None:
+        """After its tensors were filled."""
 
 
 class Checkpointer:
@@ -82,7 +98,7 @@ class Checkpointer:
         directory: Path,
         keep: int,
         engine: Engine | ValueEngine,
-        critic: ValueEngine | None = None,
+        beside: Mapping[str, CheckpointPart] | None = None,
         *,
         waits: WaitRegistry | None = None,
         at: Callable[[str], None] = lambda point: None,
@@ -91,7 +107,7 @@ class Checkpointer:
         self._directory = directory
         self._keep = keep
         self._engine = engine
-        self._critic = critic
+        self._beside = beside or {}
         self._waits = waits or WaitRegistry("trainer")
         self._at = at
         self._meeting = Meeting(engine.ranks, "writing a checkpoint", DEADLINE_S)
@@ -117,13 +133,12 @@ class Checkpointer:
         began = time.monotonic()
         if self._engine.ranks.first:
             self._ask_for_room(position)
-        critic_updates = self._critic.optimizer.updates if self._critic is not None else 0
         snapshot = _Snapshot(
             position,
             self._staged(),
             self._engine.rng_states(),
             self._engine.optimizer.updates,
-            critic_updates,
+            {name: part.updates for name, part in self._beside.items()},
             still_mine,
             began,
         )
@@ -223,7 +238,8 @@ class Checkpointer:
                 world_size=self._engine.ranks.world_size,
                 model_digest=self._model_digest,
                 files={name: tuple(entry) for said in heard for name, entry in json.loads(said).items()},
-                critic_updates=snapshot.critic_updates,
+                critic_updates=snapshot.updates_beside.get(CRITIC, 0),
+                other_updates={name: n for name, n in snapshot.updates_beside.items() if name != CRITIC},
             )
             catalog.seal(partial, record)
             self._at("before rename")
@@ -270,14 +286,19 @@ class Checkpointer:
                 f"{found.path.name} belongs to a model of another shape",
                 fix="start a new run directory, or put the old model back",
             )
+        if lacking := [name for name in self._beside if name != CRITIC and name not in record.other_updates]:
+            raise DataError(
+                f"{found.path.name} has nothing of {', '.join(lacking)}, which the recipe's graph(ctx) asks for",
+                fix="start a new run directory, or put the old recipe back",
+            )
         ranks = self._engine.ranks
         state = self._state()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             load_tensors(state, storage_reader=FileSystemReader(found.path), no_dist=ranks.world_size == 1)
         self._engine.optimizer.set_updates(record.optimizer_updates)
-        if self._critic is not None:
-            self._critic.optimizer.set_updates(record.critic_updates)
+        for name, part in self._beside.items():
+            part.set_updates(record.critic_updates if name == CRITIC else record.other_updates[name])
         rng = {device: found.path / _rng_name(device, ranks.rank) for device in self._engine.rng_states()}
         # Another world size may have had fewer ranks, another machine no accelerator.
         self._engine.set_rng_states({device: np.load(path) for device, path in rng.items() if path.exists()})
@@ -285,8 +306,8 @@ class Checkpointer:
 
     def _state(self) -> dict[str, Tensor]:
         """All tensors by name, sharing memory with the models."""
-        values = self._critic.state() if self._critic is not None else {}
-        return {**self._engine.state(), **{f"critic.{name}": tensor for name, tensor in values.items()}}
+        beside = {f"{part}.{name}": t for part, held in self._beside.items() for name, t in held.state().items()}
+        return {**self._engine.state(), **beside}
 
 
 def _shape_of(config: dict[str, object]) -> dict[str, object]:

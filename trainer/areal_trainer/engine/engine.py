@@ -172,13 +172,25 @@ class ShardedModel(Generic[Model]):
         """This rank's shards of all parameters, frozen ones too."""
         yield from self._parameters.values()
 
+    def trained(self) -> dict[str, Tensor]:
+        """This rank's shards of the parameters that are trained, by name."""
+        return {name: p for name, p in self._parameters.items() if p.requires_grad}
+
+    @property
+    def updates(self) -> int:
+        """Updates of the optimizer."""
+        return self.optimizer.updates
+
+    def set_updates(self, updates: int) -> None:
+        """After `state()` was filled from a checkpoint: how many updates it holds."""
+        self.optimizer.set_updates(updates)
+
     def state(self) -> dict[str, Tensor]:
         """Everything that a checkpoint holds of model and optimizer, sharing memory with the engine.
 
         Frozen weights are the start model's.
         """
-        trained = {name: p for name, p in self._parameters.items() if p.requires_grad}
-        model = {f"model.{name}": like(p, local(p.detach())) for name, p in trained.items()}
+        model = {f"model.{name}": like(p, local(p.detach())) for name, p in self.trained().items()}
         return {**model, **{f"optimizer.{name}": value for name, value in self.optimizer.state().items()}}
 
     def _whole(self, parameter: Tensor, dtype: torch.dtype) -> Tensor:

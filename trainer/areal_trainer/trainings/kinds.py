@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 from areal.dataflow.builtin import graph_of
-from areal.dataflow.running import StepColumns
+from areal.dataflow.running import StageFunction, StageInputs, StepRun
 from areal.errors import BugError
 from areal.files import write_atomically
 from areal.spec.job import JobSpec
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.trainings import objective
-from areal_trainer.trainings.learner import Learner
+from areal_trainer.trainings.learner import Learner, Update
 from areal_trainer.trainings.objective import Objective, PairLoss, per_sequence
 from areal_trainer.trainings.rows import Rows
 
 _log = logging.getLogger(__name__)
 
 
-class Kind(Protocol):
+class RowsTraining(Protocol):
     """One kind of supervised training. Every method is a collective."""
 
     metric: Literal["loss", "pair_accuracy"]  # of held-out rows, by which versions are compared
@@ -35,14 +35,68 @@ class Kind(Protocol):
     def prepare(self, rows: Rows, used: Sequence[int]) -> None:
         """Before the checkpoint is loaded: what the start model must say of the rows that will be used."""
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
+    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+        """Functions of the stages before the objective."""
+
+    def objective(self, inputs: StageInputs) -> Objective:
         """The loss of a batch around the present weights."""
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
         """Figures of held-out rows, `loss` and the training's metric among them."""
 
 
-def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> Kind:
+class RowsStep:
+    """A batch of fixed rows on its way through the graph of its training."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        training: RowsTraining,
+        learner: Learner,
+        rows: Rows,
+        used: Sequence[int],
+        batch: TokenBatch,
+    ) -> None:
+        graph = graph_of(spec)
+        self._update_stage = next(stage.name for stage in graph.stages if stage.kind == "update")
+        self._training, self._learner = training, learner
+        self._rate = 0.0
+        self.aim: Objective | None = None
+        self.update: Update | None = None
+        functions = {
+            **training.stages(rows, used),
+            "objective": self._objective,
+            self._update_stage: self._updated,
+        }
+        columns = batch.arrays()
+        if spec.reward_model is not None:
+            columns["margins"] = np.repeat(rows.margins(used), 2)
+        self._run = StepRun(graph, functions, columns, batch.offsets, batch)
+
+    def objective(self) -> Objective:
+        """The loss around the present weights."""
+        self._run.through("objective")
+        assert self.aim is not None
+        return self.aim
+
+    def learn(self, rate: float) -> tuple[Objective, Update]:
+        """The whole step."""
+        self._rate = rate
+        self._run.rest()
+        assert self.aim is not None
+        assert self.update is not None
+        return self.aim, self.update
+
+    def _objective(self, inputs: StageInputs) -> dict[str, NDArray[np.float64]]:
+        self.aim = self._training.objective(inputs)
+        return {"loss_weights": self.aim.weights}
+
+    def _updated(self, inputs: StageInputs) -> dict[str, NDArray[np.float64]]:
+        self.update = self._learner.update(inputs.tokens, inputs["loss_weights"], self._rate)
+        return {}
+
+
+def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> RowsTraining:
     """The training that a job names; `cache` is a directory for what is computed once."""
     if spec.sft is not None:
         return Sft(learner, spec)
@@ -53,14 +107,6 @@ def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> 
     if spec.distillation is not None:
         return Distillation(learner)
     raise BugError(f"training {spec.training} has no loop here")
-
-
-def step_of(spec: JobSpec, batch: TokenBatch) -> StepColumns:
-    """A step on fixed rows, of which the rows are there."""
-    graph = graph_of(spec)
-    step = StepColumns(graph, sequences=batch.sequences, tokens=batch.tokens)
-    step.given(graph.stage("data").writes)
-    return step
 
 
 def _mean_of_pairs(found: Iterable[Objective]) -> dict[str, float]:
@@ -87,11 +133,11 @@ class Sft:
     def prepare(self, rows: Rows, used: Sequence[int]) -> None:
         """Nothing: the loss knows no other model."""
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
-        step.begin("objective")
-        found = objective.sft(batch, self._options.loss_aggregation)
-        step.end("objective", {"loss_weights": found.weights})
-        return found
+    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+        return {}
+
+    def objective(self, inputs: StageInputs) -> Objective:
+        return objective.sft(inputs.tokens, self._options.loss_aggregation)
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
         """`loss`: mean over tokens. `answer_probability`: mean probability of a whole answer, sampled as it is."""
@@ -141,22 +187,21 @@ class Dpo:
             self._write(file, table)
         self._reference[rows.digest] = table
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
-        step.begin("reference")
-        reference = self._reference[rows.digest][np.asarray(used)].reshape(-1)
-        step.end("reference", {"reference_sums": reference})
-        step.begin("logprobs")
-        logprobs = self._learner.outputs(batch)
-        step.end("logprobs", {"logprobs": logprobs})
-        step.begin("objective")
-        found = objective.dpo(batch, logprobs, reference, self._options)
-        step.end("objective", {"loss_weights": found.weights})
-        return found
+    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+        sums = self._reference[rows.digest][np.asarray(used)].reshape(-1)
+        return {
+            "reference": lambda inputs: {"reference_sums": sums},
+            "logprobs": lambda inputs: {"logprobs": self._learner.outputs(inputs.tokens)},
+        }
+
+    def objective(self, inputs: StageInputs) -> Objective:
+        return objective.dpo(inputs.tokens, inputs["logprobs"], inputs["reference_sums"], self._options)
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
         """Means over all pairs."""
         return _mean_of_pairs(
-            self.objective(rows, part, batch, step_of(self._spec, batch)) for part, batch in rows.chunks(used)
+            RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
+            for part, batch in rows.chunks(used)
         )
 
     def _read(self, file: Path, shape: tuple[int, ...]) -> NDArray[np.float64] | None:
@@ -189,19 +234,19 @@ class RewardModel:
     def prepare(self, rows: Rows, used: Sequence[int]) -> None:
         """Nothing: the loss knows no other model."""
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
-        step.begin("scores")
-        outputs = self._learner.outputs(batch)
-        step.end("scores", {"scores": outputs[batch.offsets[1:] - 1]})
-        step.begin("objective")
-        found = objective.bradley_terry(batch, outputs, rows.margins(used), self._centering)
-        step.end("objective", {"loss_weights": found.weights})
-        return found
+    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+        return {"scores": lambda inputs: {"scores": self._learner.outputs(inputs.tokens)[inputs.offsets[1:] - 1]}}
+
+    def objective(self, inputs: StageInputs) -> Objective:
+        outputs = np.zeros(inputs.tokens.tokens, np.float32)
+        outputs[inputs.offsets[1:] - 1] = inputs["scores"]
+        return objective.bradley_terry(inputs.tokens, outputs, inputs["margins"][::2], self._centering)
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
         """Means over all pairs."""
         return _mean_of_pairs(
-            self.objective(rows, part, batch, step_of(self._spec, batch)) for part, batch in rows.chunks(used)
+            RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
+            for part, batch in rows.chunks(used)
         )
 
 
@@ -216,13 +261,11 @@ class Distillation:
     def prepare(self, rows: Rows, used: Sequence[int]) -> None:
         """Nothing: the teacher answers micro-batch by micro-batch."""
 
-    def objective(self, rows: Rows, used: Sequence[int], batch: TokenBatch, step: StepColumns) -> Objective:
-        step.begin("teacher")
-        step.end("teacher", {})  # it is there, and never changes
-        step.begin("objective")
-        found = objective.distillation(batch)
-        step.end("objective", {"loss_weights": found.weights})
-        return found
+    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+        return {}
+
+    def objective(self, inputs: StageInputs) -> Objective:
+        return objective.distillation(inputs.tokens)
 
     def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
         """`loss`: mean over tokens."""

@@ -46,9 +46,10 @@ class Learner:
         self._micro_batch_tokens = micro_batch_tokens
         self._pack_length = pack_length
 
-    def outputs(self, batch: TokenBatch) -> NDArray[np.float32]:
-        """At every trained token under the present weights, [tokens]; 0 elsewhere."""
-        found = self.engine.infer(self._micros(batch, batch.trainable()), batch.tokens, self._forward)
+    def outputs(self, batch: TokenBatch, chosen: NDArray[np.bool_] | None = None) -> NDArray[np.float32]:
+        """At every trained token under the present weights, of the `chosen` sequences, [tokens]; 0 elsewhere."""
+        predicted = batch.trainable() if chosen is None else batch.trainable() & chosen[batch.sequence_of]
+        found = self.engine.infer(self._micros(batch, predicted), batch.tokens, self._forward)
         values: NDArray[np.float32] = found.numpy()
         return values
 

@@ -32,7 +32,7 @@ from areal_trainer.run import Ports
 from areal_trainer.settings import adapter_of
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trainings.desk import Desk, SupervisedSettings
-from areal_trainer.trainings.kinds import kind_of, step_of
+from areal_trainer.trainings.kinds import RowsStep, kind_of
 from areal_trainer.trainings.models import learner_of
 from areal_trainer.trainings.rows import Rows
 
@@ -147,10 +147,8 @@ class _Course:
         rate = self._schedule.at(step, self._order.steps)
         with self._timer.phase("train"):
             batch = self._train.batch(rows)
-            columns = step_of(self._settings.spec, batch)
-            aim = self._kind.objective(self._train, rows, batch, columns)
-            columns.begin("update policy" if self._settings.spec.reward_model is None else "update reward model")
-            update = self._learner.update(batch, aim.weights, rate)
+            run = RowsStep(self._settings.spec, self._kind, self._learner, self._train, rows, batch)
+            aim, update = run.learn(rate)
         if self._desk is None:
             return
         figures = {
