@@ -30,7 +30,7 @@ def test_what_to_do_when_the_reward_stays_flat_is_within_two_clicks_of_the_readm
     assert len(re.findall(r"^## \d+\. .+\?$", text, re.M)) >= 5
     assert len(re.findall(r"^\|.*\| (?:do|then|else) \|$", text, re.M)) >= 4, "each question says what to do"
     second = re.findall(r"\]\((?!https?:)([^)#]+)", text)
-    assert {"../examples/custom_reward.py", "trainings.md"} <= set(second)
+    assert {"../examples/custom_reward.py", "supervised.md"} <= set(second)
 
 
 def test_every_make_target_the_readme_names_exists():

@@ -68,7 +68,7 @@ async def test_the_workflow_on_the_page_makes_an_episode_of_one_answer(tmp_path)
 
 
 def test_the_loop_the_loss_and_the_graph_on_the_page_run():
-    loop, loss, graph = BLOCKS.findall((DOCS / "training.md").read_text())
+    loop, loss, graph = BLOCKS.findall((DOCS / "rl-training.md").read_text())
     names: dict[str, Any] = {}
     exec(loop + loss + graph, names)
     context = Mock()
@@ -107,7 +107,7 @@ def test_every_field_that_a_hook_is_given_is_described():
     from areal_trainer.data.batch import AdvantageBatch
     from areal_trainer.objective import LossBatch
 
-    page = (DOCS / "training.md").read_text()
+    page = (DOCS / "rl-training.md").read_text()
     given = [field.name for owner in (AdvantageBatch, LossBatch) for field in fields(owner)]
     assert [name for name in given if f"`{name}`" not in page] == []
 

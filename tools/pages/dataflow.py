@@ -11,7 +11,7 @@ from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES
 from areal.spec.supervised import BLOCKS
 
-_HEAD = """# Dataflow of a step
+_HEAD = """# The step as a graph
 
 A step is stages that pass on named columns. Each column that a stage reads is matched with the one stage that writes
 it before, by name, axis and type. The trainer walks this graph: it gives a stage the columns that it reads and no

@@ -111,7 +111,7 @@ def _called(name: str, hook: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:  # whatever a user's code raises is that code's fault
         raise DataError(
             f"{name} fails on a made-up batch: {type(error).__name__}: {error}",
-            fix="docs/training.md lists what it is given and must return",
+            fix="docs/rl-training.md lists what it is given and must return",
         ) from error
 
 

@@ -20,7 +20,7 @@ from areal.errors import DataError
 from areal.spec.job import JobSpec
 
 _LENGTHS = (5, 4, 6, 3)  # of a made-up batch's sequences
-_FIX = "docs/training.md shows a graph with a stage of its own"
+_FIX = "docs/rl-training.md shows a graph with a stage of its own"
 _TAKERS = {"advantages": ("compute_advantages", REWARDS), "update policy": ("compute_loss", ADVANTAGES)}
 """Built-in stages that may read more: the hook that uses it, and the column in whose place one such may stand."""
 
