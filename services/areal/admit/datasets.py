@@ -12,7 +12,7 @@ from areal.plan import ResolvedJob
 from areal.spec import RLJob
 from areal.spec.locate import locate
 from areal.spec.sources import DatasetSource
-from areal.workflow.prompt import COLUMNS
+from areal.workflow.rows.forms import PROMPT_COLUMNS
 
 Say = Callable[[str], None]
 
@@ -55,7 +55,7 @@ def required_columns(job: RLJob, verifier: str | None, needed: Iterable[str] = (
     if job.spec.supervised is not None:
         return columns  # each row may have its own form: `areal.workflow.examples` looks at them
     if job.spec.rollout.workflow in _READS_PROMPT:
-        columns.append(COLUMNS)
+        columns.append((*PROMPT_COLUMNS, "chosen"))
     if verifier in ("exact", "math"):
         columns.append(job.spec.reward.answer_field)
     if verifier == "custom":

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from areal.errors import ArealError
 from areal.spec import RLJob
 from areal.workflow.examples import margin_of, sequences_of
-from areal.workflow.prompt import COLUMNS, prompt_of
+from areal.workflow.prompt import prompt_of
+from areal.workflow.rows.forms import prompt_row
 from areal.workflow.tokenizer import Tokenizer
 
 READS_PROMPT = ("rlvr", "multi-turn")  # built-in workflows; a recipe's own reads what it likes
@@ -105,10 +106,12 @@ class Prompts:
             self.longest, self.place = tokens, place
 
     def _surely_fits(self, row: Mapping[str, Any]) -> bool:
-        value = next((row[name] for name in COLUMNS if row.get(name) is not None), None)
-        if not isinstance(value, str):
+        try:
+            chat = prompt_row(row)
+        except ArealError:
             return False
-        return len(value.encode(errors="replace")) + self._around <= self._room
+        texts = sum(len(message["content"].encode(errors="replace")) for message in chat.messages)
+        return chat.plain and texts + self._around <= self._room
 
     def _bytes_around(self, tokenizer: Tokenizer) -> int:
         if not (tokenizer.has_chat_template if self._template is None else self._template):

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from areal.errors import DataError
-from areal.workflow.examples import answered, prompt_in
+from areal.workflow.examples import answered
 from areal.workflow.tokenizer import Tokenizer
 
 
@@ -67,7 +67,7 @@ def make_judge(model: str, max_tokens: str, chat_template: str) -> Callable[[Any
         sequences: dict[int, list[int]] = {}
         for place, item in enumerate(payload):
             try:
-                whole = answered(prompt_in(item["row"]), item["completion"], tokenizer, template).cut(longest)
+                whole = answered(item["row"], item["completion"], tokenizer, chat_template=template).cut(longest)
             except DataError as error:
                 results.append(["data", error.message, error.fix])
                 continue

@@ -8,7 +8,7 @@ that an answer has the tokens that a model would have sampled.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from areal.errors import DataError
 from areal.spec.job import JobSpec
 from areal.spec.supervised import Answers
+from areal.workflow.rows.forms import answer_row, pair_row, prompt_row
+from areal.workflow.rows.messages import Message, ToolSchema
+from areal.workflow.rows.rendering import render_chat
 from areal.workflow.tokenizer import Tokenizer
-
-PROMPTS = ("messages", "prompt", "question")  # the first one that a row has is the prompt
-_ASSISTANT = "assistant"
 
 
 @dataclass(frozen=True)
@@ -67,18 +67,11 @@ def sequences_of(row: Mapping[str, Any], tokenizer: Tokenizer, spec: JobSpec) ->
 def example(
     row: Mapping[str, Any], tokenizer: Tokenizer, *, answer_field: str = "answer", chat_template: bool | None = None
 ) -> Example:
-    """An answer's row: messages that end with an assistant's, or a prompt (text or messages) and an answer."""
-    prompt = prompt_in(row)
-    if isinstance(prompt, list) and prompt and _role(prompt[-1]) == _ASSISTANT:
-        return _chat(prompt, tokenizer)
-    answer = row.get(answer_field)
-    if not isinstance(answer, str):
-        raise DataError(
-            f"a row has neither messages that end with an assistant's nor a text in its column {answer_field!r}; "
-            f"it has {', '.join(map(str, row)) or 'none at all'}",
-            fix=f"give messages, or a prompt and {answer_field!r} (answerField names another column)",
-        )
-    return answered(prompt, answer, tokenizer, chat_template)
+    """An answer's row, whatever shape it has (`areal.workflow.rows.forms`)."""
+    chat = answer_row(row, answer_field)
+    if chat.plain and not _use_chat(tokenizer, chat_template):
+        return _texts(chat.messages[0]["content"], chat.messages[1]["content"], tokenizer)
+    return _chat(chat.messages, tokenizer, chat.trained, chat.tools)
 
 
 def margin_of(row: Mapping[str, Any], field: str | None) -> float:
@@ -95,77 +88,83 @@ def margin_of(row: Mapping[str, Any], field: str | None) -> float:
 
 def pair(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bool | None = None) -> tuple[Example, Example]:
     """A pair: the prompt with its chosen and with its rejected answer; of chats, the last turn counts."""
+    found = pair_row(row)
+    plain = found.plain and not _use_chat(tokenizer, chat_template)
     sides = []
-    for side in ("chosen", "rejected"):
-        value = row.get(side)
-        if isinstance(value, str):
-            sides.append(answered(prompt_in(row), value, tokenizer, chat_template))
-        elif isinstance(value, list) and value and _role(value[-1]) == _ASSISTANT:
-            before = prompt_in(row) if any(row.get(name) is not None for name in PROMPTS) else []
-            history = [{"role": "user", "content": before}] if isinstance(before, str) else before
-            whole = value if _starts(value, history) else [*history, *value]
-            sides.append(_chat(whole, tokenizer, only_last=True))
+    for answer in (found.chosen, found.rejected):
+        if plain:
+            sides.append(_texts(found.prompt[0]["content"], answer[0]["content"], tokenizer))
         else:
-            raise DataError(
-                f"a row's column {side!r} is neither a text nor messages that end with an assistant's",
-                fix="give prompt, chosen and rejected: texts, or lists of messages",
-            )
+            messages = [*found.prompt, *answer]
+            sides.append(_chat(messages, tokenizer, (len(messages) - 1,), found.tools))
     return sides[0], sides[1]
 
 
-def prompt_in(row: Mapping[str, Any]) -> str | list[Any]:
-    """A row's prompt, a text or messages. Raises DataError when it has none."""
-    column = next((name for name in PROMPTS if row.get(name) is not None), None)
-    value = None if column is None else row[column]
-    if not isinstance(value, str | list):
-        raise DataError(
-            f"a row has no text or messages in {', '.join(PROMPTS)}; it has {', '.join(map(str, row)) or 'none'}",
-            fix="name the prompt's column `prompt`, or give `messages`",
-        )
-    return value
+def answered(
+    row: Mapping[str, Any], answer: str, tokenizer: Tokenizer, *, chat_template: bool | None = None
+) -> Example:
+    """A row's prompt and an answer to it, by the chat template where there is one."""
+    chat = prompt_row(row)
+    if chat.plain and not _use_chat(tokenizer, chat_template):
+        return _texts(chat.messages[0]["content"], answer, tokenizer)
+    last: Message = {"role": "assistant", "content": answer}
+    if chat.continues:
+        *before, begun = chat.messages
+        messages = [*before, {**begun, "content": begun["content"] + answer}]
+    else:
+        messages = [*chat.messages, last]
+    return _chat(messages, tokenizer, (len(messages) - 1,), chat.tools)
 
 
-def answered(prompt: str | list[Any], answer: str, tokenizer: Tokenizer, chat_template: bool | None) -> Example:
-    """A prompt and its answer; by the chat template where there is one."""
-    use_chat = tokenizer.has_chat_template if chat_template is None else chat_template
-    if isinstance(prompt, list) or use_chat:
-        history = prompt if isinstance(prompt, list) else [{"role": "user", "content": prompt}]
-        return _chat([*history, {"role": _ASSISTANT, "content": answer}], tokenizer, only_last=True)
+def _use_chat(tokenizer: Tokenizer, chat_template: bool | None) -> bool:
+    return tokenizer.has_chat_template if chat_template is None else chat_template
+
+
+def _texts(prompt: str, answer: str, tokenizer: Tokenizer) -> Example:
+    """A prompt's and an answer's text without a chat template, and the token that ends an answer."""
     asked = tokenizer.encode(prompt)
     ends = [] if tokenizer.end_id is None else [tokenizer.end_id]
     return _joined([(np.asarray(asked), False), (np.asarray([*tokenizer.encode(answer, special=False), *ends]), True)])
 
 
-def _chat(messages: Sequence[Any], tokenizer: Tokenizer, *, only_last: bool = False) -> Example:
-    """A chat by the model's template, the assistant's turns trained.
+def _chat(
+    messages: Sequence[Message], tokenizer: Tokenizer, trained: Collection[int], tools: Sequence[ToolSchema] = ()
+) -> Example:
+    """A chat by the model's template, the turns at the places `trained` counted by the loss.
 
-    A turn that the template writes otherwise once more turns follow (thoughts dropped from the history) is context:
-    the model would never be asked to say it there.
+    A turn begins where the template's text for the chat before it, opened for an answer, and the chat with it part: a
+    template may open an answer with a thought that it closes otherwise in the history. A turn that the template writes
+    otherwise once more turns follow (thoughts dropped from the history) is context: the model would never be asked to
+    say it there.
     """
-    for message in messages:
-        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise DataError("a message is no mapping with a role", fix='write {"role": "user", "content": "…"}')
-    whole = tokenizer.render_chat(messages, generation_prompt=False)
+    whole = render_chat(messages, tokenizer, tools=tools, generation_prompt=False)
     pieces: list[tuple[str, bool]] = []
     done = 0
-    for place, message in enumerate(messages):
+    for place in sorted(trained):
         last = place == len(messages) - 1
-        if _role(message) != _ASSISTANT or (only_last and not last):
+        before = tokenizer.render_chat(messages[:place], tools=tools)
+        closed = tokenizer.render_chat(messages[:place], tools=tools, generation_prompt=False)
+        after = whole if last else tokenizer.render_chat(messages[: place + 1], tools=tools, generation_prompt=False)
+        begin = _common(before, after)
+        opened = begin == len(before) or begin >= len(closed)
+        if not whole.startswith(after) or not opened or begin < done:
             continue
-        before = tokenizer.render_chat(messages[:place])
-        after = whole if last else tokenizer.render_chat(messages[: place + 1], generation_prompt=False)
-        if not (after.startswith(before) and whole.startswith(after) and len(before) >= done):
-            continue
-        said = _to_its_end(after[len(before) :], tokenizer)
-        pieces += [(whole[done : len(before)], False), (said, True)]
-        done = len(before) + len(said)
+        said = _to_its_end(after[begin:], tokenizer)
+        pieces += [(whole[done:begin], False), (said, True)]
+        done = begin + len(said)
     if not pieces:
         raise DataError(
-            "the chat template puts no assistant's turn behind its generation prompt",
-            fix="use a template whose prompt for an answer is how the answer's turn begins",
+            "the chat template writes no turn of the assistant's behind the chat before it",
+            fix="use a template whose text of a longer chat begins with that of the shorter one",
         )
     pieces.append((whole[done:], False))
-    return _joined([(np.asarray(tokenizer.encode(text, special=False)), trained) for text, trained in pieces if text])
+    return _joined([(np.asarray(tokenizer.encode(text, special=False)), counted) for text, counted in pieces if text])
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _to_its_end(said: str, tokenizer: Tokenizer) -> str:
@@ -178,11 +177,3 @@ def _joined(pieces: Sequence[tuple[NDArray[Any], bool]]) -> Example:
     ids = np.concatenate([ids for ids, _ in pieces]).astype(np.int64)
     mask = np.concatenate([np.full(len(ids), trained, np.bool_) for ids, trained in pieces])
     return Example(ids, mask)
-
-
-def _role(message: Any) -> str:
-    return str(message.get("role", "")) if isinstance(message, Mapping) else ""
-
-
-def _starts(messages: Sequence[Any], history: Sequence[Any]) -> bool:
-    return bool(history) and list(messages[: len(history)]) == list(history)

@@ -5,32 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from areal.errors import DataError
 from areal.workflow.base import Prompt
+from areal.workflow.rows.forms import prompt_row
+from areal.workflow.rows.rendering import render_chat
 from areal.workflow.tokenizer import Tokenizer
-
-COLUMNS = ("messages", "prompt", "question")  # the first one that a row has is the prompt
 
 
 def prompt_of(row: Mapping[str, Any], tokenizer: Tokenizer, *, chat_template: bool | None = None) -> Prompt:
-    """Tokenise a row's prompt.
+    """Tokenise a row's prompt, whatever shape it has (`areal.workflow.rows.forms`).
 
-    A list of messages always goes through the chat template; a text does when `chat_template` is true, or None and the
-    tokenizer has one. Raises DataError for a row without a prompt.
+    Messages always go through the chat template; a text does when `chat_template` is true, or None and the tokenizer
+    has one. Where the last message is the assistant's, its turn stays open: the model goes on with it. Raises DataError
+    for a row without a prompt, and for one of which the template loses a text.
     """
-    column = next((name for name in COLUMNS if row.get(name) is not None), None)
-    if column is None:
-        raise DataError(
-            f"a row has none of the columns {', '.join(COLUMNS)}; it has {', '.join(map(str, row)) or 'none at all'}",
-            fix="name the prompt's column `prompt`",
-        )
-    value = row[column]
+    chat = prompt_row(row)
     use_chat = tokenizer.has_chat_template if chat_template is None else chat_template
-    if isinstance(value, str):
-        if not use_chat:
-            return Prompt(value, tokenizer.encode(value))
-        value = [{"role": "user", "content": value}]
-    if not isinstance(value, list):
-        raise DataError(f"column {column} is a {type(value).__name__}", fix="give a text or a list of messages")
-    text = tokenizer.render_chat(value)
+    if chat.plain and not use_chat:
+        text = chat.messages[0]["content"]
+        return Prompt(text, tokenizer.encode(text))
+    text = render_chat(chat.messages, tokenizer, tools=chat.tools, continues=chat.continues)
     return Prompt(text, tokenizer.encode(text, special=False))

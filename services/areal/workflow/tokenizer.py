@@ -175,8 +175,6 @@ class Tokenizer:
         """The text of a chat by the model's template. Raises DataError when it has none or refuses these messages."""
         if self._template_text is None:
             raise DataError("this tokenizer has no chat template", fix="set rollout.chatTemplate: false")
-        from jinja2 import TemplateError
-
         try:
             template = self._compiled = self._compiled or _compile(self._template_text)
             return str(
@@ -188,8 +186,9 @@ class Tokenizer:
                     **self._special,
                 )
             )
-        except TemplateError as error:
-            raise DataError(f"the chat template refused the messages: {error}", fix="correct the row's messages") from (
+        except Exception as error:  # the model's own code: it fails on a shape that it does not know by any exception
+            said = str(error) or type(error).__name__
+            raise DataError(f"the chat template refused the messages: {said}", fix="correct the row's messages") from (
                 error
             )
 
@@ -211,14 +210,27 @@ class Tokenizer:
 
 def _compile(text: str) -> Any:
     """Compile a chat template as Hugging Face does: sandboxed, with the functions that templates expect."""
-    from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
+    from jinja2 import TemplateError, nodes
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class GenerationBlock(Extension):
+        """`{% generation %}…{% endgeneration %}`, around what a model says: its body is rendered."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.Scope(body).set_lineno(line)
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationBlock]
+    )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)

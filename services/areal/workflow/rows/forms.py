@@ -1,0 +1,392 @@
+"""Forms of dataset rows: which shape a row has, and its chat or pair in the normal form.
+
+Owns the order in which shapes are recognised (the first that fits is the row's form) and the refusal of those that no
+training here uses. One reader for RL prompts, SFT, preference pairs, distillation and evaluation. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from areal.errors import DataError
+from areal.workflow.rows.messages import Message, MessageList, ToolSchema, message_list, tools_in
+
+TEXT_PROMPTS = ("prompt", "question", "problem", "query")
+_CHATS = ("messages", "conversations", "conversation", "contents")
+_ANSWERS = ("answer", "response", "output", "solution", "completion")
+_SYSTEMS = ("system", "system_prompt")
+PROMPT_COLUMNS = ("messages", *TEXT_PROMPTS, *_CHATS[1:], "instruction", "input")
+"""Any of these can be a row's prompt."""
+_HUMAN_MARK = re.compile(r"\n\n(Human|Assistant):")
+
+
+class RowForm(Enum):
+    """How a row tells its chat; the value names it in messages."""
+
+    CHAT = "messages"
+    PROMPT_COMPLETION = "TRL's prompt and completion"
+    INSTRUCTION = "Alpaca's instruction"
+    TEXT = "a text prompt"
+    PAIR = "chosen and rejected"
+
+
+@dataclass(frozen=True)
+class ChatRow:
+    """A chat in the normal form.
+
+    `continues`: the last message is the assistant's and begun, to be gone on with. `trained`: the assistant's turns
+    that a loss counts, as places in `messages`; none for a prompt. `plain`: the row told texts, not messages, so a
+    model without a chat template can read them as they are.
+    """
+
+    form: RowForm
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    plain: bool = False
+    continues: bool = False
+    trained: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """A preference pair in the normal form: what both sides answer, and the two answers."""
+
+    prompt: tuple[Message, ...]
+    chosen: tuple[Message, ...]
+    rejected: tuple[Message, ...]
+    tools: tuple[ToolSchema, ...] = ()
+    plain: bool = False
+
+
+def column_of(row: Mapping[str, Any], path: str) -> Any:
+    """A row's value by a column's name, or by a dotted path: `reward_model.ground_truth`. Else None."""
+    if path in row:
+        return row[path]
+    value: Any = row
+    for name in path.split("."):
+        if isinstance(value, str) and value.lstrip().startswith("{"):
+            value = _json_or_text(value)
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def gold_text(value: Any) -> str | None:
+    """An expected answer as text: 18 and 18.0 are "18" (a null in the column made it float); None stays None."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def prompt_row(row: Mapping[str, Any]) -> ChatRow:
+    """The chat that a row asks a model to go on with.
+
+    Raises DataError with the column, the place in it and what to change.
+    """
+    form = _form_of(row)
+    if form is RowForm.PAIR:
+        if not any(row.get(name) is not None for name in PROMPT_COLUMNS):
+            pair = pair_row(row)
+            return ChatRow(form, pair.prompt, pair.tools)
+        row = {name: value for name, value in row.items() if name not in ("chosen", "rejected")}
+        form = _form_of(row)
+    if form is None:
+        raise _no_prompt(row)
+    listed = _messages_before(row, form)
+    messages = tuple(listed.messages)
+    if form is RowForm.TEXT:
+        _refuse_unshown_choices(row, messages[-1]["content"])
+    begun = messages[-1]["role"] == "assistant"
+    return ChatRow(form, messages, tuple(listed.tools), plain=_is_plain(messages, 1, listed), continues=begun)
+
+
+def answer_row(row: Mapping[str, Any], answer_field: str = "answer") -> ChatRow:
+    """The chat of a row that ends with an assistant's turn, and which turns are trained.
+
+    Raises DataError as `prompt_row` does, and for a turn to train that says nothing.
+    """
+    _refuse_unused(row)
+    form = _form_of(row)
+    if form is RowForm.PAIR:
+        raise DataError("a row has chosen and rejected: it is a pair", fix="train it with DPO or a reward model")
+    if form is None:
+        raise _no_prompt(row)
+    listed = _messages_before(row, form)
+    own_answer = form is RowForm.CHAT and listed.messages[-1]["role"] == "assistant"
+    if own_answer:
+        found = ChatRow(form, tuple(listed.messages), tuple(listed.tools), trained=_assistants(listed))
+    else:
+        answer = _answer_in(row, form, answer_field)
+        behind = frozenset(place + len(listed.messages) for place in answer.muted)
+        whole = MessageList([*listed.messages, *answer.messages], listed.tools, listed.muted | behind)
+        first = len(listed.messages) if form is RowForm.PROMPT_COMPLETION else 0
+        trained = tuple(place for place in _assistants(whole) if place >= first)
+        plain = form is not RowForm.CHAT and _is_plain(whole.messages, 2, whole)
+        found = ChatRow(form, tuple(whole.messages), tuple(whole.tools), plain, trained=trained)
+    if found.messages[-1]["role"] != "assistant":
+        raise DataError("the last message isn't the assistant's", fix="end the row with the answer to learn")
+    for place in found.trained:
+        _refuse_empty(found.messages[place], f"message {place}")
+    if not found.trained:
+        raise DataError("no turn of the row is trained (weight 0, train: false)", fix="leave such rows out")
+    return found
+
+
+def pair_row(row: Mapping[str, Any]) -> PairRow:
+    """The pair that a row holds: what comes before, and both answers.
+
+    Raises DataError as `prompt_row` does, and for sides that are equal or say nothing.
+    """
+    _refuse_unused(row)
+    if (lacking := next((side for side in ("chosen", "rejected") if row.get(side) is None), None)) is not None:
+        raise DataError(
+            f"a row's column {lacking!r} is missing; it has {_names(row)}", fix="give prompt, chosen and rejected"
+        )
+    tools = _tools_of(row)
+    chosen, rejected = _side(row["chosen"], "chosen", tools), _side(row["rejected"], "rejected", tools)
+    before = _prompt_of_pair(row, tools)
+    if before is None:
+        common = 0
+        while common < min(len(chosen), len(rejected)) - 1 and chosen[common] == rejected[common]:
+            common += 1
+        before = chosen[:common]
+        if not before:
+            raise DataError("a pair has no prompt", fix="name the prompt's column `prompt`")
+    answers = []
+    for side, messages in (("chosen", chosen), ("rejected", rejected)):
+        rest = _behind(messages, before, side)
+        if not rest or rest[-1]["role"] != "assistant":
+            raise DataError(f"column {side} doesn't end with an assistant's message", fix="end it with the answer")
+        _refuse_empty(rest[-1], f"column {side}")
+        answers.append(tuple(rest))
+    if answers[0] == answers[1]:
+        raise DataError("chosen and rejected are the same", fix="drop such pairs: they teach nothing")
+    whole = before if before[0]["role"] == "system" else [*_system_of(row), *before]
+    texts = all(
+        isinstance(row[side], str) and not row[side].startswith("\n\nHuman:") for side in ("chosen", "rejected")
+    )
+    plain = texts and isinstance(row.get("prompt", row.get("question")), str) and len(whole) == 1
+    return PairRow(tuple(whole), answers[0], answers[1], tuple(tools), plain and not tools)
+
+
+def _form_of(row: Mapping[str, Any]) -> RowForm | None:
+    if row.get("chosen") is not None and row.get("rejected") is not None:
+        return RowForm.PAIR
+    if row.get("completion") is not None and row.get("prompt") is not None:
+        return RowForm.PROMPT_COMPLETION
+    if any(row.get(name) is not None for name in _CHATS) or _is_chat(row.get("input")):
+        return RowForm.CHAT
+    if _is_chat(row.get("prompt")):
+        return RowForm.CHAT
+    if isinstance(row.get("instruction"), str) and not isinstance(row.get("prompt"), str):
+        return RowForm.INSTRUCTION
+    return RowForm.TEXT if any(row.get(name) is not None for name in TEXT_PROMPTS) else None
+
+
+def _messages_before(row: Mapping[str, Any], form: RowForm) -> MessageList:
+    """The messages of a row without the answer that a column of its own holds."""
+    tools = _tools_of(row)
+    if form is RowForm.CHAT:
+        name = next((name for name in (*_CHATS, "input", "prompt") if _chat_value(row, name)), "messages")
+        listed = message_list(_json_or_text(row[name]), name, tools)
+    elif form is RowForm.INSTRUCTION:
+        listed = MessageList(_instructed(row), tools, frozenset())
+    else:
+        name = next((name for name in TEXT_PROMPTS if row.get(name) is not None), "prompt")
+        value = _json_or_text(row[name]) if _is_chat(row[name]) else row[name]
+        if isinstance(value, str):
+            listed = MessageList([{"role": "user", "content": value}], tools, frozenset())
+        else:
+            listed = message_list(value, name, tools)
+    system = _system_of(row)
+    if system and listed.messages[0]["role"] != "system":
+        muted = frozenset(place + 1 for place in listed.muted)
+        return replace(listed, messages=[*system, *listed.messages], muted=muted)
+    return listed
+
+
+def _chat_value(row: Mapping[str, Any], name: str) -> bool:
+    value = row.get(name)
+    return value is not None if name in _CHATS else _is_chat(value)
+
+
+def _instructed(row: Mapping[str, Any]) -> list[Message]:
+    """Alpaca's columns, with LLaMA-Factory's history: instruction and input are joined by a line end."""
+    messages: list[Message] = []
+    for number, turns in enumerate(row.get("history") or ()):
+        if not isinstance(turns, list | tuple) or len(turns) != 2 or not all(isinstance(turn, str) for turn in turns):
+            raise DataError(f"history[{number}] is no pair of texts", fix='write ["question", "answer"]')
+        messages += [{"role": "user", "content": turns[0]}, {"role": "assistant", "content": turns[1]}]
+    more = row.get("input")
+    asked = f"{row['instruction']}\n{more}" if isinstance(more, str) and more else str(row["instruction"])
+    return [*messages, {"role": "user", "content": asked}]
+
+
+def _answer_in(row: Mapping[str, Any], form: RowForm, answer_field: str) -> MessageList:
+    """The answer that a column of its own holds: a text, or messages."""
+    if form is RowForm.PROMPT_COMPLETION:
+        names: tuple[str, ...] = ("completion",)
+    else:
+        names = (answer_field, *(name for name in _ANSWERS if name != answer_field))
+    name = next((name for name in names if column_of(row, name) is not None), None)
+    if name is None:
+        raise DataError(
+            f"a row has neither messages that end with an assistant's nor an answer in {', '.join(names)}; "
+            f"it has {_names(row)}",
+            fix="give messages that end with an assistant's, or name the answer's column (answerField)",
+        )
+    value = column_of(row, name)
+    if isinstance(value, list | Mapping):
+        return message_list(value, name, _tools_of(row))
+    text = gold_text(value)
+    return MessageList([{"role": "assistant", "content": text or ""}], [], frozenset())
+
+
+def _side(given: Any, name: str, tools: Sequence[ToolSchema]) -> list[Message]:
+    """One side of a pair as messages: a text is the answer alone, or a whole dialogue with hh-rlhf's marks."""
+    if _is_chat(given):
+        given = _json_or_text(given)
+    if not isinstance(given, str):
+        return message_list(given, name, tools).messages
+    if not given.startswith("\n\nHuman:"):
+        return [{"role": "assistant", "content": given}]
+    pieces = _HUMAN_MARK.split(given)[1:]
+    roles = {"Human": "user", "Assistant": "assistant"}
+    return [
+        {"role": roles[role], "content": text.strip()} for role, text in zip(pieces[::2], pieces[1::2], strict=True)
+    ]
+
+
+def _prompt_of_pair(row: Mapping[str, Any], tools: Sequence[ToolSchema]) -> list[Message] | None:
+    """What a pair's row tells as its prompt. `messages` beside a pair is the chosen side once more: not asked."""
+    for name in ("prompt", "conversations", "conversation", "question", "problem", "query"):
+        value = row.get(name)
+        if value is None:
+            continue
+        if isinstance(value, str) and not _is_chat(value):
+            return [{"role": "user", "content": value}]
+        return message_list(_json_or_text(value), name, tools).messages
+    return _instructed(row) if isinstance(row.get("instruction"), str) else None
+
+
+def _behind(messages: list[Message], before: list[Message], side: str) -> list[Message]:
+    """A side's own messages: those behind the prompt, where the side tells it again."""
+    if messages[: len(before)] == before:
+        return messages[len(before) :]
+    if messages[0]["role"] == "system" and messages[1 : len(before) + 1] == before:
+        raise DataError(
+            f"column {side} begins with a system message that the prompt lacks",
+            fix="give the system message in `prompt`, or drop the column `prompt`",
+        )
+    if any(message["role"] in ("user", "system") for message in messages):
+        raise DataError(
+            f"column {side} begins with another chat than the prompt", fix="drop the column `prompt`, or mend the row"
+        )
+    return messages
+
+
+def _system_of(row: Mapping[str, Any]) -> list[Message]:
+    text = next((row[name] for name in _SYSTEMS if isinstance(row.get(name), str) and row[name]), None)
+    return [] if text is None else [{"role": "system", "content": text}]
+
+
+def _tools_of(row: Mapping[str, Any]) -> list[ToolSchema]:
+    name = next((name for name in ("tools", "functions") if row.get(name)), None)
+    return [] if name is None else tools_in(row[name], name)
+
+
+def _assistants(listed: MessageList) -> tuple[int, ...]:
+    places = enumerate(listed.messages)
+    return tuple(place for place, it in places if it["role"] == "assistant" and place not in listed.muted)
+
+
+def _refuse_empty(message: Message, place: str) -> None:
+    if not message["content"].strip() and not message.get("tool_calls") and not message.get("reasoning_content"):
+        raise DataError(
+            f"{place}: the assistant's turn is empty: nothing but an end token would be trained",
+            fix="leave the row out, or give it an answer",
+        )
+
+
+def _refuse_unused(row: Mapping[str, Any]) -> None:
+    """Shapes of answers that no training here uses, each with what to do instead."""
+    completions = row.get("completions")
+    if isinstance(completions, list) and row.get("labels") is not None:
+        raise DataError(
+            "completions is a list of steps with labels: process supervision, which no training here uses",
+            fix="join the steps into one completion",
+        )
+    if isinstance(completions, list) and any(isinstance(entry, Mapping) for entry in completions):
+        raise DataError("column completions has several scored completions", fix="make pairs of them first")
+    if isinstance(row.get("label"), bool) and row.get("completion") is not None:
+        raise DataError(
+            "label: an unpaired preference (KTO), which no training here uses",
+            fix="drop the column to train completions, with label true alone",
+        )
+
+
+def _refuse_unshown_choices(row: Mapping[str, Any], prompt: str) -> None:
+    """A question whose choices stand in a column of their own, and not in its text, can't be answered."""
+    choices = row.get("choices")
+    listed = choices if isinstance(choices, list) else choices.get("text") if isinstance(choices, Mapping) else None
+    if isinstance(listed, list) and any(str(choice) not in prompt for choice in listed):
+        raise DataError(
+            "column choices holds choices that the prompt does not show", fix="write the choices into the prompt"
+        )
+
+
+def _is_plain(messages: Sequence[Message], count: int, listed: MessageList) -> bool:
+    """Whether a row told just a prompt's text, or that and an answer's."""
+    roles = [message["role"] for message in messages]
+    return not listed.tools and roles == ["user", "assistant"][:count] and all(len(it) == 2 for it in messages)
+
+
+def _no_prompt(row: Mapping[str, Any]) -> DataError:
+    """The error of a row in which no column is a prompt, with the kinds of rows that people bring."""
+    if isinstance(row.get("text"), str):
+        return DataError(
+            "no prompt and no answer; a text to learn whole is another training",
+            fix="give a prompt and an answer, or messages",
+        )
+    if isinstance(row.get("chat"), str):
+        return DataError("column chat is one text with role marks inside", fix="convert it to messages first")
+    if (empty := next((name for name in PROMPT_COLUMNS if name in row), None)) is not None:
+        return DataError(f"column {empty} is null", fix="drop the row, or give it a prompt")
+    wanted = ", ".join(PROMPT_COLUMNS)
+    return DataError(f"a row has none of the columns {wanted}; it has {_names(row)}", fix="name its column `prompt`")
+
+
+def _is_chat(value: Any) -> bool:
+    """Whether a value is a list of messages, or the JSON text of one."""
+    if isinstance(value, str):
+        if not value.lstrip().startswith("["):
+            return False
+        value = _json_or_text(value)
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(entry, Mapping) and ("role" in entry or "from" in entry) for entry in value)
+    )
+
+
+def _json_or_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
+def _names(row: Mapping[str, Any]) -> str:
+    return ", ".join(map(str, row)) or "none at all"

@@ -1,0 +1,364 @@
+"""Normal form of chat messages and tools, whatever dialect a dataset writes them in.
+
+A message becomes `{role, content, reasoning_content?, tool_calls?, tool_call_id?, name?}` with a text as content, a
+tool `{type: function, function: {name, description?, parameters}}`, as OpenAI's chat API has them and chat templates
+read them. Owns the dialects: OpenAI's (parts, functions of 2023, Responses), Anthropic's blocks, Gemini's parts,
+ShareGPT's turns, xlam's flat parameters. Pure. A value that has no place in a text chat is refused with its place,
+never dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from areal.errors import DataError
+
+Message = dict[str, Any]
+ToolSchema = dict[str, Any]
+
+ROLES = {
+    "system": "system", "developer": "system",
+    "user": "user", "human": "user",
+    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
+    "tool": "tool", "function": "tool", "observation": "tool", "ipython": "tool",
+    "function_call": "assistant", "tool_call": "assistant",
+}  # fmt: skip
+"""Role of a dialect → role of the normal form."""
+_CALLING_ROLES = ("function_call", "tool_call")  # the turn's text is the call's JSON
+_TEXT_PARTS = ("text", "input_text", "output_text")
+_REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
+_MEDIA = ("image", "audio", "video", "file", "document")
+_JSON_TYPES = {
+    "str": "string", "int": "integer", "float": "number", "bool": "boolean",
+    "list": "array", "tuple": "array", "set": "array", "dict": "object", "any": "string",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MessageList:
+    """Messages in the normal form. `muted` are the assistant's turns that the row wants left out of a loss."""
+
+    messages: list[Message]
+    tools: list[ToolSchema]
+    muted: frozenset[int]
+
+
+@dataclass
+class _Reader:
+    """The messages read so far, and the calls that no result has answered."""
+
+    schemas: dict[str, Mapping[str, Any]]
+    messages: list[Message] = field(default_factory=list)
+    muted: set[int] = field(default_factory=set)
+    calls: int = 0
+    unanswered: list[tuple[str, str]] = field(default_factory=list)  # (id, name)
+
+
+def message_list(given: Any, place: str, tools: Sequence[ToolSchema] = ()) -> MessageList:
+    """Messages of a row.
+
+    Args:
+        given: a list of messages, or the JSON text of one.
+        place: where they stand in the row, for errors: "messages".
+        tools: the row's own tools, in the normal form; tools that messages carry are added.
+
+    Raises:
+        DataError: with the place of the value that is no message.
+    """
+    if isinstance(given, str):
+        given = _parsed(given, place, "a list of messages")
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise DataError(f"{place} is a {type(given).__name__}, not a list of messages", fix="give a list of messages")
+    if not given:
+        raise DataError(f"{place} is empty", fix="drop the row, or give it a message")
+    known = [*tools]
+    for number, entry in enumerate(given):
+        if isinstance(entry, Mapping) and entry.get("tools"):
+            known += tools_in(entry["tools"], f"{place}[{number}].tools")
+    reader = _Reader({tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in known})
+    for number, entry in enumerate(given):
+        _read(entry, f"{place}[{number}]", reader)
+    return MessageList(reader.messages, known, frozenset(reader.muted))
+
+
+def tools_in(given: Any, place: str) -> list[ToolSchema]:
+    """Tools of a row or message: a list of schemas in any dialect, or its JSON text; none for null and "".
+
+    Raises DataError for an entry that names no function.
+    """
+    if given is None or given == "":
+        return []
+    if isinstance(given, str):
+        given = _parsed(given, place, "a list of tools")
+    if isinstance(given, Mapping):
+        given = [given]
+    if not isinstance(given, list | tuple):
+        raise DataError(f"{place} is a {type(given).__name__}, not a list of tools", fix="give a list of schemas")
+    return [_tool(entry, f"{place}[{number}]") for number, entry in enumerate(given)]
+
+
+def _tool(entry: Any, place: str) -> ToolSchema:
+    if isinstance(entry, str):
+        entry = _parsed(entry, place, "a tool")
+    function = entry.get("function") if isinstance(entry, Mapping) else None
+    if not isinstance(function, Mapping):
+        function = entry
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise DataError(f"{place} names no function", fix='write {"type": "function", "function": {"name": …}}')
+    plain = _without_null(function)
+    schema: dict[str, Any] = {"name": plain["name"]}
+    if "description" in plain:
+        schema["description"] = plain["description"]
+    parameters = plain.get("parameters", plain.get("input_schema"))
+    if parameters is not None:
+        schema["parameters"] = _parameters(parameters, place)
+    return {"type": "function", "function": schema}
+
+
+def _parameters(given: Any, place: str) -> dict[str, Any]:
+    """A JSON schema of an object. A flat map of names to descriptions (xlam) becomes its properties."""
+    if isinstance(given, str):
+        given = _parsed(given, f"{place}.parameters", "a JSON schema")
+    if not isinstance(given, Mapping):
+        raise DataError(f"{place}.parameters is a {type(given).__name__}, not a JSON schema", fix="give an object")
+    flat = bool(given) and "properties" not in given and all(isinstance(value, Mapping) for value in given.values())
+    if not flat:
+        return dict(given)
+    return {"type": "object", "properties": {name: _typed(value) for name, value in given.items()}}
+
+
+def _typed(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A property whose `type` is written as Python writes it: "str, optional", "List[int]"."""
+    written = schema.get("type")
+    if not isinstance(written, str):
+        return dict(schema)
+    word = written.split(",")[0].strip().lower().partition("[")[0]
+    return {**schema, "type": _JSON_TYPES.get(word, written)}
+
+
+def _read(entry: Any, place: str, reader: _Reader) -> None:
+    if not isinstance(entry, Mapping):
+        raise DataError(f"{place} is a {type(entry).__name__}, no message", fix='write {"role": …, "content": …}')
+    given = {key: value for key, value in entry.items() if value is not None}
+    named = given.get("role", given.get("from"))
+    key = "role" if "role" in given or "from" not in given else "from"
+    role = ROLES.get(named) if isinstance(named, str) else None
+    if role is None:
+        raise DataError(
+            f"{place}.{key} is {named!r}", fix="roles are system, user, assistant and tool (and ShareGPT's names)"
+        )
+    spot = next((name for name in ("content", "value", "parts") if name in given), "content")
+    content, own_place = given.get(spot), f"{place}.{spot}"
+    calls = _calls_of(given, place, reader)
+    if named in _CALLING_ROLES:
+        parsed = _parsed(content, own_place, "a call") if isinstance(content, str) else content
+        listed = parsed if isinstance(parsed, list) else [parsed]
+        calls += [_call(call, f"{own_place}", reader) for call in listed]
+        content = ""
+    parts = _Parts(own_place, role, reader)
+    parts.read(content)
+    calls += parts.calls
+    reasoning = [*parts.reasoning, *(given[name] for name in _REASONING_KEYS if isinstance(given.get(name), str))][:1]
+    for result in parts.results:
+        reader.messages.append(result)
+    if parts.results and not parts.texts:
+        return
+    said = content is not None or calls or any(reasoning)
+    if not said:
+        raise DataError(f"{place} says nothing", fix="drop the message, or give it a content")
+    message: Message = {"role": role, "content": "".join(parts.texts)}
+    if role == "assistant":
+        if any(reasoning):
+            message["reasoning_content"] = reasoning[0]
+        if calls:
+            message["tool_calls"] = calls
+        if given.get("weight") == 0 or given.get("train") is False or given.get("loss") is False:
+            reader.muted.add(len(reader.messages))
+    elif calls:
+        raise DataError(f"{place} calls a tool, but is {role}'s", fix="calls stand in the assistant's messages")
+    if role == "tool" and (answered := _answered(given, reader)):
+        message["tool_call_id"] = answered
+    if isinstance(given.get("name"), str):
+        message["name"] = given["name"]
+    reader.messages.append(message)
+
+
+class _Parts:
+    """Content of one message: a text, null, parts of any dialect; a tool's may be any value, written as JSON."""
+
+    def __init__(self, place: str, role: str, reader: _Reader) -> None:
+        self._place = place
+        self._role = role
+        self._reader = reader
+        self.texts: list[str] = []
+        self.reasoning: list[str] = []
+        self.calls: list[dict[str, Any]] = []
+        self.results: list[Message] = []
+
+    def read(self, content: Any) -> None:
+        if content is None:
+            return
+        if isinstance(content, str):
+            self.texts.append(content)
+        elif isinstance(content, list | tuple) and all(isinstance(part, str | Mapping) for part in content):
+            if self._role == "tool" and not all(isinstance(part, str) or _is_part(part) for part in content):
+                self.texts.append(_as_json(content))
+                return
+            for number, part in enumerate(content):
+                self._part(part, f"{self._place}[{number}]")
+        elif self._role == "tool":
+            self.texts.append(_as_json(content))
+        else:
+            raise DataError(
+                f"{self._place} is a {type(content).__name__}, not a text", fix="give a text, or a list of text parts"
+            )
+
+    def _part(self, part: str | Mapping[str, Any], place: str) -> None:
+        if isinstance(part, str):
+            self.texts.append(part)
+            return
+        kind = str(part.get("type") or "")
+        if kind in ("thinking", "reasoning"):
+            self.reasoning.append(str(part.get("thinking") or part.get("text") or ""))
+        elif kind == "tool_use" or "functionCall" in part:
+            call = part.get("functionCall", part)
+            wanted = {"id": call.get("id"), "name": call.get("name"), "arguments": call.get("input", call.get("args"))}
+            self.calls.append(_call(wanted, place, self._reader))
+        elif kind == "tool_result" or "functionResponse" in part:
+            self.results.append(self._result(part, place))
+        elif kind in _TEXT_PARTS or (not kind and isinstance(part.get("text"), str)):
+            if not isinstance(part.get("text"), str):
+                raise DataError(f"{place}.text is no text", fix="give the part a text")
+            self.texts.append(part["text"])
+        else:
+            named = next((word for word in _MEDIA if word in kind or any(word in key for key in part)), None)
+            article = "an" if named in ("image", "audio") else "a"
+            what = f"{article} {named}" if named else f"of type {kind!r}" if kind else "no text"
+            raise DataError(f"{place} is {what}; this model reads text only", fix="leave such rows out")
+
+    def _result(self, part: Mapping[str, Any], place: str) -> Message:
+        response = part.get("functionResponse")
+        if isinstance(response, Mapping):
+            result = {"name": response.get("name"), "tool_call_id": response.get("id")}
+            content = response.get("response")
+        else:
+            result, content = {"tool_call_id": part.get("tool_use_id")}, part.get("content")
+        inner = _Parts(f"{place}.content", "tool", self._reader)
+        inner.read("" if content is None else content)
+        message: Message = {"role": "tool", "content": "".join(inner.texts)}
+        given = {key: value for key, value in result.items() if value is not None}
+        if answered := _answered(given, self._reader):
+            message["tool_call_id"] = answered
+        return message
+
+
+def _is_part(part: Mapping[str, Any]) -> bool:
+    return isinstance(part.get("type"), str) or set(part) == {"text"}
+
+
+def _calls_of(given: Mapping[str, Any], place: str, reader: _Reader) -> list[dict[str, Any]]:
+    listed = given.get("tool_calls") or []
+    if isinstance(listed, str):
+        listed = _parsed(listed, f"{place}.tool_calls", "a list of calls")
+    if not isinstance(listed, list | tuple):
+        raise DataError(f"{place}.tool_calls is a {type(listed).__name__}, not a list", fix="give a list of calls")
+    calls = [_call(entry, f"{place}.tool_calls[{number}]", reader) for number, entry in enumerate(listed)]
+    if isinstance(given.get("function_call"), Mapping):
+        calls.append(_call(given["function_call"], f"{place}.function_call", reader))
+    return calls
+
+
+def _call(entry: Any, place: str, reader: _Reader) -> dict[str, Any]:
+    function = entry.get("function") if isinstance(entry, Mapping) else None
+    inner, here = (function, f"{place}.function") if isinstance(function, Mapping) else (entry, place)
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+        raise DataError(f"{place} names no function", fix='write {"function": {"name": …, "arguments": {…}}}')
+    identity = entry.get("id") or f"call_{reader.calls}"
+    reader.calls += 1
+    reader.unanswered.append((str(identity), inner["name"]))
+    arguments = _arguments(inner.get("arguments"), f"{here}.arguments")
+    schema = reader.schemas.get(inner["name"])
+    if schema is not None:
+        arguments = {name: value for name, value in arguments.items() if value is not None or _nullable(schema, name)}
+    function = {"name": inner["name"], "arguments": arguments}
+    return {"id": str(identity), "type": "function", "function": function}
+
+
+def _arguments(given: Any, place: str) -> dict[str, Any]:
+    if given is None or given == "":
+        return {}
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except (ValueError, RecursionError):
+            given = None
+    if not isinstance(given, Mapping):
+        raise DataError(f"{place} is no JSON object", fix="write the call's arguments as an object")
+    return dict(given)
+
+
+def _nullable(schema: Mapping[str, Any], name: str) -> bool:
+    """Whether a tool's schema lets an argument be null: a column of parquet gives every call every key."""
+    wanted = (schema.get("properties") or {}).get(name) or {}
+    kinds = wanted.get("type")
+    listed = [kinds] if isinstance(kinds, str) else list(kinds or [])
+    choices = [choice.get("type") for choice in wanted.get("anyOf") or [] if isinstance(choice, Mapping)]
+    return "null" in listed or "null" in choices or wanted.get("nullable") is True
+
+
+def _answered(given: Mapping[str, Any], reader: _Reader) -> str:
+    """The id of the call that a tool's message answers; "" where the row has no calls."""
+    several = given.get("tool_call_ids")
+    named = given.get("tool_call_id") or (several[0] if isinstance(several, list) and len(several) == 1 else None)
+    open_calls = reader.unanswered
+    name = given.get("name")
+    found = next((call for call in open_calls if call[0] == named), None) if named else None
+    if not named and open_calls:
+        found = next((call for call in open_calls if call[1] == name), open_calls[0])
+    if found is not None:
+        open_calls.remove(found)
+    return str(named or (found[0] if found else ""))
+
+
+def _parsed(text: str, place: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise DataError(f"{place} is a text that is no JSON of {what}", fix=f"give {what}") from None
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _without_null(value: Any) -> Any:
+    """Nulls of mappings dropped at every depth: a table's schema makes them, no tool says them."""
+    if isinstance(value, Mapping):
+        return {key: _without_null(inner) for key, inner in value.items() if inner is not None}
+    return [_without_null(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def texts_of(message: Mapping[str, Any]) -> Iterator[str]:
+    """The texts of a message in the normal form that its rendering has to show: content, names and texts of calls."""
+    if message.get("content"):
+        yield str(message["content"])
+    for call in message.get("tool_calls") or ():
+        yield call["function"]["name"]
+        yield from _leaves(call["function"]["arguments"])
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield str(name)
+            yield from _leaves(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _leaves(inner)
