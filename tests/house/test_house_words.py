@@ -54,3 +54,12 @@ def test_names_in_backticks_of_docstrings_exist(trees):
         known.update(path.with_suffix("").parts, re.findall(r"\w+", "\n".join(lines)))
     unknown = [f"{path.relative_to(ROOT)}: {name}" for path, name in quoted if not known.issuperset(name.split("."))]
     assert sorted(unknown) == []
+
+
+def test_the_glossary_has_twenty_words_that_the_code_uses(trees):
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    words = re.findall(r"^\| \*\*(\w+)\*\*", page.partition("\n## Words\n")[2].partition("\n## ")[0], re.M)
+    assert words[0] == "floor", "the rule of the whole controller"
+    assert 10 < len(words) == len(set(words)) <= 20
+    used = {word.lower() for path in trees for word in re.findall(r"[^\W\d_]+", path.read_text())}
+    assert [word for word in words if word.lower() not in used] == []
