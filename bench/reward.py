@@ -25,13 +25,11 @@ import reward_baselines as baselines
 import reward_grpc
 import reward_pressure as pressure
 import reward_rates as rates
-from areal.observe.metrics import RoleMetrics
 from areal.reward.verifiers.math import MathVerifier
 from areal_judge.judge.drivers import DRIVERS
 from areal_judge.judge.judge import Judge
 from areal_judge.judge.languages.preparation import Store
 from areal_judge.judge.languages.toolchains import Toolchains
-from areal_judge.judge.stack import StackSettings, code_stack
 from areal_judge.sandbox.host.runner import Sandbox, SandboxConfig
 from areal_judge.sandbox.values import Tier
 from report import write
@@ -39,7 +37,7 @@ from reward_soak import see_own_mounts_only, soak
 
 SLOTS = 2
 _ROUNDS = 7
-SECTIONS = ("latency", "suites", "math", "fairness", "soak")
+SECTIONS = ("latency", "suites", "math", "soak")
 
 
 @dataclass(frozen=True)
@@ -193,19 +191,6 @@ async def math(table: Table) -> None:
         await verifier.stop()
 
 
-async def fairness(table: Table) -> None:
-    """A thousand judgements of three tenants, 100:10:1."""
-    settings = StackSettings(slots=SLOTS, languages=("python",))
-    async with code_stack(settings, RoleMetrics("reward", "bench"), _nothing) as stack:
-        found = await pressure.fairness(stack.dispatcher, 1000)
-    table.shown("small tenant alone: p99 wait", _ms(found.alone_p99_s), "ms")
-    table.most("small tenant among 100:10:1: p99 wait", _ms(found.among_p99_s), "ms", round(_ms(found.allowed_s), 1))
-
-
-async def _nothing(ready: bool) -> None:
-    del ready
-
-
 async def long_life(table: Table, runs: int) -> dict[str, object]:
     """Ten thousand programs of every habit."""
     async with running(Tier.T4) as sandbox:
@@ -231,7 +216,7 @@ async def main() -> int:
     see_own_mounts_only()
     print(f"\nreward  (load {load:.1f} before the start)")
     measures: dict[str, Callable[[Table], Awaitable[None]]] = {
-        "latency": latency, "suites": suites, "math": math, "fairness": fairness,
+        "latency": latency, "suites": suites, "math": math,
     }  # fmt: skip
     for name in wanted:
         if name == "soak":

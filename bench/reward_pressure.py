@@ -1,8 +1,7 @@
-"""The service under pressure: mathematics, poison among it, and tenants of very different appetites."""
+"""The service under pressure: mathematics, and poison among it."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 from dataclasses import dataclass
@@ -10,12 +9,6 @@ from dataclasses import dataclass
 import orjson
 from areal.reward.verifiers.math import MathVerifier
 from areal.v1 import reward_pb2 as pb
-from areal_judge.judge.dispatch.dispatcher import Dispatcher
-from areal_judge.judge.dispatch.values import Ticket
-from areal_judge.judge.values import CallCase, CallSuite, Options, Submission
-from reward_rates import percentile
-
-SHARES = {"large": 100, "middle": 10, "small": 1}
 
 
 def _item(answer: str, gold: str) -> pb.ScoreItem:
@@ -77,40 +70,3 @@ async def poisoned(verifier: MathVerifier) -> Poisoned:
     seconds = time.perf_counter() - began
     verdicts = [result.verdict.status if result.WhichOneof("outcome") == "verdict" else "FAULT" for result in results]
     return Poisoned(verdicts.count("EQUAL"), verdicts.count("TIMEOUT"), verdicts.count("FAULT"), seconds)
-
-
-_WORK = "def total(n):\n    return sum(i * i for i in range(n))\n"
-_SUITE = CallSuite("total", (CallCase((20_000,), sum(i * i for i in range(20_000))),))
-
-
-async def _waited(dispatcher: Dispatcher, tenant: str, number: int) -> tuple[float, float]:
-    program = Submission(f"{_WORK}# {tenant} {number}\n")
-    judgement = await dispatcher.judge(program, _SUITE, Options(), Ticket(tenant))
-    assert judgement.score == 1.0, judgement
-    return judgement.timing.queued_s, judgement.timing.total_s - judgement.timing.queued_s
-
-
-@dataclass(frozen=True)
-class Fairness:
-    """How long the smallest tenant waits, alone and among others. Seconds."""
-
-    alone_p99_s: float
-    among_p99_s: float
-    quantum_s: float  # the longest that one judgement held a slot
-
-    @property
-    def allowed_s(self) -> float:
-        return 2 * self.alone_p99_s + self.quantum_s
-
-
-async def fairness(dispatcher: Dispatcher, queued: int) -> Fairness:
-    """Queues `queued` judgements of three tenants at once, 100:10:1; then the small tenant's alone."""
-    counts = {name: max(1, round(queued * share / sum(SHARES.values()))) for name, share in SHARES.items()}
-    alone = await asyncio.gather(*(_waited(dispatcher, "small", n) for n in range(counts["small"])))
-    everybody = [
-        asyncio.create_task(_waited(dispatcher, name, 10_000 + n)) for name in SHARES for n in range(counts[name])
-    ]
-    found = await asyncio.gather(*everybody)
-    small = found[-counts["small"] :]
-    quantum = percentile([served for _, served in found], 0.99)
-    return Fairness(percentile([w for w, _ in alone], 0.99), percentile([w for w, _ in small], 0.99), quantum)

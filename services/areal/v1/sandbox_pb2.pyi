@@ -34,7 +34,7 @@ class _SandboxPriorityEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Sandb
     SANDBOX_PRIORITY_EVAL: _SandboxPriority.ValueType  # 2
 
 class SandboxPriority(_SandboxPriority, metaclass=_SandboxPriorityEnumTypeWrapper):
-    """Classes of one tenant's work."""
+    """Classes of work: while both wait, training starts two of three."""
 
 SANDBOX_PRIORITY_UNSPECIFIED: SandboxPriority.ValueType  # 0
 """TRAIN"""
@@ -406,7 +406,7 @@ class JudgeRequest(_message.Message):
     request_id: _builtins.str
     """comes back with the result; names it for Cancel"""
     tenant: _builtins.str
-    """a job or an experiment: shares are fair among tenants"""
+    """a job or an experiment: who may cancel the request"""
     priority: Global___SandboxPriority.ValueType
     deadline_unix_ms: _builtins.int
     """0 is none; the call's own deadline counts, too"""

@@ -73,7 +73,7 @@ class Judging(Protocol):
 class CodeSettings:
     """How this job's programs are judged."""
 
-    tenant: str  # whose share of the slots they use
+    tenant: str  # whose requests these are
     code: CodeReward
     deadline_s: float  # of an item that names none
 

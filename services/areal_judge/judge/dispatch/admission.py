@@ -21,7 +21,7 @@ MEMORY_SHARE = 0.8  # of the pod's; the rest is the service, its zygotes and the
 class Bounds:
     """What may wait at once."""
 
-    items: int = 4096  # of one tenant: the queue of one never turns another away
+    items: int = 4096  # of all callers
     code_bytes: int = 64 << 20
 
     def exceeded(self, items: int, code_bytes: int) -> str:

@@ -228,7 +228,7 @@ class Dispatcher:
 
     def _place(self, ticket: Ticket, memory_bytes: int, size_bytes: int) -> Place:
         deadline = None if ticket.deadline is None else self._clock() + (ticket.deadline - self._wall())
-        return Place(ticket.tenant, ticket.priority, deadline, memory_bytes, size_bytes)
+        return Place(ticket.priority, deadline, memory_bytes, size_bytes)
 
 
 def _execution_failed(status: Status, message: str) -> Executed:

@@ -1,4 +1,4 @@
-"""Slot scheduler: admission to a bounded fair queue, slots, and the memory budget of one service.
+"""Slot scheduler: admission to a bounded queue, slots, and the memory budget of one service.
 
 A request waits in the queue, or is refused when that is full; a slot is given back in any case. Lives on one event
 loop.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from areal_judge.judge.dispatch.admission import Bounds, DrainRate, MemoryBudget
-from areal_judge.judge.dispatch.fair_queue import Entry, FairQueue
+from areal_judge.judge.dispatch.class_queue import ClassQueue, Entry
 from areal_judge.judge.dispatch.values import Priority, RefusedError
 from areal_judge.judge.values import Status
 
@@ -35,7 +35,6 @@ class Turn:
 class Place:
     """What a request asks of the queue, and how long it waited there."""
 
-    tenant: str
     priority: Priority
     deadline: float | None  # on the scheduler's clock
     memory_bytes: int
@@ -56,7 +55,7 @@ class SlotScheduler:
     ) -> None:
         self.slots = slots
         self.running = 0
-        self.queue: FairQueue[Turn] = FairQueue()
+        self.queue: ClassQueue[Turn] = ClassQueue()
         self.memory = memory
         self._bounds = bounds
         self._clock = clock
@@ -90,7 +89,7 @@ class SlotScheduler:
     def close(self) -> None:
         """Turns away all that wait, and all that come."""
         self._closed = True
-        for entry in list(self.queue.entries()):
+        for entry in list(self.queue):
             self.queue.remove(entry)
             _refuse(entry, RefusedError(Status.SANDBOX_ERROR, "the reward service is stopping"))
 
@@ -104,11 +103,11 @@ class SlotScheduler:
             have, asked = self.memory.pod_bytes >> 20, place.memory_bytes >> 20
             message = f"limits.memory_bytes asks for {asked} MB, and the whole pod has {have} MB: lower the limit"
             raise RefusedError(Status.INVALID_REQUEST, message)
-        full = self._bounds.exceeded(self.queue.waiting_of(place.tenant) + 1, self.queue.size_bytes + place.size_bytes)
+        full = self._bounds.exceeded(len(self.queue) + 1, self.queue.size_bytes + place.size_bytes)
         if full:
             raise self._overload(full)
         turn = Turn(place.memory_bytes, asyncio.get_running_loop().create_future())
-        entry = Entry(turn, place.tenant, place.priority, place.deadline, place.size_bytes)
+        entry = Entry(turn, place.priority, place.deadline, place.size_bytes)
         self.queue.push(entry, now)
         self._pump()
         return entry
@@ -136,11 +135,9 @@ class SlotScheduler:
                 entry.item.granted.set_result(None)
 
     def _give_back(self, entry: Entry[Turn]) -> None:
-        now = self._clock()
         self.running -= 1
         self.memory.give(entry.item.memory_bytes)
-        self.queue.finished(entry, now - (entry.item.started or now))
-        self._drain.finished(now)
+        self._drain.finished(self._clock())
         self._pump()
 
 

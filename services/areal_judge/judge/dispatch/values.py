@@ -11,7 +11,7 @@ from areal_judge.sandbox.values import DEFAULT_LIMITS, Ended, Limits, Tier
 
 
 class Priority(IntEnum):
-    """Classes of one tenant's work. Each gets a share of the tenant's; neither starves the other."""
+    """Classes of work, each first in first out. Training has two starts of three while both wait."""
 
     TRAIN = 0
     EVAL = 1
@@ -21,7 +21,7 @@ class Priority(IntEnum):
 class Ticket:
     """Who asks, how urgently, until when."""
 
-    tenant: str = ""  # a job or an experiment: what shares are fair among
+    tenant: str = ""  # a job or an experiment: who may cancel by `request_id`
     priority: Priority = Priority.TRAIN
     deadline: float | None = None  # unix seconds; afterwards nobody wants the answer
     request_id: str = ""  # what `cancel` names; unique for the tenant while it runs

@@ -1,4 +1,4 @@
-"""Requests from asking to answer, in virtual time: refusals, overload, slots, tenants, executions, counts."""
+"""Requests from asking to answer, in virtual time: refusals, overload, slots, classes, executions, counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from areal.observe.metrics import RoleMetrics
 from areal_judge.judge.dispatch.admission import Bounds
 from areal_judge.judge.dispatch.dispatcher import Dispatcher
 from areal_judge.judge.dispatch.offer import Runtime
-from areal_judge.judge.dispatch.values import Execution, Overrides, Ticket
+from areal_judge.judge.dispatch.values import Execution, Overrides, Priority, Ticket
 from areal_judge.judge.values import (
     OF_PROGRAM,
     RETRYABLE,
@@ -25,7 +25,7 @@ from areal_judge.judge.values import (
 from areal_judge.sandbox.values import Limits, Tier
 from support import virtual_time
 from support.dispatch_scene import assert_no_score, judged, scene
-from support.scripted_judge import OFFER, SUITE, ScriptedJudge, dispatcher_of
+from support.scripted_judge import OFFER, SUITE, ScriptedJudge
 
 
 @pytest.mark.parametrize(("source", "status", "score"), [
@@ -105,21 +105,6 @@ def test_code_counts_by_bytes_too() -> None:
     assert [each.status for each in answers].count(Status.REJECTED_OVERLOAD) == 1
 
 
-def test_a_full_queue_of_one_tenant_still_takes_in_another() -> None:
-    async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> tuple[list[Judgement], Judgement]:
-        hog = [
-            asyncio.create_task(dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE, ticket=Ticket("hog")))
-            for n in range(10)
-        ]
-        await asyncio.sleep(0.5)
-        small = await dispatcher.judge(Submission("pass"), SUITE, ticket=Ticket("small"))
-        return await asyncio.gather(*hog), small
-
-    answers, small = scene(body, slots=1, bounds=Bounds(items=8))
-    assert small.status is Status.PASSED
-    assert [each.status for each in answers].count(Status.REJECTED_OVERLOAD) == 1
-
-
 def test_no_more_run_at_once_than_there_are_slots_and_memory() -> None:
     async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> int:
         asks = [dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE) for n in range(12)]
@@ -142,20 +127,19 @@ def test_limits_that_nobody_can_have_are_invalid(limits: dict[str, float]) -> No
     assert next(iter(limits)) in judgement.message
 
 
-def test_priorities_share_and_the_small_tenant_comes_soon() -> None:
+def test_an_evaluation_comes_soon_whatever_training_waits() -> None:
     async def body(dispatcher: Dispatcher, judge: ScriptedJudge) -> float:
-        large = [
-            asyncio.create_task(dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE, ticket=Ticket("large")))
-            for n in range(100)
+        training = [
+            asyncio.create_task(dispatcher.judge(Submission(f"sleep 1 then pass {n}"), SUITE)) for n in range(100)
         ]
         await asyncio.sleep(10.5)
         began = virtual_time.now()
-        await dispatcher.judge(Submission("pass"), SUITE, ticket=Ticket("small"))
+        await dispatcher.judge(Submission("pass"), SUITE, ticket=Ticket(priority=Priority.EVAL))
         waited = virtual_time.now() - began
-        await asyncio.gather(*large)
+        await asyncio.gather(*training)
         return waited
 
-    assert scene(body, slots=2) <= 1.0
+    assert scene(body, slots=2) <= 2.0
 
 
 def test_executions_wait_for_the_same_slots() -> None:
@@ -256,19 +240,3 @@ def test_the_catalogue_counts_what_happened() -> None:
 
 def test_every_status_of_the_program_and_no_other_is_a_score() -> None:
     assert not OF_PROGRAM & RETRYABLE
-
-
-async def test_a_question_that_another_tenant_waits_with_is_no_slower() -> None:
-    """Two tenants, one shared question: the small one's turn comes, whatever the large one has before the same."""
-    judge = ScriptedJudge()
-    dispatcher = dispatcher_of(judge, slots=1)
-    shared = Submission("sleep 0.01 then pass shared")
-    large = [Submission(f"sleep 0.01 then pass {number}") for number in range(40)]
-    tasks = [asyncio.create_task(dispatcher.judge(one, SUITE, ticket=Ticket("large"))) for one in (*large, shared)]
-    await asyncio.sleep(0)
-    small = await dispatcher.judge(shared, SUITE, ticket=Ticket("small"))
-    started = len(judge.asked)
-    assert (small.score, judge.asked.count(shared.source)) == (1.0, 1)
-    assert started <= 6, judge.asked
-    await asyncio.gather(*tasks)
-    await dispatcher.close()

@@ -12,7 +12,7 @@ from support import virtual_time
 
 
 def place() -> Place:
-    return Place("t", Priority.TRAIN, None, 100, 10)
+    return Place(Priority.TRAIN, None, 100, 10)
 
 
 async def nothing() -> str:
