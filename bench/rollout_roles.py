@@ -26,11 +26,11 @@ from areal.gateway.session import Limits
 from areal.generation import agent as agent_module
 from areal.generation.agent import Agent, AgentSettings
 from areal.generation.engine_command import EngineStart, Launch
-from areal.launch.role import collect_rarely
 from areal.ledger.client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.processes.role import collect_rarely
 from areal.record.writer import RecordWriter
 from areal.rollout.contract import wire as contract_wire
 from areal.rollout.controller import wire as controller_wire

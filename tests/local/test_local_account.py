@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from areal.errors import ConfigError, InfraError
-from areal.launch.core import Phase
-from areal.launch.exits import classify
-from areal.launch.supervise import ChildStatus
 from areal.local import run as local_run
 from areal.local.staging import StagingRequest, load, stage
 from areal.local.supervisor import Ended, RunOutcome
+from areal.processes.core import Phase
+from areal.processes.exits import classify
+from areal.processes.supervise import ChildStatus
 from areal.record.summary import RunEnd
 from rich.console import Console
 from support.tiny_job import make_tiny_job

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from areal.errors import BugError, ConfigError, DataError, InfraError, Kind
-from areal.launch.core import Phase
-from areal.launch.exits import classify
-from areal.launch.supervise import ChildStatus
 from areal.local.failure import explain, sentence
 from areal.local.supervisor import Ended, RunOutcome
+from areal.processes.core import Phase
+from areal.processes.exits import classify
+from areal.processes.supervise import ChildStatus
 
 
 def failed(code: int, log: str, tmp_path: Path) -> RunOutcome:

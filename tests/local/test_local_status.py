@@ -15,7 +15,6 @@ from typing import Any
 import orjson
 import pytest
 from areal.errors import ConfigError, Kind
-from areal.launch.core import Phase
 from areal.local import inspect
 from areal.local.status import RunFacts, StatusSource, stopped
 from areal.net.server import GrpcServer
@@ -23,6 +22,7 @@ from areal.net.status import idle_to_wire
 from areal.observe.live import Idle, IdleCause, Live, LiveRole, read_live, write_live
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.processes.core import Phase
 from areal.record.run_rows import Records
 from areal.v1 import common_pb2 as common
 from areal.v1 import rollout_pb2 as rollout

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
-from areal.launch.budget import BudgetPolicy
-from areal.launch.child import Command
-from areal.launch.core import LifePolicy, Phase, RestartBy
-from areal.launch.probe import Probe, ProbeKind
-from areal.launch.supervise import ChildSpec
 from areal.local.supervisor import Ended, Member, Supervisor
+from areal.processes.budget import BudgetPolicy
+from areal.processes.child import Command
+from areal.processes.core import LifePolicy, Phase, RestartBy
+from areal.processes.probe import Probe, ProbeKind
+from areal.processes.supervise import ChildSpec
 from support.processes import lives
 
 pytestmark = pytest.mark.component

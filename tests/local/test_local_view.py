@@ -8,11 +8,11 @@ from unittest.mock import Mock
 
 import pytest
 from areal.errors import Kind
-from areal.launch.core import Phase
 from areal.local import view
 from areal.local.display import Display, Lines
 from areal.local.status import Rate, RunView
 from areal.observe.live import Idle, IdleCause, Live, LiveRole, LiveWait, RolloutFlow
+from areal.processes.core import Phase
 from areal.record.run_rows import HeldOut, Step
 from hypothesis import given
 from hypothesis import strategies as st

@@ -87,8 +87,8 @@ def cell(request: pytest.FixtureRequest, node: Node, room: str, builder: Builder
 
 MATH = """
 import asyncio
-from areal.scorer_pool.process import ScorerCommand
-from areal.scorer_pool.fork_server import ForkServer
+from areal.reward.scorer_pool.process import ScorerCommand
+from areal.reward.scorer_pool.fork_server import ForkServer
 
 async def main():
     math = "areal.reward.scorers.math"

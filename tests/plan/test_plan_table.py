@@ -143,7 +143,7 @@ def test_here_means_this_interpreter(workspace):
     assert Path(place.redis_server).name == "redis-server"
     command = next(row.command for row in role_table(resolved(workspace)) if row.name == "controller")
     assert command[0] == sys.executable
-    assert "areal-role" in " ".join(command)
+    assert "areal.processes.role" in " ".join(command)
 
 
 def test_without_redis_the_fix_is_named(monkeypatch):

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError
+from areal.reward.scorer_pool.pool import PoolSize
 from areal.reward.verifiers.custom import CustomVerifier
-from areal.scorer_pool.pool import PoolSize
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 

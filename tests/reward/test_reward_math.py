@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
+from areal.reward.scorer_pool.pool import PoolSize
 from areal.reward.verifiers.math import MathVerifier
-from areal.scorer_pool.pool import PoolSize
 from areal.v1 import common_pb2 as common
 
 pytest.importorskip("math_verify")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, Unserved
 from areal.reward.verifiers.model import ModelVerifier, results_of
-from areal.scorer_pool.pool import Answered, Crashed, DeadlineHit, Unserved
 from areal.spec.serving import ModelReward
 from areal.v1 import common_pb2 as common
 

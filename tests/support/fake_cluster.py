@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal.launch.core import Phase
 from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE, Role, workload
+from areal.processes.core import Phase
 from areal_operator.kube.resources import (
     CLUSTER_RUNTIMES,
     CONFIGMAPS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.launch.core import Phase
+from areal.processes.core import Phase
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerReport

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal.launch.core import Phase
+from areal.processes.core import Phase
 from areal_operator.operator.hot_fields import HotFields
 
 WORKS = (Phase.STARTING, Phase.READY)
@@ -20,7 +20,7 @@ class Launcher:
     code: int = 0
 
     def restart(self, epoch: int) -> bool:
-        """As `areal.launch` does it: told twice is told once, an older epoch is refused."""
+        """As `areal.processes` does it: told twice is told once, an older epoch is refused."""
         if epoch < self.epoch or self.phase is Phase.STOPPED:
             return False
         if epoch > self.epoch:

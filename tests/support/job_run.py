@@ -29,11 +29,11 @@ SMALL = [  # a job of the quickstart's shape that ends in seconds
 # words of the command line of each process that may die
 VICTIMS = {
     "redis": ("redis-server",),
-    "controller": ("areal-role", "controller"),
-    "worker": ("areal-role", "worker"),
-    "agent": ("areal-role", "generation"),
+    "controller": ("areal.processes.role", "controller"),
+    "worker": ("areal.processes.role", "worker"),
+    "agent": ("areal.processes.role", "generation"),
     "engine": ("areal.engine.main",),
-    "reward": ("areal-role", "reward-custom"),
+    "reward": ("areal.processes.role", "reward-custom"),
     "trainer": ("areal_trainer.main", "--job"),
 }
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from areal.launch.core import Phase
-from areal.launch.service import phase_from_wire
+from areal.processes.core import Phase
+from areal.processes.service import phase_from_wire
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from support.blocking_channel import connect_sync

@@ -133,7 +133,7 @@ class Pods:
         assert name not in self.pods or self.pods[name].process.poll() is not None, f"{name} runs"
         job = ["--job", str(self.mounts["job"] / "resolved.json")]
         launcher = Launcher(free_ports(1)[0], TOKEN)
-        command = [sys.executable, "-m", "areal.launch.main", *job, "--role", role, "--port", str(launcher.port)]
+        command = [sys.executable, "-m", "areal.processes.main", *job, "--role", role, "--port", str(launcher.port)]
         if role == "redis":
             command = [str(shutil.which("redis-server")), str(self.mounts["job"] / "redis.conf")]
         pod = Pod(name, self._container(name, command, index), launcher, self.mounts["ended"] / name)
@@ -151,7 +151,7 @@ class Pods:
         """Run `prepare` or `finish`; answers its exit code and its last words."""
         (self.mounts["ended"] / f"{role}-0").unlink(missing_ok=True)
         job = ["--job", str(self.mounts["job"] / "resolved.json")]
-        process = self._container(f"{role}-0", [sys.executable, "-m", "areal.launch.role", role, *job], 0)
+        process = self._container(f"{role}-0", [sys.executable, "-m", "areal.processes.role", role, *job], 0)
         code = process.wait(timeout_s)
         words = self.mounts["ended"] / f"{role}-0"
         return code, words.read_text() if words.exists() else ""

@@ -1,8 +1,8 @@
 """A child without a process: what a launcher supervises in a pod that runs nothing.
 
 Everything is decided by the real `ChildCore` and served by the real `LauncherService`; only the process is played. It
-is ready as soon as it is started, and ends when a test, or an order of the core, ends it. `tests/launch` runs the same
-cases against a launcher with a real process.
+is ready as soon as it is started, and ends when a test, or an order of the core, ends it. `tests/processes` runs the
+same cases against a launcher with a real process.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import itertools
 import time
 from collections.abc import Callable
 
-from areal.launch.core import Action, Answer, ChildCore, LifePolicy, RestartBy
-from areal.launch.supervise import ChildStatus
+from areal.processes.core import Action, Answer, ChildCore, LifePolicy, RestartBy
+from areal.processes.supervise import ChildStatus
 
 GANG_MEMBER = LifePolicy(restart=RestartBy.EPOCH, first_start=RestartBy.EPOCH)
 DRAINED = 143

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
-from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan import cluster_names as names
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
+from areal.processes.service import SERVICE_NAME, LauncherService
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 from areal_operator.operator.children.files import resolved_text

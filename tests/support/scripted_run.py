@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from areal.launch.core import Phase
 from areal.plan.resolved import ResolvedJob
+from areal.processes.core import Phase
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc

@@ -203,7 +203,7 @@ class World:
         command = [
             sys.executable,
             "-m",
-            "areal.launch.main",
+            "areal.processes.main",
             "--job",
             str(resolved.layout.resolved),
             "--role",

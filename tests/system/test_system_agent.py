@@ -49,12 +49,12 @@ def test_a_gateway_and_a_worker_are_killed_while_agents_learn(start_job):
     run = start_job(*limits, job="examples/agent_openai.yaml")
     for step, role in ((3, "gateway"), (5, "worker"), (7, "gateway")):
         run.wait_for(f"step {step}", lambda step=step: run.step() >= step, timeout_s=300)
-        (before,) = (process.pid for process in run.processes(f"areal-role {role}"))
-        run.kill(f"areal-role {role}")
+        (before,) = (process.pid for process in run.processes(f"areal.processes.role {role}"))
+        run.kill(f"areal.processes.role {role}")
         run.wait_for(
             f"another {role}",
             lambda role=role, before=before: any(
-                process.pid != before for process in run.processes(f"areal-role {role}")
+                process.pid != before for process in run.processes(f"areal.processes.role {role}")
             ),
             timeout_s=60,
         )

@@ -21,7 +21,7 @@ def test_a_student_nears_its_teacher_on_its_own_samples_without_a_reward_service
     run = JobRun(ROOT / "examples/on_policy_distill.yaml", tmp_path / "taught", given).start()
     try:
         run.wait_for("a step", lambda: run.step() > 0, 300)
-        assert not run.processes("areal-role", "reward")
+        assert not run.processes("areal.processes.role", "reward")
         assert run.finish(400) == 0, run.output
     finally:
         run.stop()

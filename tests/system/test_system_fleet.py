@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(420)]
 
 def agents(run: JobRun) -> list[psutil.Process]:
     """The two agents, by index."""
-    return [run.processes("areal-role", "generation", f"--index {index}")[-1] for index in (0, 1)]
+    return [run.processes("areal.processes.role", "generation", f"--index {index}")[-1] for index in (0, 1)]
 
 
 def version_made_while_stopped(run: JobRun, stopped: list[psutil.Process]) -> Path:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 from areal.errors import ExitCode
-from areal.launch.core import Phase
 from areal.ledger import evidence
 from areal.plan.ports import free_ports
+from areal.processes.core import Phase
 from support.launchers import Launcher
 from support.trainer_world import TOKEN, World, losses, until
 

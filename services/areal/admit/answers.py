@@ -24,11 +24,11 @@ import orjson
 from areal.data import Snapshot
 from areal.errors import ArealError, DataError
 from areal.reward.rows import gold_of_row
+from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifiers.extraction import gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
 from areal.reward.verifiers.math import SCORER
-from areal.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
-from areal.scorer_pool.process import ScorerCommand
 from areal.spec.job import RLJob
 
 CHECK_S = 10.0  # an answer that needs longer could never be compared within a check's two seconds

@@ -23,12 +23,12 @@ from areal_view.why.redact import redacted
 from google.protobuf.json_format import MessageToJson
 
 from areal.errors import ArealError
-from areal.launch.role import read_token
 from areal.local import inspect
 from areal.local.log_stream import log_files
 from areal.net.channel import connect
 from areal.observe.live import Live, read_live
 from areal.plan import RunLayout
+from areal.processes.role import read_token
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from areal.errors import ArealError, ExitCode, by_kind
 from areal.errors import Kind as ErrorKind
-from areal.launch.exits import exit_code_of
-from areal.launch.logfile import last_words
 from areal.local.supervisor import Ended, RunOutcome
+from areal.processes.exits import exit_code_of
+from areal.processes.logfile import last_words
 
 _LINES = 12  # of the log; the path of all of it is told, too
 _FIX = re.compile(r"^\s*fix: (.+)$")

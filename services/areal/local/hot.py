@@ -11,11 +11,11 @@ from typing import Any
 import grpc
 
 from areal.errors import ConfigError
-from areal.launch.role import read_token
 from areal.local.inspect import going_on
 from areal.net.channel import connect
 from areal.net.status import raise_as
 from areal.plan import ResolvedJob, RunLayout
+from areal.processes.role import read_token
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
 

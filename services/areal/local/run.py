@@ -20,7 +20,6 @@ from rich.markup import escape
 
 from areal.data import Snapshot
 from areal.errors import BugError, DataError, ExitCode, InfraError
-from areal.launch.rows import child_of
 from areal.ledger.audit import audit
 from areal.local import finish, summary_table, view
 from areal.local.claim import claimed
@@ -31,6 +30,7 @@ from areal.local.status import RunFacts, StatusSource
 from areal.local.supervisor import Ended, Member, RunOutcome, Supervisor
 from areal.observe.live import LiveRole, LiveWait
 from areal.plan import ResolvedJob, RoleRow, role_table
+from areal.processes.rows import child_of
 from areal.record import summary
 from areal.record.episode_ends import read_ends
 from areal.record.run_rows import Records

@@ -19,10 +19,10 @@ from pathlib import Path
 import grpc
 import psutil
 
-from areal.launch.core import Phase
 from areal.net.channel import connect
 from areal.net.status import idle_from_wire, kind_from_wire
 from areal.observe.live import Idle, Live, LiveRole, LiveWait, RolloutFlow, write_live
+from areal.processes.core import Phase
 from areal.record.run_rows import HeldOut, Records, Step
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc

@@ -1,8 +1,8 @@
 """Runs a job's roles on this machine: starts them in order, restarts what dies, stops them in the opposite order.
 
 Owns the life of all children and the decision when the run is over. Every role but the trainer restarts by itself
-(`areal.launch`); the trainer's gang restarts by epoch, under the same kind of budget, here. Promises that `run` returns
-only when no process of the run is left. Knows nothing of what the roles do.
+(`areal.processes`); the trainer's gang restarts by epoch, under the same kind of budget, here. Promises that `run`
+returns only when no process of the run is left. Knows nothing of what the roles do.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from areal.errors import Kind
-from areal.launch import orphans
-from areal.launch.budget import Exhausted
-from areal.launch.core import TERMINAL, Phase, RestartBy
-from areal.launch.supervise import ChildSpec, ChildStatus, Supervised
 from areal.local import order
+from areal.processes import orphans
+from areal.processes.budget import Exhausted
+from areal.processes.core import TERMINAL, Phase, RestartBy
+from areal.processes.supervise import ChildSpec, ChildStatus, Supervised
 
 log = logging.getLogger("areal.local")
 

@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from areal.launch.core import Phase
 from areal.local.status import RunView
 from areal.local.wording import duration, rate
 from areal.observe.live import IdleCause, LiveRole, RolloutFlow
+from areal.processes.core import Phase
 from areal.record.episode_ends import infra_share
 from areal.record.run_rows import best_of
 

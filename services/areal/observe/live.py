@@ -64,7 +64,7 @@ class LiveRole:
     """A role as its supervisor and it itself describe it."""
 
     name: str
-    phase: str  # a `Phase` of areal.launch
+    phase: str  # a `Phase` of areal.processes
     pid: int = 0
     restarts: int = 0
     reason: str = ""  # of its last exit

@@ -21,6 +21,8 @@ from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import Program, long_running, spec_of
 from areal.plan.roles import RoleInstance, role_instances
 
+_AREAL_ROLE = (sys.executable, "-m", "areal.processes.role")  # by this interpreter, whatever is on PATH
+
 
 @dataclass(frozen=True)
 class Place:
@@ -44,18 +46,12 @@ class Place:
                 "there is no redis-server on PATH, and a run keeps its ledger in Redis",
                 fix="Install Redis 7 or newer: `apt-get install redis-server`, or run `make setup`.",
             )
-        return cls(sys.executable, _areal_role(), redis, gpus=Machine().devices())
+        return cls(sys.executable, _AREAL_ROLE, redis, gpus=Machine().devices())
 
     @classmethod
     def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> Place:
         """A container that holds one role."""
-        role = _areal_role()
-        return cls(sys.executable, role, "redis-server", interface=interface, scratch=scratch, job_file=job_file)
-
-
-def _areal_role() -> tuple[str, ...]:
-    script = Path(sys.executable).with_name("areal-role")
-    return (sys.executable, str(script)) if script.exists() else (sys.executable, "-m", "areal.launch.role")
+        return cls(sys.executable, _AREAL_ROLE, "redis-server", interface=interface, scratch=scratch, job_file=job_file)
 
 
 @dataclass(frozen=True)

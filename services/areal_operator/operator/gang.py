@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
+from areal.processes.core import Phase
 from areal.spec.status import ConditionType
 
 from areal_operator.operator.blame import DISRUPTION, NODE_LOST, POD_DELETED, POD_GONE

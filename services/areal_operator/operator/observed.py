@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from areal.launch.core import Phase
 from areal.observe.live import Idle
 from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
 from areal.plan.role_specs import spec_of
+from areal.processes.core import Phase
 
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator import timestamps

@@ -11,8 +11,8 @@ import contextlib
 import random
 from dataclasses import dataclass, field
 
-from areal.launch.core import Phase
 from areal.plan.cluster_names import LABEL_ROLE, Role
+from areal.processes.core import Phase
 from areal_operator.kube.errors import ApiError
 from areal_operator.kube.resources import Json, Key
 from support.fake_cluster import FakeCluster

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from areal.admit.cluster import resolve_for_pods, roles_of
-from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
+from areal.processes.core import Phase
 from areal.spec.load import job_from_object
 from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
+from areal.processes.core import Phase
 from areal.spec.status import AcceptedReason, CompleteReason, FailedReason
 from areal_operator.operator.admission import Refusal
 from areal_operator.operator.conditions import conditions

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
+from areal.processes.core import Phase
 from areal_operator.operator.gang import gang_of
 from areal_operator.operator.observed import LauncherReport, Node, Observed, Pod
 from operator_values import NOW, disrupted, ended, fleet, launchers, remembered, says, seen, trainer

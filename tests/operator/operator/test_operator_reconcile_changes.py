@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from areal.launch.core import Phase
 from areal.plan.cluster_names import Role
+from areal.processes.core import Phase
 from areal_operator.kube.resources import Json
 from operator_stage import KEY, Stage
 from support.operator_jobs import job_object

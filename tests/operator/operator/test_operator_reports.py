@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from areal.launch.core import Phase
-from areal.launch.service import SERVICE_NAME, LauncherService
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
 from areal.plan.resolved import ResolvedJob
+from areal.processes.core import Phase
+from areal.processes.service import SERVICE_NAME, LauncherService
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections import Counter
 
-_ROLES = ("areal-role", "areal_trainer.main", "areal.engine.main")
+_ROLES = ("areal.processes.role", "areal_trainer.main", "areal.engine.main")
 
 
 def _count(*_: object) -> None:

@@ -17,12 +17,12 @@ from cachetools import LRUCache
 from areal.errors import DataError
 from areal.observe.waits import WaitRegistry
 from areal.reward.rows import gold_of_row, row_of_item
+from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
+from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifier import data_fault, fault_result
 from areal.reward.verifiers.extraction import extract, gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
 from areal.reward.verifiers.notation import another_answer
-from areal.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
-from areal.scorer_pool.process import ScorerCommand
 from areal.v1 import common_pb2 as common
 from areal.v1 import reward_pb2 as pb
 

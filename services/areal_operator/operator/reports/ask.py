@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import grpc
-from areal.launch.service import phase_from_wire
 from areal.net.channel import connect
 from areal.net.status import idle_from_wire
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT
+from areal.processes.service import phase_from_wire
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from areal.v1 import rollout_pb2 as rollout

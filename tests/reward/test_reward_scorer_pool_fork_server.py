@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from areal.errors import DataError, InfraError
-from areal.scorer_pool.fork_server import ForkServer
-from areal.scorer_pool.pool import Answered, KillablePool, PoolSize
-from areal.scorer_pool.process import ScorerCommand
+from areal.reward.scorer_pool.fork_server import ForkServer
+from areal.reward.scorer_pool.pool import Answered, KillablePool, PoolSize
+from areal.reward.scorer_pool.process import ScorerCommand
 
 pytest.importorskip("math_verify")
 pytestmark = pytest.mark.component

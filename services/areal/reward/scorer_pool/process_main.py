@@ -1,6 +1,6 @@
 """A killable process with a scorer: reads batches of items, judges one after the other, writes the results.
 
-    python -m areal.scorer_pool.process_main SCORER ARGUMENT… --socket FD --current FD --parent PID
+    python -m areal.reward.scorer_pool.process_main SCORER ARGUMENT… --socket FD --current FD --parent PID
 
 Started by `process`, never by people. Dies with its parent, and all it started with it (`keeper`). Prints of user code
 go to the service's log.
@@ -21,9 +21,9 @@ from collections.abc import Callable
 from typing import Any
 
 from areal.errors import ArealError
-from areal.scorer_pool import frames
-from areal.scorer_pool.progress import Current
-from areal.scorer_pool.subreaper import become_scorer
+from areal.reward.scorer_pool import frames
+from areal.reward.scorer_pool.progress import Current
+from areal.reward.scorer_pool.subreaper import become_scorer
 
 Judge = Callable[[Any], Any]
 _PR_SET_PDEATHSIG = 1

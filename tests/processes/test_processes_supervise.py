@@ -11,17 +11,17 @@ from pathlib import Path
 
 import grpc
 import pytest
-from areal.launch import logfile
-from areal.launch.budget import BudgetPolicy
-from areal.launch.child import Command
-from areal.launch.core import LifePolicy, Phase, RestartBy
-from areal.launch.probe import Probe, ProbeKind
-from areal.launch.service import SERVICE_NAME, LauncherService, phase_from_wire, to_wire
-from areal.launch.supervise import ChildSpec, Supervised
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.processes import logfile
+from areal.processes.budget import BudgetPolicy
+from areal.processes.child import Command
+from areal.processes.core import LifePolicy, Phase, RestartBy
+from areal.processes.probe import Probe, ProbeKind
+from areal.processes.service import SERVICE_NAME, LauncherService, phase_from_wire, to_wire
+from areal.processes.supervise import ChildSpec, Supervised
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from areal.errors import DataError, InfraError
-from areal.scorer_pool import frames
-from areal.scorer_pool import progress as shared
+from areal.reward.scorer_pool import frames
+from areal.reward.scorer_pool import progress as shared
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _REAP_S = 10.0  # after SIGKILL; longer means a process stuck in the kernel
@@ -197,7 +197,7 @@ class Spawner:
         ours, theirs = socket.socketpair()
         descriptor = shared.create()
         command = self._command
-        argv = [sys.executable, "-m", "areal.scorer_pool.process_main", command.scorer, *command.arguments,
+        argv = [sys.executable, "-m", "areal.reward.scorer_pool.process_main", command.scorer, *command.arguments,
                 "--socket", str(theirs.fileno()), "--current", str(descriptor),
                 "--parent", str(os.getpid()), "--memory-bytes", str(command.memory_bytes)]  # fmt: skip
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal.launch.budget import BudgetPolicy
-from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase, RestartBy
+from areal.processes.budget import BudgetPolicy
+from areal.processes.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase, RestartBy
 from hypothesis import given
 from hypothesis import strategies as st
 

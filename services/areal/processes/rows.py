@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from areal.launch.budget import BudgetPolicy
-from areal.launch.child import Command
-from areal.launch.core import LifePolicy, RestartBy
-from areal.launch.probe import Probe, ProbeKind
-from areal.launch.supervise import ChildSpec
 from areal.plan import RoleRow
+from areal.processes.budget import BudgetPolicy
+from areal.processes.child import Command
+from areal.processes.core import LifePolicy, RestartBy
+from areal.processes.probe import Probe, ProbeKind
+from areal.processes.supervise import ChildSpec
 
 
 def child_of(

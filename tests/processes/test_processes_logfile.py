@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from areal.launch import logfile
+from areal.processes import logfile
 
 
 def start(path: Path, text: str, *lines: str) -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal.launch.child import Command
-from areal.launch.service import SERVICE_NAME, LauncherService
-from areal.launch.supervise import ChildSpec, Supervised
 from areal.net.channel import connect
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
+from areal.processes.child import Command
+from areal.processes.service import SERVICE_NAME, LauncherService
+from areal.processes.supervise import ChildSpec, Supervised
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from support.scripted_child import GANG_MEMBER, ScriptedChild

@@ -4,7 +4,7 @@ A process group is not enough: what user code starts may lead a group or a sessi
 dies becomes the keeper's child, so none gets away and none stays a zombie. The keeper exits as the scorer did.
 
 Forked from a warm fork server and told of the service's death by the kernel: a scorer starts without a new interpreter.
-`areal.launch.keeper` does the same for a role's command: execed in a fresh interpreter, spoken for on a socket.
+`areal.processes.keeper` does the same for a role's command: execed in a fresh interpreter, spoken for on a socket.
 """
 
 from __future__ import annotations

@@ -12,16 +12,16 @@ from pathlib import Path
 import httpx
 import pytest
 from areal.errors import ConfigError
-from areal.launch import ending, role
-from areal.launch.main import _environment, parse, serve_metrics_for
-from areal.launch.mirror import Mirror
 from areal.plan import Place, RoleRow
 from areal.plan.table import role_row
+from areal.processes import ending, role
+from areal.processes.main import _environment, parse, serve_metrics_for
+from areal.processes.mirror import Mirror
 from support.cluster_jobs import quickstart_wanted
 
 STRANGERS = """
 import asyncio, json, os, subprocess, sys
-from areal.launch import orphans, reaper
+from areal.processes import orphans, reaper
 
 async def main():
     keepers = set()

@@ -16,14 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from areal.errors import BugError, InfraError
-from areal.launch import logfile
-from areal.launch.budget import Exhausted, Granted
-from areal.launch.child import Command, Family
-from areal.launch.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
-from areal.launch.exits import Exit
-from areal.launch.mirror import Mirror
-from areal.launch.probe import Probe, Prober
 from areal.net import listening
+from areal.processes import logfile
+from areal.processes.budget import Exhausted, Granted
+from areal.processes.child import Command, Family
+from areal.processes.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
+from areal.processes.exits import Exit
+from areal.processes.mirror import Mirror
+from areal.processes.probe import Probe, Prober
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """A process that has imported what scorers of one kind need, and forks one whenever it is asked.
 
-    python -m areal.scorer_pool.fork_server_main SCORER ARGUMENT… --link FD --parent PID
+    python -m areal.reward.scorer_pool.fork_server_main SCORER ARGUMENT… --link FD --parent PID
 
 A fork is ready in milliseconds where the imports take a second. Started by `fork_server`, never by people. One thread,
 which does nothing but fork, kill and reap, so it always answers; it dies with the service, and its forks with it. What
@@ -23,9 +23,9 @@ from typing import Any
 import orjson
 
 from areal.errors import ArealError
-from areal.scorer_pool import frames
-from areal.scorer_pool.process_main import Judge, die_with, limit_memory, make_judge, serve
-from areal.scorer_pool.progress import Current
+from areal.reward.scorer_pool import frames
+from areal.reward.scorer_pool.process_main import Judge, die_with, limit_memory, make_judge, serve
+from areal.reward.scorer_pool.progress import Current
 
 PACKET_BYTES = 4096
 _JUDGE = "areal_judge.api"  # has the confinement; named, because this package works without it

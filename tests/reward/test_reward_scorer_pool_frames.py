@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from areal.errors import InfraError
-from areal.scorer_pool import frames
+from areal.reward.scorer_pool import frames
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from areal.launch import orphans
-from areal.launch.child import Command, Family
+from areal.processes import orphans
+from areal.processes.child import Command, Family
 
 pytestmark = pytest.mark.component
 
@@ -36,8 +36,8 @@ time.sleep(600)
 # A supervisor that starts one family and then only waits.
 SUPERVISOR = """
 import asyncio, os, sys
-from areal.launch import orphans
-from areal.launch.child import Command, Family
+from areal.processes import orphans
+from areal.processes.child import Command, Family
 async def main():
     orphans.adopt()
     family = Family.start(Command("tree", sys.argv[1:]), os.open(os.devnull, os.O_WRONLY), set())

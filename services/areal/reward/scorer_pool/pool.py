@@ -21,8 +21,8 @@ from typing import Any
 
 from areal.errors import ArealError, BugError
 from areal.observe.waits import WaitRegistry
-from areal.scorer_pool.fork_server import ForkServer
-from areal.scorer_pool.process import Child, ScorerCommand, Spawner, Starter
+from areal.reward.scorer_pool.fork_server import ForkServer
+from areal.reward.scorer_pool.process import Child, ScorerCommand, Spawner, Starter
 
 log = logging.getLogger(__name__)
 

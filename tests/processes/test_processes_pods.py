@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from areal.launch.core import Phase
+from areal.processes.core import Phase
 from areal.spec import RLJob
 from areal.yaml_file.document import read_document
 from support.job_run import ROOT
@@ -74,7 +74,7 @@ def test_a_job_survives_what_happens_to_pods_and_trains_every_group_once(pods):
 
     # the controller dies in its pod: its launcher starts it again, and it keeps what was set
     controller = pods.pods["controller-0"].launcher
-    pods.pods["controller-0"].below("areal-role", "controller")[0].kill()
+    pods.pods["controller-0"].below("areal.processes.role", "controller")[0].kill()
     pods.until("another controller", lambda: controller.child().restarts == 1)
     pods.until("a controller that answers", lambda: controller.phase() is Phase.READY)
     assert (pods.rollout().max_steps, pods.rollout().max_concurrent_rollouts) == (22, 40)

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import grpc
 
 from areal.errors import ConfigError
-from areal.launch.core import Phase
-from areal.launch.supervise import ChildStatus, Supervised
 from areal.net.status import abort
+from areal.processes.core import Phase
+from areal.processes.supervise import ChildStatus, Supervised
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.launch.budget import Budget, BudgetPolicy, Exhausted, Granted
+from areal.processes.budget import Budget, BudgetPolicy, Exhausted, Granted
 from hypothesis import given
 from hypothesis import strategies as st
 

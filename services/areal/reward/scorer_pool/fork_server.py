@@ -18,9 +18,9 @@ from typing import Any
 import orjson
 
 from areal.errors import DataError, InfraError
-from areal.scorer_pool import progress as shared
-from areal.scorer_pool.fork_server_main import PACKET_BYTES
-from areal.scorer_pool.process import Child, ScorerCommand, join
+from areal.reward.scorer_pool import progress as shared
+from areal.reward.scorer_pool.fork_server_main import PACKET_BYTES
+from areal.reward.scorer_pool.process import Child, ScorerCommand, join
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class _Fork:
 
 
 class _Forker:
-    """The service's end of one `areal.scorer_pool.fork_server_main`."""
+    """The service's end of one `areal.reward.scorer_pool.fork_server_main`."""
 
     def __init__(self, process: asyncio.subprocess.Process, link: socket.socket) -> None:
         self._process = process
@@ -185,7 +185,8 @@ class ForkServer:
     async def _start(self) -> _Forker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [
-            sys.executable, "-m", "areal.scorer_pool.fork_server_main", self._command.scorer, *self._command.arguments,
+            sys.executable, "-m", "areal.reward.scorer_pool.fork_server_main",
+            self._command.scorer, *self._command.arguments,
             "--link", str(theirs.fileno()), "--parent", str(os.getpid()),
         ]  # fmt: skip
         try:

@@ -21,13 +21,6 @@ from pathlib import Path
 import psutil
 
 from areal.errors import ExitCode
-from areal.launch import ending, orphans, reaper
-from areal.launch.core import TERMINAL, Phase, RestartBy
-from areal.launch.logfile import last_words
-from areal.launch.role import read_token, report
-from areal.launch.rows import child_of
-from areal.launch.service import SERVICE_NAME, LauncherService
-from areal.launch.supervise import ChildStatus, Supervised
 from areal.net.server import GrpcServer
 from areal.observe import logs
 from areal.observe.metrics import RoleMetrics
@@ -36,9 +29,16 @@ from areal.observe.waits import WaitRegistry
 from areal.plan import Place, ResolvedJob, RoleRow
 from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
 from areal.plan.table import role_row
+from areal.processes import ending, orphans, reaper
+from areal.processes.core import TERMINAL, Phase, RestartBy
+from areal.processes.logfile import last_words
+from areal.processes.role import read_token, report
+from areal.processes.rows import child_of
+from areal.processes.service import SERVICE_NAME, LauncherService
+from areal.processes.supervise import ChildStatus, Supervised
 from areal.v1 import operations_pb2_grpc as operations_grpc
 
-log = logging.getLogger("areal.launch")
+log = logging.getLogger("areal.processes")
 
 _OURS = "AREAL_"  # the environment that says who a role is; all other variables are the container's to set
 _LAST_LINES = 20  # of the role's log, in the termination message

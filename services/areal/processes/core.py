@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from areal.launch.budget import Budget, BudgetPolicy, Exhausted, Granted
-from areal.launch.exits import Exit, ExitVerdict, asked_to_stop, classify, describe
+from areal.processes.budget import Budget, BudgetPolicy, Exhausted, Granted
+from areal.processes.exits import Exit, ExitVerdict, asked_to_stop, classify, describe
 
 
 class Phase(StrEnum):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from areal.errors import InfraError
-from areal.launch import orphans
+from areal.processes import orphans
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _ABANDONED = 137  # a keeper's exit code when the socket ended: the family was killed

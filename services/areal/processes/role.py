@@ -22,13 +22,13 @@ from typing import Any
 
 from areal.distribution import install, refuse_upstream
 from areal.errors import ArealError, BugError, ConfigError, ExitCode
-from areal.launch import ending
 from areal.observe import logs
 from areal.observe.otlp import open_traces
 from areal.observe.stacks import StallWatch
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.cluster_names import ENV_POD_IP
 from areal.plan.role_specs import entries
+from areal.processes import ending
 
 log = logging.getLogger("areal.role")
 

@@ -16,13 +16,13 @@ import grpc
 import psutil
 import pytest
 from areal.errors import BugError, ConfigError, DataError, ExitCode, FencedError
-from areal.launch import role
-from areal.launch.core import Phase
-from areal.launch.service import phase_from_wire
 from areal.local.staging import StagingRequest, load, stage
 from areal.net.channel import connect
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.role_specs import entries
+from areal.processes import role
+from areal.processes.core import Phase
+from areal.processes.service import phase_from_wire
 from areal.v1 import operations_pb2 as operations
 from areal.v1 import operations_pb2_grpc as operations_grpc
 from support.redis_server import free_port
@@ -108,7 +108,7 @@ def resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ResolvedJob:
 async def test_a_launcher_runs_one_role_restarts_it_and_ends_with_it(resolved):
     port = free_port()
     job = str(resolved.layout.resolved)
-    command = [sys.executable, "-m", "areal.launch.main", "--role", "redis", "--job", job, "--port", str(port)]
+    command = [sys.executable, "-m", "areal.processes.main", "--role", "redis", "--job", job, "--port", str(port)]
     process = subprocess.Popen(command)  # noqa: ASYNC220
     try:
         async with connect(f"127.0.0.1:{port}", resolved.layout.token.read_text()) as channel:

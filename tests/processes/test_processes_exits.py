@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from areal.errors import ExitCode
-from areal.launch.exits import ExitVerdict, classify, exit_code_of
+from areal.processes.exits import ExitVerdict, classify, exit_code_of
 
 TORCHRUN_REPORT = """
 Root Cause (first observed failure):

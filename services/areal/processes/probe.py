@@ -9,7 +9,7 @@ from enum import StrEnum
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from areal.launch.core import Answer
+from areal.processes.core import Answer
 
 
 class ProbeKind(StrEnum):

@@ -1,13 +1,12 @@
 """Subreaper process of one child: kills all its descendants when the child or the supervisor ends.
 
 Runs as `python -I -S keeper.py NAME` with a socket to the supervisor as standard input, and imports the standard
-library only, so that it starts in milliseconds and stays small. (`areal.scorer_pool.subreaper` does the same for a
-scorer, which is forked and never execs: it needs neither the socket nor the signals that are passed on here.) Promises:
+library only, so that it starts in milliseconds and stays small. Promises:
 
 - when the supervisor is gone (the socket ends, SIGKILL included), every descendant is killed, then the keeper ends;
 - when the child exits, whatever it left behind is killed before the keeper exits with the child's own status;
 - when the keeper itself is killed, the child gets SIGKILL from the kernel and the rest falls to the supervisor, which
-  is a subreaper too (`areal.launch.orphans`).
+  is a subreaper too (`areal.processes.orphans`).
 
 A process group is not enough: torchrun puts each rank, and engines put their workers, in sessions of their own.
 Being a subreaper means that a descendant whose parent dies becomes the keeper's child, so none can get away.
