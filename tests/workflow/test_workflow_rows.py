@@ -6,7 +6,7 @@ import json
 
 import pytest
 from areal.errors import DataError
-from areal.workflow.rows.forms import answer_row, column_of, gold_text, pair_row, prompt_row
+from areal.workflow.rows.forms import answer_row, answer_text, column_of, pair_row, prompt_row
 
 SUM = "What is 7 + 8?"
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}, "day": {"type": ["integer", "null"]}}}
@@ -203,7 +203,7 @@ def test_an_answer_is_found_at_a_dotted_path() -> None:
 
 @pytest.mark.parametrize(("value", "text"), [(18, "18"), (18.0, "18"), (0.5, "0.5"), ("007", "007"), (None, None)])
 def test_golds_are_texts(value, text) -> None:
-    assert gold_text(value) == text
+    assert answer_text(value) == text
 
 
 PAIRS = {

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from areal.errors import DataError
+from areal.workflow.rows.forms import column_of
 
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 _INT64 = range(-(1 << 63), 1 << 64)  # the integers that JSON readers agree on here
@@ -40,7 +41,7 @@ def check_row(row: Mapping[str, Any], required: Sequence[Column], place: str) ->
                 )
             continue
         names = (column,) if isinstance(column, str) else column
-        if not any(row.get(name) is not None for name in names):
+        if not any(column_of(row, name) is not None for name in names):
             wanted = " or ".join(f'"{name}"' for name in names)
             raise DataError(
                 f"{place}: column {wanted} is missing (found {_has(row)})",

@@ -22,16 +22,17 @@ _CHUNK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class JsonlSource:
-    """A file with one JSON object a line."""
+    """A file with one JSON object a line; or a JSON array, CSV or parquet, by its name; also packed (.gz, .zst)."""
 
     path: Path
 
 
 @dataclass(frozen=True)
 class HuggingFaceSource:
-    """A Hugging Face dataset: a hub name, a folder that `save_to_disk` wrote, or a folder or file of data files.
+    """A Hugging Face dataset: a hub name, a folder that `save_to_disk` wrote, a data file, or a pattern of such files.
 
-    `columns` renames: `{"prompt": "question"}` makes the column `prompt` from `question`.
+    `columns` renames: `{"prompt": "question"}` makes the column `prompt` from `question`; a dotted path reaches into
+    nested columns.
     """
 
     path: str

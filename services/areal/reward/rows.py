@@ -10,6 +10,7 @@ import orjson
 
 from areal.errors import DataError
 from areal.v1 import reward_pb2 as pb
+from areal.workflow.rows.forms import answer_text, column_of
 
 
 def row_of_item(item: pb.ScoreItem) -> dict[str, Any]:
@@ -24,8 +25,8 @@ def row_of_item(item: pb.ScoreItem) -> dict[str, Any]:
 
 
 def answer_of_row(row: Mapping[str, Any], field: str) -> Any:
-    """The expected answer of a row. Raises DataError when the row has none."""
-    answer = row.get(field)
+    """The expected answer of a row: a column, or a dotted path into one. Raises DataError when the row has none."""
+    answer = column_of(row, field)
     if answer is None:
         raise DataError(
             f'the row has no "{field}" to compare with (it has {", ".join(map(str, row)) or "no columns"})',
@@ -42,4 +43,4 @@ def gold_of_row(row: Mapping[str, Any], field: str) -> str:
         raise DataError(f"the row's answer is a {type(answer).__name__}", fix=fix)
     if isinstance(answer, float) and not math.isfinite(answer):
         raise DataError(f"the row's answer is {answer}", fix="give a finite number as the answer")
-    return str(answer)
+    return answer_text(answer) or ""

@@ -18,9 +18,9 @@ def read_rows(source: Source) -> Iterator[Read]:
     """All rows of a source, in order. Optional packages are imported here and not before."""
     match source:
         case JsonlSource():
-            from areal.data.adapters.jsonl import read as read_jsonl
+            from areal.data.adapters.files import read_file
 
-            return read_jsonl(source)
+            return read_file(source.path, kind=".jsonl")
         case HuggingFaceSource():
             from areal.data.adapters.hugging_face import read as read_hugging_face
 

@@ -77,7 +77,7 @@ def column_of(row: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def gold_text(value: Any) -> str | None:
+def answer_text(value: Any) -> str | None:
     """An expected answer as text: 18 and 18.0 are "18" (a null in the column made it float); None stays None."""
     if value is None or isinstance(value, str):
         return value
@@ -248,7 +248,7 @@ def _answer_in(row: Mapping[str, Any], form: RowForm, answer_field: str) -> Mess
     value = column_of(row, name)
     if isinstance(value, list | Mapping):
         return message_list(value, name, _tools_of(row))
-    text = gold_text(value)
+    text = answer_text(value)
     return MessageList([{"role": "assistant", "content": text or ""}], [], frozenset())
 
 
