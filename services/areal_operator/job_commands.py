@@ -111,9 +111,7 @@ def lines(raw: dict[str, Any]) -> list[tuple[str, str]]:
         reward = f", reward {progress.reward:g}" if progress.reward is not None else ""
         found.append(("step", f"{progress.step} of {progress.max_steps}{reward}"))
     if (idle := status.idle) is not None:
-        place = idle.pod or idle.role
-        text = idle.text if not place or idle.text.startswith(f"{place}:") else f"{place}: {idle.text}"
-        found.append(("why", f"{text} ({idle.cause}, since {idle.since:%H:%M:%S} UTC)"))
+        found.append(("why", f"{idle.sentence} ({idle.cause}, since {idle.since:%H:%M:%S} UTC)"))
     pods = ", ".join(f"{role.name} {role.ready}/{role.desired}" for role in status.roles if role.desired)
     if pods:
         found.append(("pods", pods))

@@ -369,6 +369,12 @@ class IdleStatus(StatusBlock):
     since: Time = seen(what="When it was first seen.")
     text: str = seen(what="In a sentence.", max_length=IDLE_TEXT)
 
+    @property
+    def sentence(self) -> str:
+        """The text with where that is before it, once."""
+        place = self.pod or self.role
+        return f"{place}: {self.text.removeprefix(f'{place}: ')}" if place else self.text
+
 
 class AuditStatus(StatusBlock):
     """What the audit at the end of the run found."""

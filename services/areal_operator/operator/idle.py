@@ -14,7 +14,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import ConditionType, ProgressingReason, ScheduledReason, SuspendedReason
 from areal_view.why.causes import IDLE_S, Diagnosis, why
 
-from areal_operator.operator.blame import silent_pod, unbound
+from areal_operator.operator.blame import unbound
 from areal_operator.operator.memory import Condition
 from areal_operator.operator.observed import Observed
 from areal_operator.operator.times import FRESH_S
@@ -68,8 +68,6 @@ def _unplaced(look: _Look) -> Diagnosis | None:
     pod = None
     if condition.reason in (ScheduledReason.UNSCHEDULABLE, ScheduledReason.GATED):
         pod = unbound(look.seen)
-    elif condition.reason == ScheduledReason.NODE_SILENT:
-        pod = silent_pod(look.seen)
     return _at(condition, pod.role if pod else "", pod.name if pod else "")
 
 

@@ -64,7 +64,7 @@ def line_of(found: Json, now: datetime) -> JobLine:
         policy_version=progress.policy_version if progress else None,
         servers=f"{generation.ready} of {generation.desired}" if generation and generation.desired else "",
         restarts=status.attempts.restarts if status.attempts else 0,
-        why=_sentence(status.idle) if status.idle else "",
+        why=status.idle.sentence if status.idle else "",
         age=_since(str(metadata.get("creationTimestamp", "")), now),
     )
 
@@ -111,11 +111,6 @@ def _status(found: Json) -> JobStatus:
         return JobStatus.model_validate(found.get("status") or {}, by_alias=True, by_name=False)
     except ValidationError:
         return JobStatus()
-
-
-def _sentence(idle: IdleStatus) -> str:
-    place = idle.pod or idle.role
-    return idle.text if not place or idle.text.startswith(f"{place}:") else f"{place}: {idle.text}"
 
 
 def _since(time: str, now: datetime) -> str:
