@@ -198,7 +198,7 @@ def jobs_page(
     """Serve a web page with the RLJobs that each visitor may list, who logs in with a Kubernetes token. It is what the
     chart's pod `jobs` runs, and needs no right in the cluster.
     """
-    from areal_view.pages.jobs_main import serve_jobs
+    from areal_view.pages.main import serve_jobs
 
     serve_jobs(namespace or (), job_address, bind, port)
 

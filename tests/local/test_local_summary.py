@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from areal.errors import DataError
 from areal.ledger.audit_report import AuditReport
-from areal.local import summary_table
+from areal.local.run import summary_table
 from areal.record import summary
 from areal.record.run_rows import Records
 from rich.console import Console
@@ -57,7 +57,7 @@ def test_a_summary_tells_the_share_of_infrastructure_faults(run_dir):
     made = summary.make(ENDING, records(run_dir), AUDIT, ends={"complete": 970, "infra": 30})
     assert made["episodes"] == {"ends": {"complete": 970, "infra": 30}, "infraShare": 0.03}
     console = Console(file=io.StringIO(), width=100)
-    console.print(summary_table.table(made, run_dir))
+    console.print(summary_table(made, run_dir))
     assert "3.00% of 1,000 episodes" in console.file.getvalue()
 
 
@@ -71,7 +71,7 @@ def test_a_run_that_changed_nothing_is_not_complete(tmp_path):
     assert (made["status"], made["updates"], made["sameRewardShare"]) == ("NothingLearned", 0, 1.0)
     assert made["tokensPerSecond"]["training"] == 0
     console = Console(file=io.StringIO(), width=100)
-    console.print(summary_table.table(made, tmp_path))
+    console.print(summary_table(made, tmp_path))
     assert "100% of groups earned the same, 0 updates" in console.file.getvalue()
 
 
@@ -85,7 +85,7 @@ def test_a_run_that_never_trained_has_a_summary(tmp_path):
     made = summary.make(summary.RunEnd("Failed", 0.0, {}, 0, "no"), records(tmp_path), AuditReport())
     assert (made["steps"], made["heldOut"]["first"], made["reason"]) == (0, None, "no")
     console = Console(file=io.StringIO(), width=100)
-    console.print(summary_table.table(made, tmp_path))
+    console.print(summary_table(made, tmp_path))
     assert "Failed after 0 steps" in console.file.getvalue()  # type: ignore[attr-defined]
 
 

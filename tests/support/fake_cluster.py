@@ -32,8 +32,9 @@ from areal_operator.kube.resources import (
     Resource,
     resource_of,
 )
-from areal_operator.operator import projection, timestamps
+from areal_operator.operator import timestamps
 from areal_operator.operator.hot_fields import HotFields
+from areal_operator.operator.watched import projected_node, projected_pod
 from areal_operator.operator.world import node_of
 from areal_operator.runtime.cache import Cache
 from support.fake_api import FakeApi
@@ -80,10 +81,8 @@ class FakeCluster:
     def forget_caches(self) -> None:
         """A new operator process: its caches are filled anew."""
         self.caches = {resource: Cache(resource) for resource in CACHED}
-        self.caches[PODS] = Cache(
-            PODS, on_gone=lambda pod: self.on_pod_gone(pod), index=node_of, project=projection.pod
-        )
-        self.caches[NODES] = Cache(NODES, project=projection.node)
+        self.caches[PODS] = Cache(PODS, on_gone=lambda pod: self.on_pod_gone(pod), index=node_of, project=projected_pod)
+        self.caches[NODES] = Cache(NODES, project=projected_node)
         self._events.clear()
         for resource, cache in self.caches.items():
             cache.replace("", self.api.all(resource.kind), self.api._version)

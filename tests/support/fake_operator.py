@@ -57,7 +57,7 @@ class FakeOperator:
             self, cluster.caches, self, self.roles, lambda: cluster.now, settings or OperatorSettings("cpu"),
             build=build or SmallChildren(),
         )  # fmt: skip
-        cluster.on_pod_gone = self.world.obituaries.add
+        cluster.on_pod_gone = self.world.deleted_pods.add
 
     async def reconcile(self, key: Key) -> float | None:
         """One look."""

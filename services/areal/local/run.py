@@ -10,24 +10,27 @@ import contextlib
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
 
 from areal.data import Snapshot
 from areal.errors import BugError, DataError, ExitCode, InfraError
 from areal.ledger.audit import audit
-from areal.local import finish, summary_table, view
+from areal.local import finish, view
 from areal.local.claim import claimed
 from areal.local.display import Display
 from areal.local.failure import explain, sentence
 from areal.local.staging import StagingRequest, load, stage
 from areal.local.status import RunFacts, StatusSource
 from areal.local.supervisor import Ended, Member, RunOutcome, Supervisor
+from areal.local.wording import duration, rate
 from areal.observe.live import LiveRole, LiveWait
 from areal.plan import ResolvedJob, RoleRow, role_table
 from areal.processes.rows import child_of
@@ -174,7 +177,7 @@ def _account(
     except OSError as error:  # a full disk: what failed matters more than its account
         unwritten = error
         console.print(f"no account was written: {escape(str(error))}", style="bold yellow")
-    console.print(summary_table.table(result, _shown(resolved.run_dir)))
+    console.print(summary_table(result, _shown(resolved.run_dir)))
     if outcome.ended is Ended.STOPPED:
         console.print(f"\ngo on with: {_resume_command(request)}", highlight=False, markup=False, soft_wrap=True)
         return int(ExitCode.INFRA if outcome.killed else ExitCode.DRAINED)
@@ -209,3 +212,49 @@ def _resume_command(request: StagingRequest) -> str:
 def _shown(path: Path) -> Path:
     """Relative to the current directory where that is shorter."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def summary_table(result: Mapping[str, Any], run_dir: Path) -> RenderableType:
+    """The summary for people."""
+    groups, out, speed, age = (result[key] for key in ("groups", "heldOut", "tokensPerSecond", "staleness"))
+    tombstones = ", ".join(f"{count} {reason}" for reason, count in groups["tombstoned"].items()) or "none"
+    died = ", ".join(f"{name} {count}" for name, count in result["restarts"].items() if count) or "none"
+    accuracy = "—"
+    if out["first"] is not None:
+        accuracy = f"{out['first']:.3f} → {out['last']:.3f}, best {out['best']:.3f}"
+    colour = {"Complete": "green", "Failed": "red"}.get(result["status"], "yellow")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    grid.add_row("status", Text(f"{result['status']} after {result['steps']} steps", style=f"bold {colour}"))
+    grid.add_row("wall time", duration(result["wallSeconds"]))
+    grid.add_row("held-out", accuracy)
+    if (loss := result.get("loss")) is not None:
+        return _supervised_table(grid, result, loss, died, run_dir)
+    grid.add_row("groups", f"{groups['trained']} trained, {groups['lost']} lost, {groups['duplicated']} duplicated")
+    grid.add_row("tombstones", tombstones)
+    if (episodes := result.get("episodes")) is not None:
+        ended = sum(episodes["ends"].values())
+        grid.add_row(
+            "infrastructure", f"{episodes['infraShare']:.2%} of {ended:,} episodes failed and were tried again"
+        )
+    if (share := result.get("sameRewardShare")) is not None:
+        grid.add_row("signal", f"{share:.0%} of groups earned the same, {result['updates']} updates")
+    grid.add_row("staleness", f"{age['mean']:.2f} mean, {age['max']} max")
+    grid.add_row("tokens", f"generation {rate(speed['generation'])}, training {rate(speed['training'])}")
+    grid.add_row("restarts", died)
+    grid.add_row("files", Text(str(run_dir)))
+    return Group(Text(), grid)
+
+
+def _supervised_table(
+    grid: Table, result: Mapping[str, Any], loss: Mapping[str, float], died: str, run_dir: Path
+) -> RenderableType:
+    uses = result.get("rowUses", {"fewest": 0, "most": 0})
+    times = f"{uses['fewest']}" if uses["fewest"] == uses["most"] else f"{uses['fewest']} to {uses['most']}"
+    grid.add_row("loss", f"{loss['first']:.4f} → {loss['last']:.4f}")
+    grid.add_row("rows", f"{result['groups']['trained']} trained, each of the dataset's {times} times")
+    grid.add_row("tokens", f"training {rate(result['tokensPerSecond']['training'])}")
+    grid.add_row("restarts", died)
+    grid.add_row("files", Text(str(run_dir)))
+    return Group(Text(), grid)

@@ -26,7 +26,7 @@ from areal_operator.operator.children import snapshot_hash
 from areal_operator.operator.children.pods import pod_template
 from areal_operator.operator.children.wanted import Wanted
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.memory import reason_of
+from areal_operator.operator.job_state import reason_of
 
 
 @dataclass(frozen=True)

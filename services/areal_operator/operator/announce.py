@@ -21,7 +21,7 @@ from areal.spec.status import (
 )
 
 from areal_operator.kube.resources import Json
-from areal_operator.operator.memory import Condition, Memory, recall
+from areal_operator.operator.job_state import Condition, JobState, state_in
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ _WARNING = {
 
 def announcements(before: Json, after: Json) -> list[Announcement]:
     """The events of one write of the status, in the order of a job's life."""
-    was, now = recall(before), recall(after)
+    was, now = state_in(before), state_in(after)
     found = []
     for kind in ConditionType:
         old, new = was.conditions.get(kind), now.conditions.get(kind)
@@ -87,7 +87,7 @@ def _transition(kind: ConditionType, old: Condition | None, new: Condition) -> l
     return []
 
 
-def _failures(was: Memory, now: Memory) -> list[Announcement]:
+def _failures(was: JobState, now: JobState) -> list[Announcement]:
     found = []
     for failure in now.failures:
         if failure in was.failures:
@@ -99,7 +99,7 @@ def _failures(was: Memory, now: Memory) -> list[Announcement]:
     return found
 
 
-def _epoch(was: Memory, now: Memory) -> list[Announcement]:
+def _epoch(was: JobState, now: JobState) -> list[Announcement]:
     if now.epoch == was.epoch:
         return []
     return [Announcement("Normal", "EpochStarted", f"{len(now.members)} trainers start in epoch {now.epoch}")]

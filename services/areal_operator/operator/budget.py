@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 from areal.spec.cluster import FailurePolicy
 
-from areal_operator.operator.failure import Action, Incident, Ruling, kept
-from areal_operator.operator.memory import Memory
+from areal_operator.operator.failure_policy import Action, Incident, Ruling, kept
+from areal_operator.operator.job_state import JobState
 
 FIRST_PAUSE_S = 10.0
 """After the first epoch without a step: long enough for a peer or a mount to come back."""
@@ -23,49 +23,49 @@ LONGEST_PAUSE_S = 300.0
 
 @dataclass(frozen=True)
 class Charged:
-    """A memory with an incident dealt with. `exhausted`: one counted restart more than the policy allows."""
+    """A state with an incident dealt with. `exhausted`: one counted restart more than the policy allows."""
 
-    memory: Memory
+    state: JobState
     exhausted: bool
 
 
-def charge(memory: Memory, incident: Incident, ruling: Ruling, policy: FailurePolicy, now: float) -> Charged:
+def charge(state: JobState, incident: Incident, ruling: Ruling, policy: FailurePolicy, now: float) -> Charged:
     """Deal with an incident: record it, and spend a restart where the ruling counts it."""
-    memory = _window(memory, policy, now)
+    state = _window(state, policy, now)
     # An uncounted restart of another role's pod is the cluster's business, not an attempt of the job.
     restarts = ruling.action is not Action.FAIL_JOB and (ruling.action is Action.RESTART_TRAINER or ruling.counted)
     costs = restarts and ruling.counted
-    exhausted = costs and memory.counted >= policy.max_restarts
+    exhausted = costs and state.counted >= policy.max_restarts
     if exhausted:
         ruling = replace(ruling, action=Action.FAIL_JOB)
         restarts = costs = False
-    since = memory.counted_since
-    if costs and memory.counted == 0:
+    since = state.counted_since
+    if costs and state.counted == 0:
         since = float(int(now))
-    memory = replace(
-        memory,
-        restarts=memory.restarts + restarts,
-        counted=memory.counted + costs,
+    state = replace(
+        state,
+        restarts=state.restarts + restarts,
+        counted=state.counted + costs,
         counted_since=since,
-        failures=kept((*memory.failures, incident.failure(ruling, memory))),
+        failures=kept((*state.failures, incident.failure(ruling, state))),
     )
-    return Charged(memory, exhausted)
+    return Charged(state, exhausted)
 
 
-def refunded(memory: Memory, checkpoint_step: int) -> Memory:
-    """The memory after a checkpoint was reported: a new one refunds all restarts."""
-    if checkpoint_step <= memory.checkpoint_step:
-        return memory
-    return replace(memory, checkpoint_step=checkpoint_step, counted=0, counted_since=None)
+def refunded(state: JobState, checkpoint_step: int) -> JobState:
+    """The state after a checkpoint was reported: a new one refunds all restarts."""
+    if checkpoint_step <= state.checkpoint_step:
+        return state
+    return replace(state, checkpoint_step=checkpoint_step, counted=0, counted_since=None)
 
 
-def epoch_over(memory: Memory, now: float) -> Memory:
-    """The memory after an incident ended the epoch: the next one waits, the longer the more epochs made no step."""
-    pause_s = pause_after(memory.fruitless)
+def epoch_over(state: JobState, now: float) -> JobState:
+    """The state after an incident ended the epoch: the next one waits, the longer the more epochs made no step."""
+    pause_s = pause_after(state.fruitless)
     return replace(
-        memory,
+        state,
         members=(),
-        fruitless=memory.fruitless + 1,
+        fruitless=state.fruitless + 1,
         next_epoch_at=float(int(now) + int(pause_s)) if pause_s else None,
     )
 
@@ -75,9 +75,9 @@ def pause_after(fruitless: int) -> float:
     return 0.0 if fruitless == 0 else min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(fruitless - 1, 16))
 
 
-def _window(memory: Memory, policy: FailurePolicy, now: float) -> Memory:
-    """The memory with the count of the window that `now` is in."""
-    since = memory.counted_since
+def _window(state: JobState, policy: FailurePolicy, now: float) -> JobState:
+    """The state with the count of the window that `now` is in."""
+    since = state.counted_since
     if since is None or now < since + policy.restart_window_seconds:
-        return memory
-    return replace(memory, counted=0, counted_since=None)
+        return state
+    return replace(state, counted=0, counted_since=None)

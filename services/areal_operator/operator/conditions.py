@@ -28,11 +28,11 @@ from areal.spec.status import (
     TrainerReason,
 )
 
-from areal_operator.operator import blame
+from areal_operator.operator import fault_owner
 from areal_operator.operator.decision import CleanUp, Converge, Decision, End, Finish, Prepare, Reject, Suspend
-from areal_operator.operator.failure import STALLED
+from areal_operator.operator.failure_policy import STALLED
 from areal_operator.operator.gang import Gang, gang_of
-from areal_operator.operator.memory import Condition, Memory, Outcome, Rest, reason_of
+from areal_operator.operator.job_state import Condition, JobState, Outcome, Rest, reason_of
 from areal_operator.operator.observed import Observed, Pod, Stage
 from areal_operator.operator.times import CREATED_S, FRESH_S
 from areal_operator.operator.timestamps import render, words
@@ -46,13 +46,13 @@ class Said:
     message: str
 
 
-def conditions(seen: Observed, decision: Decision, memory: Memory, now: float) -> dict[ConditionType, Condition]:
+def conditions(seen: Observed, decision: Decision, state: JobState, now: float) -> dict[ConditionType, Condition]:
     """All conditions after `decision`, in the order of a job's life."""
-    view = _View(seen, decision, memory, now)
+    view = _View(seen, decision, state, now)
     found = {}
     for kind, question in _QUESTIONS.items():
         said = question(view)
-        found[kind] = transition(memory.conditions.get(kind), said, seen.generation, now)
+        found[kind] = transition(state.conditions.get(kind), said, seen.generation, now)
     return found
 
 
@@ -66,16 +66,16 @@ def transition(before: Condition | None, said: Said, generation: int, now: float
 
 @dataclass(frozen=True)
 class _View:
-    """What the questions are asked of. `memory` is the one that is about to be written."""
+    """What the questions are asked of. `state` is the one that is about to be written."""
 
     seen: Observed
     decision: Decision
-    memory: Memory
+    state: JobState
     now: float
 
     @property
     def over(self) -> bool:
-        return self.memory.outcome is not None
+        return self.state.outcome is not None
 
     @property
     def resting(self) -> bool:
@@ -84,7 +84,7 @@ class _View:
     @property
     def idle(self) -> bool:
         """Nothing but preparation has been asked for yet."""
-        return isinstance(self.decision, Reject | Prepare) or not self.memory.prepared
+        return isinstance(self.decision, Reject | Prepare) or not self.state.prepared
 
     @property
     def gang(self) -> Gang | None:
@@ -94,7 +94,7 @@ class _View:
 
     @property
     def _remembered(self) -> Observed:
-        return replace(self.seen, memory=self.memory)
+        return replace(self.seen, state=self.state)
 
     def desired(self, role: Role) -> int:
         return self.seen.admitted.replicas.get(role, 0) if self.seen.admitted is not None else 0
@@ -111,14 +111,14 @@ class _View:
     @property
     def unplaced_long(self) -> bool:
         """Whether the gang can't form because pods wait for nodes for longer than their creation takes."""
-        since = self.memory.waiting_since
-        return since is not None and not self.memory.members and self.now >= since + CREATED_S
+        since = self.state.waiting_since
+        return since is not None and not self.state.members and self.now >= since + CREATED_S
 
     def ready(self, role: Role) -> list[Pod]:
         return [pod for pod in self.seen.of(role) if pod.ready and not pod.terminating]
 
     def before(self, kind: ConditionType) -> Condition | None:
-        return self.memory.conditions.get(kind)
+        return self.state.conditions.get(kind)
 
 
 def _accepted(view: _View) -> Said:
@@ -130,12 +130,12 @@ def _accepted(view: _View) -> Said:
 
 
 def _prepared(view: _View) -> Said:
-    if view.memory.prepared:
+    if view.state.prepared:
         return Said(PreparedReason.SNAPSHOTS_WRITTEN, "sources are checked, snapshots are on the volume")
     if isinstance(view.decision, End) and view.decision.reason is FailedReason.SOURCES_REFUSED:
         return Said(PreparedReason.SOURCES_REFUSED, view.decision.message)
     if isinstance(view.decision, Prepare) and view.decision.retire:
-        last = view.memory.failures[-1] if view.memory.failures else None
+        last = view.state.failures[-1] if view.state.failures else None
         text = f"the preparing pod ended with {last.exit_code} ({last.reason}) and is tried again" if last else ""
         return Said(PreparedReason.PREPARE_FAILED, text)
     if isinstance(view.decision, Prepare):
@@ -151,7 +151,7 @@ def _suspended(view: _View) -> Said:
     if not view.resting or view.over:
         return Said(SuspendedReason.NOT_SUSPENDED, "")
     pods = [pod for pod in view.seen.pods if not pod.over]
-    match view.memory.rest:
+    match view.state.rest:
         case Rest.SAVING:
             return Said(SuspendedReason.CHECKPOINT_PENDING, "the trainers save a checkpoint and stop")
         case Rest.ASLEEP:
@@ -162,8 +162,8 @@ def _suspended(view: _View) -> Said:
 
 def _held(view: _View, pods: list[Pod]) -> str:
     """Which pods a silent machine holds, and what to do."""
-    silent = blame.silent_pod(view.seen, [pod for pod in pods if pod.terminating])
-    return f"; {blame.silence(silent)}" if silent is not None else ""
+    silent = fault_owner.silent_pod(view.seen, [pod for pod in pods if pod.terminating])
+    return f"; {fault_owner.silence(silent)}" if silent is not None else ""
 
 
 _KEPT = (ScheduledReason.UNSCHEDULABLE, ScheduledReason.PODS_REFUSED, ScheduledReason.GATED)
@@ -173,7 +173,7 @@ _KEPT = (ScheduledReason.UNSCHEDULABLE, ScheduledReason.PODS_REFUSED, ScheduledR
 def _scheduled(view: _View) -> Said:
     if view.over:
         before = view.before(ConditionType.SCHEDULED)
-        if before is not None and view.memory.outcome is Outcome.FAILED and before.reason in _KEPT:
+        if before is not None and view.state.outcome is Outcome.FAILED and before.reason in _KEPT:
             return Said(reason_of(ScheduledReason, before.reason), before.message)
         return Said(ScheduledReason.FINISHED, "")
     if view.resting:
@@ -182,14 +182,14 @@ def _scheduled(view: _View) -> Said:
         return Said(ScheduledReason.NOT_STARTED, "")
     for role, why in view.seen.refused.items():
         return Said(ScheduledReason.PODS_REFUSED, f"pods of {role.value} are refused: {why}")
-    if (pod := blame.unbound(view.seen)) is not None:
+    if (pod := fault_owner.unbound(view.seen)) is not None:
         bound = pod.conditions["PodScheduled"]
-        if bound.reason == blame.UNSCHEDULABLE:
+        if bound.reason == fault_owner.UNSCHEDULABLE:
             return Said(ScheduledReason.UNSCHEDULABLE, f"{pod.name}: {bound.message}")
         return Said(ScheduledReason.GATED, f"{pod.name}: {bound.message or 'has scheduling gates'}")
-    silent = blame.silent_pod(view.seen)
+    silent = fault_owner.silent_pod(view.seen)
     if silent is not None:
-        return Said(ScheduledReason.NODE_SILENT, blame.silence(silent))
+        return Said(ScheduledReason.NODE_SILENT, fault_owner.silence(silent))
     if not isinstance(view.decision, Converge | Finish):
         pods = view.seen.of(Role.PREPARE)
         wanted = 1
@@ -213,12 +213,12 @@ def _trainer(view: _View) -> Said:
     if isinstance(view.decision, Finish):
         return Said(TrainerReason.FINISHED, "the last step is trained")
     if gang.formed and gang.up == gang.size:
-        return Said(TrainerReason.RENDEZVOUS_COMPLETE, f"{gang.size} pods train in epoch {view.memory.epoch}")
+        return Said(TrainerReason.RENDEZVOUS_COMPLETE, f"{gang.size} pods train in epoch {view.state.epoch}")
     if gang.formed:
-        text = f"epoch {view.memory.epoch}: {gang.up} of {gang.size} pods are in it"
-        return Said(TrainerReason.RESTARTING if view.memory.restarts else TrainerReason.FORMING, text)
+        text = f"epoch {view.state.epoch}: {gang.up} of {gang.size} pods are in it"
+        return Said(TrainerReason.RESTARTING if view.state.restarts else TrainerReason.FORMING, text)
     why = "; ".join(gang.missing[:3])
-    if view.memory.epoch > 0:
+    if view.state.epoch > 0:
         return Said(TrainerReason.RESTARTING, f"waiting until the gang is whole: {why}")
     return Said(TrainerReason.PODS_NOT_READY, why)
 
@@ -278,31 +278,31 @@ def _progressing(view: _View) -> Said:
         return Said(ProgressingReason.SUSPENDED, "")
     if view.idle:
         return Said(ProgressingReason.NOT_STARTED, "")
-    memory = view.memory
+    state = view.state
     if isinstance(view.decision, Finish):
-        return Said(ProgressingReason.FINISHED, f"step {memory.step} was the last")
+        return Said(ProgressingReason.FINISHED, f"step {state.step} was the last")
     controller = view.seen.reports.controller
     fresh = controller is not None and view.now - controller.at <= FRESH_S
     said = controller.stalled if fresh and controller is not None else ""
-    last = next((f for f in reversed(memory.failures) if f.role == Role.TRAINER), None)
-    unbroken = memory.step_at or 0.0
+    last = next((f for f in reversed(state.failures) if f.role == Role.TRAINER), None)
+    unbroken = state.step_at or 0.0
     if last is not None and last.reason == STALLED and last.at >= unbroken:
         text = f"no step since {words(view.now - unbroken)}{f': {said}' if said else ''}"
         return Said(ProgressingReason.STALLED, text)
     if said:
         return Said(ProgressingReason.STALLED, said)
-    if memory.next_epoch_at is not None and view.now < memory.next_epoch_at:
-        text = f"{memory.fruitless} epochs ended without a step; the next starts at {render(memory.next_epoch_at)}"
+    if state.next_epoch_at is not None and view.now < state.next_epoch_at:
+        text = f"{state.fruitless} epochs ended without a step; the next starts at {render(state.next_epoch_at)}"
         return Said(ProgressingReason.BACKING_OFF, text)
-    if memory.step_at is None:
+    if state.step_at is None:
         return Said(ProgressingReason.AWAITING_FIRST_STEP, "no step was trained yet")
-    lack = blame.lack_of(view.seen, view.replicas)
+    lack = fault_owner.lack_of(view.seen, view.replicas)
     if lack is not None and (view.overdue(unbroken) or view.unplaced_long):
-        return Said(ProgressingReason.WAITING, f"step {memory.step} was last; {lack.text}")
-    began = max(memory.started_at or 0.0, last.at if last is not None else 0.0)
-    if not memory.members or unbroken <= began:
+        return Said(ProgressingReason.WAITING, f"step {state.step} was last; {lack.text}")
+    began = max(state.started_at or 0.0, last.at if last is not None else 0.0)
+    if not state.members or unbroken <= began:
         return Said(
-            ProgressingReason.RECOVERING, f"the trainers go on from their checkpoint; step {memory.step} was last"
+            ProgressingReason.RECOVERING, f"the trainers go on from their checkpoint; step {state.step} was last"
         )
     return Said(ProgressingReason.STEP_REPORTED, "steps are being trained")
 
@@ -314,9 +314,9 @@ def _complete(view: _View) -> Said:
     before = view.before(ConditionType.COMPLETE)
     if isinstance(decision, CleanUp) and before is not None:
         return Said(reason_of(CompleteReason, before.reason), before.message)
-    if view.memory.outcome is Outcome.FAILED:
+    if view.state.outcome is Outcome.FAILED:
         return Said(CompleteReason.FAILED, "")
-    if view.memory.finishing:
+    if view.state.finishing:
         stage = view.seen.finish.stage
         return Said(CompleteReason.AUDITING, "audit and report are being made" if stage is Stage.RUNNING else "")
     return Said(CompleteReason.RUNNING, "")

@@ -1,6 +1,6 @@
 """Outcomes of one reconcile: a value says what becomes of a job's status, its children and its pods.
 
-Every decision carries the memory that is written into the status before any effect, so a process that dies between
+Every decision carries the state that is written into the status before any effect, so a process that dies between
 the two is followed by one that knows what was decided.
 """
 
@@ -13,7 +13,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, FailedReason
 
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.memory import Memory
+from areal_operator.operator.job_state import JobState
 from areal_operator.operator.observed import Batch, Pod, Workload
 
 
@@ -35,7 +35,7 @@ class HandsOff:
 class Step:
     """What every decision about a job of ours has: what the status keeps, and when to reconcile again."""
 
-    memory: Memory
+    state: JobState
     again_s: float | None = None
 
 

@@ -65,7 +65,7 @@ class Effects:
 
     async def _make_secret(self) -> None:
         """Asked for first only where an earlier look may have made it."""
-        if self._seen.memory.accepted and await access(self._seen.key, self._uid, self._world) is not None:
+        if self._seen.state.accepted and await access(self._seen.key, self._uid, self._world) is not None:
             return
         secret = self._world.build.access_secret(wanted(self._seen, self._world))
         try:

@@ -15,9 +15,9 @@ from areal.plan.cluster_names import Role
 from areal.processes.core import Phase
 from areal.spec.status import ConditionType
 
-from areal_operator.operator.blame import DISRUPTION, NODE_LOST, POD_DELETED, POD_GONE
-from areal_operator.operator.failure import Incident, shell_code
-from areal_operator.operator.memory import Memory
+from areal_operator.operator.failure_policy import Incident, shell_code
+from areal_operator.operator.fault_owner import DISRUPTION, NODE_LOST, POD_DELETED, POD_GONE
+from areal_operator.operator.job_state import JobState
 from areal_operator.operator.observed import LauncherReport, Node, Observed, Pod
 from areal_operator.operator.times import CAUSE_S, FRESH_S, POLL_S
 
@@ -34,8 +34,8 @@ class Gang:
     now: float
 
     @property
-    def memory(self) -> Memory:
-        return self.seen.memory
+    def state(self) -> JobState:
+        return self.seen.state
 
     def report(self, pod: Pod) -> LauncherReport | None:
         """What the pod's launcher said last; None when that is too long ago."""
@@ -81,29 +81,29 @@ class Gang:
     def next_epoch(self) -> int:
         """Above every epoch that anyone has heard of: a status may have come from a backup."""
         heard = [report.epoch for pod in self.pods if (report := self.report(pod))]
-        return max(self.memory.epoch, *heard, 0) + 1
+        return max(self.state.epoch, *heard, 0) + 1
 
     @property
     def overtaken(self) -> bool:
         """Whether launchers run in an epoch that the status has never heard of: it came from a backup."""
         heard = [report.epoch for pod in self.pods if (report := self.report(pod))]
-        return max(heard, default=0) > self.memory.epoch
+        return max(heard, default=0) > self.state.epoch
 
     @property
     def formed(self) -> bool:
         """Whether an epoch runs, or should."""
-        return bool(self.memory.members)
+        return bool(self.state.members)
 
     @property
     def complete(self) -> bool:
         """Whether rank 0 has trained to the end in an epoch of ours: everything is committed then."""
         first = self.report(self.pods[0]) if self.pods and self.pods[0].index == 0 else None
-        return first is not None and first.phase is Phase.COMPLETE and first.epoch == self.memory.epoch > 0
+        return first is not None and first.phase is Phase.COMPLETE and first.epoch == self.state.epoch > 0
 
     @property
     def proven(self) -> bool:
         """Whether the epoch's rendezvous has been seen complete. Before that, pods come and go: nothing was running."""
-        ready = self.memory.conditions.get(ConditionType.TRAINER_READY)
+        ready = self.state.conditions.get(ConditionType.TRAINER_READY)
         return ready is not None and ready.status == "True"
 
     def incidents(self) -> list[Incident]:
@@ -124,13 +124,13 @@ class Gang:
 
     def ended_launchers(self) -> list[Incident]:
         """Launchers that ended by themselves, whatever the epoch: their exit code may say that no restart helps."""
-        since = max((f.at for f in self.memory.failures if f.role == Role.TRAINER), default=0.0)
+        since = max((f.at for f in self.state.failures if f.role == Role.TRAINER), default=0.0)
         ended = [pod for pod in self.pods if pod.ending is not None and pod.ending.at > since and not pod.terminating]
         return [self._incident(pod, e.reason or "Error", e.message, e.code) for pod in ended if (e := pod.ending)]
 
     def _child_ended(self, pod: Pod) -> Incident | None:
         report = self.report(pod)
-        if pod.uid not in self.memory.members or report is None or report.epoch != self.memory.epoch:
+        if pod.uid not in self.state.members or report is None or report.epoch != self.state.epoch:
             return None
         if report.phase in (Phase.BACKING_OFF, Phase.FAILED):
             return self._incident(pod, "Error", report.exit_reason, shell_code(report.exit_code))
@@ -142,7 +142,7 @@ class Gang:
         """Members that are gone, going, or have forgotten their epoch."""
         pods = {pod.uid: pod for pod in self.pods}
         found = []
-        for uid in self.memory.members:
+        for uid in self.state.members:
             pod = pods.get(uid)
             if pod is None:
                 found.append(self._departed(uid))
@@ -172,7 +172,7 @@ class Gang:
         ended = [i for pod in self.pods if (i := self._child_ended(pod)) is not None]
         if not ended or any(incident.exit_code != 1 for incident in ended):
             return False
-        heard = [self.seen.reports.launchers.get(pod.uid) for pod in self.pods if pod.uid in self.memory.members]
+        heard = [self.seen.reports.launchers.get(pod.uid) for pod in self.pods if pod.uid in self.state.members]
         quiet = [r for r in heard if r is None or POLL_S * 2 <= self.now - r.at < CAUSE_S]
         return bool(quiet) and not self._members_lost()
 
@@ -186,7 +186,7 @@ class Gang:
             return self._incident(pod, reason, disruption.message if disruption else "the pod is going")
         report = self.report(pod)
         answers = report is not None and self._answers(pod)
-        if answers and report is not None and report.epoch >= self.memory.epoch:
+        if answers and report is not None and report.epoch >= self.state.epoch:
             return None
         if pod.running and not (answers and self.proven):
             return None  # not told yet, or slow; a dead one shows in the pod's status
@@ -206,7 +206,7 @@ class Gang:
         behind = []
         for pod in self.pods:
             report = self.report(pod)
-            if pod.uid in self.memory.members and (report is None or report.epoch < self.memory.epoch):
+            if pod.uid in self.state.members and (report is None or report.epoch < self.state.epoch):
                 behind.append(pod)
         return tuple(behind)
 
@@ -254,7 +254,7 @@ class Gang:
         return sum(
             (report := self.report(pod)) is not None
             and report.phase is Phase.READY
-            and report.epoch == self.memory.epoch
+            and report.epoch == self.state.epoch
             for pod in self.pods
         )
 

@@ -14,8 +14,8 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import ConditionType, ProgressingReason, ScheduledReason, SuspendedReason
 from areal_view.why.causes import IDLE_S, Diagnosis, why
 
-from areal_operator.operator.blame import unbound
-from areal_operator.operator.memory import Condition
+from areal_operator.operator.fault_owner import unbound
+from areal_operator.operator.job_state import Condition
 from areal_operator.operator.observed import Observed
 from areal_operator.operator.times import FRESH_S
 

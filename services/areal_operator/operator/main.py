@@ -22,8 +22,8 @@ from areal.observe import logs
 
 from areal_operator.kube.resources import RLJOBS
 from areal_operator.operator import default_runtimes
+from areal_operator.operator.deleted_pods import DeletedPods
 from areal_operator.operator.job_metrics import JobCollector
-from areal_operator.operator.obituaries import Obituaries
 from areal_operator.operator.reconcile import reconcile
 from areal_operator.operator.reports import Asker, Dialer, Poller, by_pod_ip
 from areal_operator.operator.watched import watched
@@ -77,8 +77,8 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
     runtimes = default_runtimes.read(options.runtimes) if options.runtimes else []
     transport = await connect(options.kubeconfig)
     try:
-        obituaries = Obituaries(time.time)
-        manager = Manager(transport, watched(lambda: manager.caches, obituaries.add), settings)
+        deleted_pods = DeletedPods(time.time)
+        manager = Manager(transport, watched(lambda: manager.caches, deleted_pods.add), settings)
         jobs = manager.caches[RLJOBS]
         manager.metrics.registry.register(JobCollector(jobs.all, lambda: manager.election.leads))
         poller = Poller(Asker(dialer, time.time), manager.queue.add)
@@ -87,7 +87,7 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
             operator_namespace=settings.lease_namespace,
             metrics_from=namespace_labels(options.metrics_from),
         )
-        world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told, obituaries=obituaries)
+        world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told, deleted_pods=deleted_pods)
         log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
         try:
             keep = functools.partial(default_runtimes.keep, manager.api, runtimes) if runtimes else None

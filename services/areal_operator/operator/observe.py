@@ -43,7 +43,7 @@ from areal_operator.kube.resources import (
 from areal_operator.operator.admission import Admitted, Material, Refusal, admit, parse, words_of
 from areal_operator.operator.children import Wanted, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
-from areal_operator.operator.memory import Memory, Rest, recall
+from areal_operator.operator.job_state import JobState, Rest, state_in
 from areal_operator.operator.observed import (
     Node,
     Observed,
@@ -68,24 +68,24 @@ _SECRET_AGE_S = 600.0
 
 async def observe(job: Json, world: World) -> Observed:
     """The job as it is now. `job` is its object, from the cache."""
-    key, memory = key_of(job), recall(job.get("status", {}))
+    key, state = key_of(job), state_in(job.get("status", {}))
     uid = job["metadata"]["uid"]
     admitted, refusal = None, None
-    found = await _admission(job, memory, world)
+    found = await _admission(job, state, world)
     if isinstance(found, Refusal):
         refusal = found
     else:
         admitted = found
-        if memory.outcome is None:
-            refusal = await _try(job, admitted, memory, world)
+        if state.outcome is None:
+            refusal = await _try(job, admitted, state, world)
     pods = tuple(_pods(job, key, world))
     made = tuple(_workloads(uid, world))
     workloads = tuple(one for one in made if not spec_of(one.role).beside)
-    departed = world.obituaries.of(key)
+    departed = world.deleted_pods.of(key)
     return Observed(
         key=key,
         raw=job,
-        memory=memory,
+        state=state,
         admitted=admitted,
         refusal=refusal,
         pods=pods,
@@ -94,7 +94,7 @@ async def observe(job: Json, world: World) -> Observed:
         prepare=read_batch(_own(world, key, uid, Role.PREPARE)),
         finish=read_batch(_own(world, key, uid, Role.FINISH)),
         departed=departed,
-        refused=await _refused_pods(job, memory, workloads, world),
+        refused=await _refused_pods(job, state, workloads, world),
         nodes=_nodes((*pods, *departed.values()), world),
         reports=world.reports.latest(key),
     )
@@ -145,7 +145,7 @@ def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
 # Admission
 
 
-async def _admission(job: Json, memory: Memory, world: World) -> Admitted | Refusal:
+async def _admission(job: Json, state: JobState, world: World) -> Admitted | Refusal:
     """Whether the job may run; looked up again only when the job, its runtime or its recipe changed."""
     key, metadata = key_of(job), job["metadata"]
     notes = world.notes(key, metadata["uid"])
@@ -156,12 +156,12 @@ async def _admission(job: Json, memory: Memory, world: World) -> Admitted | Refu
     about = (metadata.get("generation"), version, notes.recipe)
     if about in notes.admitted:
         return notes.admitted[about]
-    parsed = parse(job, running=memory.prepared)
+    parsed = parse(job, running=state.prepared)
     if isinstance(parsed, Refusal):
         found: Admitted | Refusal = parsed
     else:
         parsed = shared(parsed, world.blocks)
-        recipe = await _recipe(job, parsed, memory, world)
+        recipe = await _recipe(job, parsed, state, world)
         spec, problem = _runtime_spec(runtime, job, world)
         found = admit(job, parsed, Material(spec, problem, recipe))
         if isinstance(found, Admitted):
@@ -210,7 +210,7 @@ def _runtime_spec(runtime: Json | None, job: Json, world: World) -> tuple[Runtim
         return None, f"{kind} {name} can't be used: {words_of(error)}"
 
 
-async def _recipe(job: Json, parsed: RLJob, memory: Memory, world: World) -> str | None:
+async def _recipe(job: Json, parsed: RLJob, state: JobState, world: World) -> str | None:
     """The recipe's text, when it comes from a ConfigMap; None when it doesn't, or isn't there.
 
     It is read once. A job that was prepared has its own copy: whatever became of the ConfigMap, who scores stays.
@@ -224,7 +224,7 @@ async def _recipe(job: Json, parsed: RLJob, memory: Memory, world: World) -> str
         return notes.recipe
     found = await world.api.get(CONFIGMAPS, key[0], named.name)
     notes.recipe = (found or {}).get("data", {}).get(named.key)
-    if notes.recipe is None and memory.prepared:
+    if notes.recipe is None and state.prepared:
         notes.recipe = _as_prepared(world, job["metadata"]["uid"])
     return notes.recipe
 
@@ -241,11 +241,11 @@ def _as_prepared(world: World, uid: str) -> str | None:
 # What the API server would say
 
 
-async def _try(job: Json, admitted: Admitted, memory: Memory, world: World) -> Refusal | None:
+async def _try(job: Json, admitted: Admitted, state: JobState, world: World) -> Refusal | None:
     """Ask the API server about every object before the first is made, and again when the spec has changed."""
-    accepted = memory.conditions.get("Accepted")
+    accepted = state.conditions.get("Accepted")
     generation = job["metadata"].get("generation", 0)
-    if memory.accepted and accepted is not None and accepted.generation == generation:
+    if state.accepted and accepted is not None and accepted.generation == generation:
         return None
     notes = world.notes(key_of(job), job["metadata"]["uid"])
     about = (generation, admitted.runtime_hash)
@@ -301,12 +301,12 @@ async def _pods_objections(makers: Iterable[Json], world: World) -> list[str]:
     ]
 
 
-async def _refused_pods(job: Json, memory: Memory, workloads: Iterable[Workload], world: World) -> Mapping[Role, str]:
+async def _refused_pods(job: Json, state: JobState, workloads: Iterable[Workload], world: World) -> Mapping[Role, str]:
     """Why pods of a role are missing for long, where the API server refuses them now. Asked every `RETRY_PODS_S`."""
     now, key, uid = world.now(), key_of(job), job["metadata"]["uid"]
-    scheduled = memory.conditions.get(ConditionType.SCHEDULED)
+    scheduled = state.conditions.get(ConditionType.SCHEDULED)
     waits = scheduled is not None and scheduled.status == "False" and now >= scheduled.since + PODS_LATE_S
-    if not waits or memory.outcome is not None or memory.rest is not Rest.AWAKE:
+    if not waits or state.outcome is not None or state.rest is not Rest.AWAKE:
         return {}
     notes = world.notes(key, uid)
     if now < notes.refused_at + RETRY_PODS_S:
@@ -317,7 +317,7 @@ async def _refused_pods(job: Json, memory: Memory, workloads: Iterable[Workload]
             resource = STATEFULSETS if one.kind == STATEFULSETS.kind else DEPLOYMENTS
             makers[one.role] = world.caches[resource].get(key[0], one.name)
     prepare = _own(world, key, uid, Role.PREPARE)
-    if prepare is not None and not memory.prepared and not world.caches[PODS].owned_by(prepare["metadata"]["uid"]):
+    if prepare is not None and not state.prepared and not world.caches[PODS].owned_by(prepare["metadata"]["uid"]):
         makers[Role.PREPARE] = prepare
     found = {}
     for role, maker in makers.items():

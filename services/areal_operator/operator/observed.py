@@ -7,6 +7,7 @@ as it was written last. Reads no clock and asks nobody.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -16,12 +17,14 @@ from areal.observe.live import Idle
 from areal.plan.cluster_names import LABEL_POD_INDEX, LABEL_ROLE, MAIN_CONTAINER, Role
 from areal.plan.role_specs import spec_of
 from areal.processes.core import Phase
+from areal.spec.status import AuditStatus
+from pydantic import ValidationError
 
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator import timestamps
 from areal_operator.operator.admission import Admitted, Refusal
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.memory import Memory
+from areal_operator.operator.job_state import JobState
 
 
 @dataclass(frozen=True)
@@ -189,7 +192,7 @@ class Observed:
 
     key: Key
     raw: Json
-    memory: Memory
+    state: JobState
     admitted: Admitted | None  # None: refused, or not looked at because it has ended
     refusal: Refusal | None
     pods: tuple[Pod, ...] = ()
@@ -342,3 +345,14 @@ def read_node(obj: Json) -> Node:
         out_of_service=_OUT_OF_SERVICE in taints,
         leaving=bool(taints & _LEAVING_TAINTS),
     )
+
+
+def audit_of(seen: Observed) -> AuditStatus | None:
+    """The newest audit that a finishing pod wrote; None when none did, or it can't be read."""
+    endings = [pod.ending for pod in seen.of(Role.FINISH) if pod.ending is not None and pod.ending.message]
+    for ending in sorted(endings, key=lambda ending: ending.at, reverse=True):
+        try:
+            return AuditStatus.model_validate(json.loads(ending.message), by_alias=True, by_name=False)
+        except (ValueError, ValidationError):
+            continue
+    return None

@@ -6,14 +6,32 @@ the two is followed by one that knows it; every effect is idempotent.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from areal_operator.kube.errors import ConflictError, NotFoundError
 from areal_operator.kube.resources import Key
+from areal_operator.operator.announce import announcements
 from areal_operator.operator.decide import decide
-from areal_operator.operator.decision import Acting, CleanUp, Converge, End, Finish, HandsOff, Prepare, Reject, Suspend
+from areal_operator.operator.decision import (
+    Acting,
+    CleanUp,
+    Converge,
+    Decision,
+    End,
+    Finish,
+    HandsOff,
+    Prepare,
+    Reject,
+    Suspend,
+)
 from areal_operator.operator.effects import Effects
 from areal_operator.operator.observe import observe
-from areal_operator.operator.status_writer import write_status
-from areal_operator.operator.times import SOON_S
+from areal_operator.operator.observed import Observed
+from areal_operator.operator.summarize import summarize, urgent
+from areal_operator.operator.times import FLUSH_S, SOON_S
+from areal_operator.operator.together import together
 from areal_operator.operator.world import World
+from areal_operator.runtime.api import STATUS_MANAGER
 
 
 async def reconcile(key: Key, world: World) -> float | None:
@@ -51,7 +69,7 @@ async def reconcile(key: Key, world: World) -> float | None:
                 await effects.lay_foundation()
                 await effects.run_workloads(replicas)
             await effects.listen()
-            effects.tell_epoch(tell, decision.memory.epoch)  # which the status holds by now
+            effects.tell_epoch(tell, decision.state.epoch)  # which the status holds by now
             await effects.set_hot(hot)
 
         case Suspend(drain=drain, replicas=replicas, retire=retire):
@@ -74,3 +92,41 @@ async def reconcile(key: Key, world: World) -> float | None:
     if isinstance(decision, Acting):
         await effects.evict(decision.evict)
     return written.again_s(decision.again_s)
+
+
+@dataclass(frozen=True)
+class StatusWrite:
+    """Result of a server-side apply of the status under an optimistic lock.
+
+    `outdated`: the job is not as it was observed, so no effect may follow.
+    """
+
+    outdated: bool = False
+    flush_in_s: float | None = None  # changed figures are written then
+
+    def again_s(self, asked_s: float | None) -> float | None:
+        """When to reconcile again, given when the decision asks for it."""
+        times = [time for time in (asked_s, self.flush_in_s) if time is not None]
+        return min(times, default=None)
+
+
+async def write_status(seen: Observed, decision: Decision, world: World) -> StatusWrite:
+    """Write what is new: at once what anyone may wait for, figures every `FLUSH_S`, nothing when all is equal."""
+    before, now = seen.raw.get("status", {}), world.now()
+    status = summarize(seen, decision, now)
+    if status == before:
+        return StatusWrite()
+    notes = world.notes(seen.key, seen.raw["metadata"]["uid"])
+    due = notes.flushed_at + FLUSH_S
+    if now < due and not urgent(before, status):
+        return StatusWrite(flush_in_s=due - now)
+    metadata = {name: seen.raw["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")}
+    written = {"apiVersion": seen.raw["apiVersion"], "kind": seen.raw["kind"], "metadata": metadata, "status": status}
+    try:
+        await world.api.apply(written, manager=STATUS_MANAGER, subresource="status")
+    except (ConflictError, NotFoundError):
+        return StatusWrite(outdated=True)
+    notes.flushed_at = now
+    said = announcements(before, status)
+    await together(world.recorder.event(seen.raw, type=it.type, reason=it.reason, message=it.message) for it in said)
+    return StatusWrite()

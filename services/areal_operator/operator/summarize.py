@@ -18,7 +18,7 @@ from areal_operator.operator import timestamps
 from areal_operator.operator.conditions import conditions
 from areal_operator.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
 from areal_operator.operator.idle import idle_of
-from areal_operator.operator.memory import Condition, Failure, Memory, Rest
+from areal_operator.operator.job_state import Condition, Failure, JobState, Rest
 from areal_operator.operator.observed import Observed
 from areal_operator.operator.times import FRESH_S
 
@@ -26,23 +26,23 @@ from areal_operator.operator.times import FRESH_S
 def summarize(seen: Observed, decision: Decision, now: float) -> Json:
     """The status to write: a `spec.status.JobStatus` as the API server stores it."""
     assert not isinstance(decision, HandsOff), "another controller's status is its own"
-    memory, before = decision.memory, seen.raw.get("status", {})
-    found = conditions(seen, decision, memory, now)
+    state, before = decision.state, seen.raw.get("status", {})
+    found = conditions(seen, decision, state, now)
     status: Json = {
         "observedGeneration": seen.generation,
         "summary": summary_of(found).value,
         "conditions": [_condition(kind, condition) for kind, condition in found.items()],
-        "attempts": _attempts(memory),
-        "failures": [_failure(failure) for failure in memory.failures],
-        "progress": _progress(seen, memory, now),
-        "waiting": _waiting(memory),
+        "attempts": _attempts(state),
+        "failures": [_failure(failure) for failure in state.failures],
+        "progress": _progress(seen, state, now),
+        "waiting": _waiting(state),
     }
     if (idle := idle_of(seen, found, now)) is not None:
         status["idle"] = _idle(idle, before.get("idle", {}), now)
-    if memory.started_at is not None:
-        status["startTime"] = timestamps.render(memory.started_at)
-    if memory.ended_at is not None:
-        status["completionTime"] = timestamps.render(memory.ended_at)
+    if state.started_at is not None:
+        status["startTime"] = timestamps.render(state.started_at)
+    if state.ended_at is not None:
+        status["completionTime"] = timestamps.render(state.ended_at)
     admitted = seen.admitted
     if admitted is not None:
         status["runtimeSnapshot"] = {
@@ -103,25 +103,25 @@ def _condition(kind: ConditionType, condition: Condition) -> Json:
     }
 
 
-def _attempts(memory: Memory) -> Json:
+def _attempts(state: JobState) -> Json:
     entry: Json = {
-        "epoch": memory.epoch,
-        "restarts": memory.restarts,
-        "restartsCountTowardsMax": memory.counted,
-        "members": list(memory.members),
-        "fruitless": memory.fruitless,
+        "epoch": state.epoch,
+        "restarts": state.restarts,
+        "restartsCountTowardsMax": state.counted,
+        "members": list(state.members),
+        "fruitless": state.fruitless,
     }
-    if memory.counted_since is not None:
-        entry["countedSince"] = timestamps.render(memory.counted_since)
-    if memory.next_epoch_at is not None:
-        entry["nextEpochTime"] = timestamps.render(memory.next_epoch_at)
+    if state.counted_since is not None:
+        entry["countedSince"] = timestamps.render(state.counted_since)
+    if state.next_epoch_at is not None:
+        entry["nextEpochTime"] = timestamps.render(state.next_epoch_at)
     return entry
 
 
-def _waiting(memory: Memory) -> Json:
-    entry: Json = {"seconds": int(memory.waited_s)}
-    if memory.waiting_since is not None:
-        entry["since"] = timestamps.render(memory.waiting_since)
+def _waiting(state: JobState) -> Json:
+    entry: Json = {"seconds": int(state.waited_s)}
+    if state.waiting_since is not None:
+        entry["since"] = timestamps.render(state.waiting_since)
     return entry
 
 
@@ -148,16 +148,16 @@ def _failure(failure: Failure) -> Json:
     return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
 
 
-def _progress(seen: Observed, memory: Memory, now: float) -> Json:
+def _progress(seen: Observed, state: JobState, now: float) -> Json:
     """The newest figures; of a role that doesn't answer now, its last ones."""
     found: dict[str, Any] = dict(seen.raw.get("status", {}).get("progress", {}))
-    found["step"] = memory.step
+    found["step"] = state.step
     if seen.admitted is not None:
         trainer, spec = seen.reports.trainer, seen.admitted.job.spec
         if steps := seen.admitted.hot.max_steps or (trainer.max_steps if trainer is not None else 0):
             found["maxSteps"] = steps
         if spec.is_rl:
-            found["groupsTrained"] = memory.step * spec.algorithm.batch_size
+            found["groupsTrained"] = state.step * spec.algorithm.batch_size
     report = seen.reports.controller
     if report is not None and now - report.at <= FRESH_S:
         found["maxSteps"] = report.hot.max_steps
@@ -168,9 +168,9 @@ def _progress(seen: Observed, memory: Memory, now: float) -> Json:
             "staleness": None if report.staleness is None else round(report.staleness, 3),
         }
         found |= {name: value for name, value in optional.items() if value is not None}
-    if memory.step_at is not None:
-        found["lastReportTime"] = timestamps.render(memory.step_at)
-        found |= _remaining(seen, memory, int(found.get("maxSteps", 0)))
+    if state.step_at is not None:
+        found["lastReportTime"] = timestamps.render(state.step_at)
+        found |= _remaining(seen, state, int(found.get("maxSteps", 0)))
     return found
 
 
@@ -178,13 +178,13 @@ _OLD_PACE = 0.8
 """Weight of what was known: one slow step moves the estimate little, a new pace is followed within a dozen reports."""
 
 
-def _remaining(seen: Observed, memory: Memory, max_steps: int) -> Json:
+def _remaining(seen: Observed, state: JobState, max_steps: int) -> Json:
     """How long the remaining steps take, by their pace so far; nothing before it can be said."""
-    known = seen.memory
-    if memory.outcome is not None or memory.step_at is None or memory.step == known.step or not max_steps:
-        return {"estimatedRemainingSeconds": 0} if memory.outcome is not None else {}
-    began = max(memory.started_at or 0.0, known.step_at or 0.0)
-    steps, seconds = memory.step - known.step, memory.step_at - began
+    known = seen.state
+    if state.outcome is not None or state.step_at is None or state.step == known.step or not max_steps:
+        return {"estimatedRemainingSeconds": 0} if state.outcome is not None else {}
+    began = max(state.started_at or 0.0, known.step_at or 0.0)
+    steps, seconds = state.step - known.step, state.step_at - began
     if steps <= 0 or seconds <= 0:
         return {}
     pace = seconds / steps
@@ -192,7 +192,7 @@ def _remaining(seen: Observed, memory: Memory, max_steps: int) -> Json:
     left_before = max_steps - known.step
     if before is not None and known.step_at is not None and left_before > 0:
         pace = _OLD_PACE * before / left_before + (1 - _OLD_PACE) * pace
-    return {"estimatedRemainingSeconds": int(pace * max(0, max_steps - memory.step))}
+    return {"estimatedRemainingSeconds": int(pace * max(0, max_steps - state.step))}
 
 
 def _checkpoint(seen: Observed, now: float) -> Json | None:
@@ -217,7 +217,7 @@ def _fleet(seen: Observed) -> Json:
 
 def _desired(decision: Decision, replicas: Mapping[Role, int]) -> Mapping[Role, int]:
     """How many pods of each role there should be now."""
-    if isinstance(decision, Suspend) and decision.memory.rest is not Rest.SAVING:
+    if isinstance(decision, Suspend) and decision.state.rest is not Rest.SAVING:
         return dict.fromkeys(replicas, 0)
     gone = isinstance(decision, Reject | Prepare) or (isinstance(decision, CleanUp) and not decision.kept)
     return dict.fromkeys(replicas, 0) if gone else replicas

@@ -20,8 +20,8 @@ from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Res
 from areal_operator.operator import children
 from areal_operator.operator.admission import Admitted, Refusal
 from areal_operator.operator.children import Wanted
+from areal_operator.operator.deleted_pods import DeletedPods
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.obituaries import Obituaries
 from areal_operator.operator.observed import Node, Pod, Reports, read_node
 from areal_operator.operator.reports import Targets
 from areal_operator.operator.sharing import Blocks
@@ -128,7 +128,7 @@ class World:
         settings: OperatorSettings | None = None,
         *,
         build: Builders | ModuleType = children,
-        obituaries: Obituaries | None = None,
+        deleted_pods: DeletedPods | None = None,
     ) -> None:
         self.api = api
         self.caches = caches
@@ -139,7 +139,7 @@ class World:
         self.runtimes: WeakValueDictionary[str, RuntimeSpec] = WeakValueDictionary()
         """By hash, one of each: most jobs keep equal ones."""
         self.blocks: Blocks = WeakValueDictionary()
-        self.obituaries = obituaries or Obituaries(clock)
+        self.deleted_pods = deleted_pods or DeletedPods(clock)
         self._clock = clock
         self._notes: dict[Key, Notes] = {}
 
@@ -164,7 +164,7 @@ class World:
     def forget(self, key: Key) -> None:
         """The job is no concern of ours any more."""
         self._notes.pop(key, None)
-        self.obituaries.forget(key)
+        self.deleted_pods.forget(key)
         self.reports.forget(key)
 
     def cached(self, resource: Resource) -> Cache | None:

@@ -1,6 +1,6 @@
 """Blocking client of a cluster: get, apply, delete, watch one object; run a program in a pod.
 
-Owns the connection. Objects are plain dicts; what the server refuses is explained by `kube.words`.
+Owns the connection. Objects are plain dicts; what the server refuses is explained by `explanation`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from areal.distribution import install
 from areal.errors import ArealError, ConfigError, InfraError
 
-from areal_operator.kube import words
 from areal_operator.kube.apply import APPLY, Conflict, apply_body, apply_query, conflicts
 from areal_operator.kube.errors import ApiError, error_of
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, CONFIGMAPS, EVENTS, NODES, PODS, PVCS, RLJOBS, RUNTIMES
@@ -27,6 +26,12 @@ _CONNECT_S, _READ_S = 5.0, 60.0
 _WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
 _KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, EVENTS, NODES, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
 Found = TypeVar("Found")
+_OUR_KINDS = ("RLJob", "RLRuntime", "ClusterRLRuntime")
+_RIGHTS = (
+    "Ask whoever runs the cluster for the right: in its namespace `areal submit` applies configmaps, "
+    "persistentvolumeclaims and rljobs, creates, watches and deletes pods, and creates pods/exec; it reads "
+    "clusterrlruntimes."
+)
 
 
 class Cluster:
@@ -222,7 +227,7 @@ class Cluster:
             error = api_error(refusal.status or 0, refusal.body or refusal.reason)
             if found := conflicts(error):
                 raise TakenError(what, found) from None
-            if (shown := words.explanation(error, what, kind, namespace, absent_ok=absent_ok)) is not None:
+            if (shown := explanation(error, what, kind, namespace, absent_ok=absent_ok)) is not None:
                 raise shown from None
         except (HTTPError, OSError) as error:
             raise InfraError(
@@ -307,3 +312,30 @@ def _in_a_pod(config: Any, configuration: Any) -> bool:
     except config.ConfigException:
         return False
     return True
+
+
+def explanation(error: ApiError, what: str, kind: str, namespace: str, *, absent_ok: bool = False) -> ArealError | None:
+    """The error to show for a refusal of `what`; None for an object that may be absent."""
+    status, said, reason, details = error.status, error.message, error.reason, error.details
+    if status == 404 and not details and kind in _OUR_KINDS:
+        return ConfigError(
+            f"can't {what}: the cluster knows no {kind}",
+            fix="Install the chart: `helm install areal charts/areal -n areal-system …`, as docs/install.md says.",
+        )
+    if status == 404 and details.get("kind") == "namespaces":
+        return ConfigError(
+            f"there is no namespace {namespace!r}",
+            fix=f"Create it with `kubectl create namespace {namespace}`, or name another with -n.",
+        )
+    if status == 404 and absent_ok:
+        return None
+    if status == 401:
+        return ConfigError(
+            f"can't {what}: the cluster doesn't know who you are",
+            fix="Log in again, or check the user of the kubeconfig's context.",
+        )
+    if status == 403 and reason == "Forbidden" and " cannot " in said:
+        return ConfigError(f"can't {what}: {said}", fix=_RIGHTS)
+    if status in (400, 403, 409, 422):
+        return ConfigError(f"can't {what}: {said}", fix="Correct what the message names.")
+    return InfraError(f"can't {what}: the API server answered {status}: {said}", fix="Try again.")

@@ -7,6 +7,9 @@ broken into gives away no more than its visitors' tokens of the last hour. It mo
 from __future__ import annotations
 
 import asyncio
+import secrets
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -24,10 +27,49 @@ from starlette.types import ASGIApp
 
 from areal_view.pages.access import cookie_of
 from areal_view.pages.jobs import JobLine, lines_of, page_of
-from areal_view.pages.login import Door, Login
+from areal_view.pages.login import SESSION_S, Door, Login
 from areal_view.pages.rendering import STATIC, environment
 from areal_view.pages.reviews import ApiServer, KnownReview
-from areal_view.pages.sessions import Sessions
+
+# Tokens of visitors who have logged in, in this process' memory alone: what they may see is asked with their own.
+
+MOST = 1_000  # beyond them the oldest must log in again
+
+
+class Sessions:
+    """Tickets that stand for a token, for an hour. Safe from any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._held: dict[str, tuple[str, float]] = {}  # in order of their ends
+        self._lock = threading.Lock()
+
+    def give(self, token: str) -> str:
+        """A new ticket for this token."""
+        ticket = secrets.token_urlsafe(32)
+        with self._lock:
+            for one in [one for one, (_, until) in self._held.items() if until <= self._clock()]:
+                del self._held[one]
+            if len(self._held) >= MOST:
+                del self._held[next(iter(self._held))]
+            self._held[ticket] = (token, self._clock() + SESSION_S)
+        return ticket
+
+    def holds(self, cookie: str) -> bool:
+        """Whether it was given, and is not over."""
+        return self.token(cookie) is not None
+
+    def token(self, cookie: str) -> str | None:
+        """The token that a ticket stands for; None when it is over, or was never given."""
+        with self._lock:
+            token, until = self._held.get(cookie, ("", 0.0))
+        return token if self._clock() < until else None
+
+    def end(self, cookie: str) -> None:
+        """Forget it."""
+        with self._lock:
+            self._held.pop(cookie, None)
+
 
 MOST_JOBS = 500  # of a namespace, or of the cluster
 _AT_ONCE = 8  # questions to the API server

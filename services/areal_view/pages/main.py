@@ -1,4 +1,7 @@
-"""Entry of `areal view`: serves the page on loopback until Ctrl-C. Owns the key and the address that it prints."""
+"""Entries of `areal view`, on loopback until Ctrl-C, and of `areal jobs-page`, in a pod of the chart's.
+
+Owns the key and the address that the first prints.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from areal.errors import ConfigError
+from areal.plan.cluster_names import CLUSTER_CA_KEY, CLUSTER_DIR
 
 from areal_view.pages.runs import Runs
 
@@ -47,3 +51,14 @@ def _listen(port: int) -> socket.socket:
         listener.close()
         raise ConfigError(f"port {port} can't be used: {error.strerror}", fix="choose another --port") from error
     return listener
+
+
+def serve_jobs(namespaces: Sequence[str], address: str, bind: str, port: int) -> None:
+    """Serve the list of a cluster's jobs until SIGTERM. Raises ConfigError outside of a pod."""
+    import uvicorn
+
+    from areal_view.pages.job_list import job_list
+    from areal_view.pages.reviews import ApiServer
+
+    app = job_list(ApiServer.of_pod(Path(CLUSTER_DIR / CLUSTER_CA_KEY)), namespaces, address)
+    uvicorn.run(app, host=bind, port=port, log_level="warning", access_log=False, timeout_graceful_shutdown=1)

@@ -10,49 +10,49 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.status import CompleteReason
 from areal_operator.kube.resources import Json
-from areal_operator.operator import budget, decide, evictions, failure, observe, reconcile, status_writer
-from areal_operator.operator.blame import Owner
+from areal_operator.operator import budget, decide, evictions, failure_policy, observe, reconcile
 from areal_operator.operator.decide import _Run
 from areal_operator.operator.decision import Converge, End, Eviction
 from areal_operator.operator.effects import Effects
+from areal_operator.operator.fault_owner import Owner
 from areal_operator.operator.gang import Gang
-from areal_operator.operator.memory import Memory, Outcome, recall
+from areal_operator.operator.job_state import JobState, Outcome, state_in
 from areal_operator.operator.observed import Observed
-from areal_operator.operator.status_writer import Written
+from areal_operator.operator.reconcile import StatusWrite
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
 
 
 def status_is_written_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """No optimistic lock: a look at a stale cache overwrites what a newer one decided."""
-    real = status_writer.summarize
+    real = reconcile.summarize
 
     def summarize(seen: Observed, decision: Any, now: float) -> Json:
         seen.raw["metadata"]["resourceVersion"] = ""
         return real(seen, decision, now)
 
-    patch.setattr(status_writer, "summarize", summarize)
+    patch.setattr(reconcile, "summarize", summarize)
 
 
 def things_are_done_though_the_status_was_refused(patch: pytest.MonkeyPatch) -> None:
     """An epoch is told that nobody wrote down."""
     real = reconcile.write_status
 
-    async def write_status(*args: Any) -> Written:
+    async def write_status(*args: Any) -> StatusWrite:
         await real(*args)
-        return Written()
+        return StatusWrite()
 
     patch.setattr(reconcile, "write_status", write_status)
 
 
 def epochs_are_written_with_the_next_figures(patch: pytest.MonkeyPatch) -> None:
     """An epoch is told first and written when figures are due."""
-    real = status_writer.urgent
+    real = reconcile.urgent
 
     def urgent(before: Json, after: Json) -> bool:
         return real({**before, "attempts": {}}, {**after, "attempts": {}})
 
-    patch.setattr(status_writer, "urgent", urgent)
+    patch.setattr(reconcile, "urgent", urgent)
 
 
 def a_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None:
@@ -60,9 +60,9 @@ def a_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None
     real = _Run._trainers_failures
 
     def trainers_failures(self: _Run) -> Any:
-        members = self.memory.members
+        members = self.state.members
         end = real(self)
-        self.memory = replace(self.memory, members=members)
+        self.state = replace(self.state, members=members)
         return end
 
     patch.setattr(_Run, "_trainers_failures", trainers_failures)
@@ -70,7 +70,7 @@ def a_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None
 
 def a_servers_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch) -> None:
     """The record of failures is not asked."""
-    patch.setattr(failure, "dealt_with", lambda incident, failures: False)
+    patch.setattr(failure_policy, "dealt_with", lambda incident, failures: False)
 
 
 def a_gang_forms_of_those_who_are_there(patch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def an_epoch_that_is_over_fails_again(patch: pytest.MonkeyPatch) -> None:
     def lenient(self: Gang, pod: Any) -> Any:
         found = real(self, pod)
         bad = found is not None and found.phase in ("backing off", "failed")
-        return replace(found, epoch=self.memory.epoch) if bad and found is not None else found
+        return replace(found, epoch=self.state.epoch) if bad and found is not None else found
 
     patch.setattr(Gang, "report", lenient)
 
@@ -98,11 +98,11 @@ def an_epoch_that_is_over_fails_again(patch: pytest.MonkeyPatch) -> None:
 def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A finished job starts again."""
 
-    def forgetful(status: Json) -> Memory:
-        memory = recall(status)
-        return replace(memory, outcome=None)
+    def forgetful(status: Json) -> JobState:
+        state = state_in(status)
+        return replace(state, outcome=None)
 
-    patch.setattr(observe, "recall", forgetful)
+    patch.setattr(observe, "state_in", forgetful)
 
 
 def sleepers_are_not_asked_to_save(patch: pytest.MonkeyPatch) -> None:
@@ -150,7 +150,7 @@ def everybody_restarts_with_the_trainers(patch: pytest.MonkeyPatch) -> None:
 
     def all_fall(seen: Observed, now: float) -> Any:
         decision = real(seen, now)
-        if isinstance(decision, Converge) and decision.memory.restarts > seen.memory.restarts:
+        if isinstance(decision, Converge) and decision.state.restarts > seen.state.restarts:
             evict = tuple(Eviction(pod, "") for pod in seen.pods if pod.role in (Role.WORKER, Role.REWARD))
             return replace(decision, evict=(*decision.evict, *evict))
         return decision
@@ -162,8 +162,8 @@ def restarts_have_no_limit(patch: pytest.MonkeyPatch) -> None:
     """The budget is counted and not minded."""
     real = budget.charge
 
-    def charge(memory: Memory, incident: Any, ruling: Any, policy: Any, now: float) -> Any:
-        return real(memory, incident, ruling, policy.model_copy(update={"max_restarts": 10**6}), now)
+    def charge(state: JobState, incident: Any, ruling: Any, policy: Any, now: float) -> Any:
+        return real(state, incident, ruling, policy.model_copy(update={"max_restarts": 10**6}), now)
 
     patch.setattr(budget, "charge", charge)
 
@@ -188,12 +188,12 @@ def an_audit_is_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
     """A job is complete when its last step is trained."""
 
     def finish(self: _Run) -> Any:
-        memory = replace(self.memory, outcome=Outcome.COMPLETE, ended_at=self.now, members=())
-        return End(memory, reason=CompleteReason.MAX_STEPS_REACHED, message="")
+        state = replace(self.state, outcome=Outcome.COMPLETE, ended_at=self.now, members=())
+        return End(state, reason=CompleteReason.MAX_STEPS_REACHED, message="")
 
     patch.setattr(_Run, "_finish", finish)
 
 
 def failures_of_others_are_counted(patch: pytest.MonkeyPatch) -> None:
     """Evictions and lost machines spend the job's budget."""
-    patch.setattr(failure, "owner_of", lambda role, reason, conditions: Owner.JOB)
+    patch.setattr(failure_policy, "owner_of", lambda role, reason, conditions: Owner.JOB)

@@ -13,7 +13,7 @@ from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType
 from areal_operator.operator.admission import Admitted
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.memory import Condition, Failure, Memory
+from areal_operator.operator.job_state import Condition, Failure, JobState
 from areal_operator.operator.observed import (
     Batch,
     ControllerReport,
@@ -86,24 +86,24 @@ def fleet(revision: str = "r1", role: Role = Role.GENERATION) -> Workload:
     return Workload(f"digits-{role.value}", "w", role, "StatefulSet", 2, 2, 2, revision)
 
 
-def remembered(**changes: Any) -> Memory:
+def remembered(**changes: Any) -> JobState:
     """A job that trains in epoch 1."""
     ready = Condition("True", "RendezvousComplete", "", STARTED, 1)
-    made = Memory(
+    made = JobState(
         accepted=True, prepared=True, started_at=STARTED, epoch=1, members=("t0", "t1"), step=5, step_at=NOW - 10,
         conditions={ConditionType.TRAINER_READY: ready},
     )  # fmt: skip
     return replace(made, **changes)
 
 
-def seen(memory: Memory | None = None, **changes: Any) -> Observed:
+def seen(state: JobState | None = None, **changes: Any) -> Observed:
     """A job that trains, all well. `spec` changes the job."""
     spec = changes.pop("spec", {})
     raw = job_object(**spec)
     raw["metadata"] |= {"uid": "job-uid", "generation": 1, "resourceVersion": "1", "creationTimestamp": ""}
     ready = {"t0": says(Phase.READY), "t1": says(Phase.READY)}
     made = Observed(
-        key=("team", "digits"), raw=raw, memory=memory or remembered(), admitted=admitted(**spec), refusal=None,
+        key=("team", "digits"), raw=raw, state=state or remembered(), admitted=admitted(**spec), refusal=None,
         pods=(trainer(0), trainer(1), server(0), server(1), *others()), nodes={},
         workloads=(fleet(), fleet(role=Role.TRAINER)),
         prepare=Batch(Stage.COMPLETE, "digits-prepare", "p", NOW - 900),

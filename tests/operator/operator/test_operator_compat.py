@@ -15,7 +15,7 @@ from areal.spec.status import JobStatus
 from areal_operator.operator.children import read_snapshot
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.memory import Memory, recall
+from areal_operator.operator.job_state import JobState, state_in
 from areal_operator.operator.summarize import summarize
 from operator_values import NOW, seen
 
@@ -40,16 +40,16 @@ def test_the_runtime_that_a_running_job_keeps_is_read(release: Path) -> None:
 @each_release
 def test_a_running_jobs_status_is_read_and_written_on(release: Path) -> None:
     status = json.loads((release / "status.json").read_text())
-    memory = recall(status)
-    assert memory.epoch == status["attempts"]["epoch"] > 0
-    assert [failure.at for failure in memory.failures] == sorted(failure.at for failure in memory.failures)
-    assert memory.prepared
-    base = seen(memory)
+    state = state_in(status)
+    assert state.epoch == status["attempts"]["epoch"] > 0
+    assert [failure.at for failure in state.failures] == sorted(failure.at for failure in state.failures)
+    assert state.prepared
+    base = seen(state)
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
     written = summarize(replace(base, raw={**base.raw, "status": status}), decision, NOW)
     JobStatus.model_validate(written, by_alias=True, by_name=False)
-    assert written["attempts"]["epoch"] >= memory.epoch
+    assert written["attempts"]["epoch"] >= state.epoch
 
 
 def test_a_status_from_before_a_field_was_there_is_read() -> None:
@@ -57,6 +57,6 @@ def test_a_status_from_before_a_field_was_there_is_read() -> None:
     status = json.loads((RELEASES[-1] / "status.json").read_text())
     for part in ("waiting", "failures", "progress", "checkpoint", "attempts"):
         fewer = {key: value for key, value in status.items() if key != part}
-        assert isinstance(recall(fewer), Memory)
+        assert isinstance(state_in(fewer), JobState)
     bare = {**status, "attempts": {"epoch": 3}, "failures": [{"time": "2026-01-01T00:00:00Z", "role": "trainer"}]}
-    assert (recall(bare).fruitless, recall(bare).failures[0].counted) == (0, False)
+    assert (state_in(bare).fruitless, state_in(bare).failures[0].counted) == (0, False)

@@ -21,7 +21,7 @@ from areal_operator.operator.announce import announcements
 from areal_operator.operator.conditions import Said, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.memory import Condition, Memory, Outcome, Rest
+from areal_operator.operator.job_state import Condition, JobState, Outcome, Rest
 from areal_operator.operator.observed import Batch, Node, Observed, PodCondition, Reports, Stage
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
@@ -47,7 +47,7 @@ SILENT = {"n0": Node(ready=False, silent_since=NOW - 20)}
 def said(base: Observed) -> dict[ConditionType, Condition]:
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
-    return conditions(base, decision, decision.memory, NOW)
+    return conditions(base, decision, decision.state, NOW)
 
 
 UNBOUND = {"PodScheduled": PodCondition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
@@ -57,12 +57,12 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
     ("well", seen(), ConditionType.ACCEPTED, "Valid", ""),
     (
         "refused",
-        seen(Memory(), admitted=None, refusal=Refusal(AcceptedReason.LOCAL_PATH, "spec.model.path")),
+        seen(JobState(), admitted=None, refusal=Refusal(AcceptedReason.LOCAL_PATH, "spec.model.path")),
         ConditionType.ACCEPTED,
         "LocalPath",
         "spec.model.path",
     ),
-    ("preparing", seen(Memory(), prepare=Batch(Stage.RUNNING), pods=()), ConditionType.PREPARED, "Preparing", ""),
+    ("preparing", seen(JobState(), prepare=Batch(Stage.RUNNING), pods=()), ConditionType.PREPARED, "Preparing", ""),
     ("prepared", seen(), ConditionType.PREPARED, "SnapshotsWritten", ""),
     (
         "unbound",

@@ -24,7 +24,7 @@ from areal_operator.operator.decision import (
     Suspend,
 )
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.memory import Memory, Outcome, Rest
+from areal_operator.operator.job_state import JobState, Outcome, Rest
 from areal_operator.operator.observed import Batch, Node, Observed, Pod, Reports, Stage, TrainerReport
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -59,7 +59,7 @@ def done(base: Observed) -> Observed:
 
 
 REFUSED = Refusal(AcceptedReason.LOCAL_PATH, "model.path")
-YOUNG = Memory()
+YOUNG = JobState()
 AUDITING = remembered(finishing=True, members=())
 UNLUCKY = Batch(Stage.FAILED, at=NOW)
 LATE = {"runPolicy": {"activeDeadlineSeconds": 900}}
@@ -124,28 +124,28 @@ def test_a_whole_gang_gets_an_epoch_and_is_told() -> None:
         launchers(seen(remembered(epoch=0, members=())), t0=says(Phase.IDLE, 0), t1=says(Phase.IDLE, 0)), NOW
     )
     assert isinstance(decision, Converge)
-    assert (decision.memory.epoch, decision.memory.members) == (1, ("t0", "t1"))
+    assert (decision.state.epoch, decision.state.members) == (1, ("t0", "t1"))
     assert [pod.uid for pod in decision.tell] == ["t0", "t1"]
-    assert decision.memory.restarts == 0
+    assert decision.state.restarts == 0
 
 
 def test_a_gang_that_is_not_whole_waits() -> None:
     decision = decide(seen(remembered(members=()), pods=(trainer(0),)), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.epoch, decision.memory.members, decision.tell) == (1, (), ())
+    assert (decision.state.epoch, decision.state.members, decision.tell) == (1, (), ())
 
 
 def test_a_child_that_died_in_a_whole_gang_starts_the_next_epoch_at_once() -> None:
     decision = decide(launchers(seen(), t1=says(Phase.BACKING_OFF, code=1)), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.epoch, decision.memory.restarts, decision.memory.counted) == (2, 1, 1)
+    assert (decision.state.epoch, decision.state.restarts, decision.state.counted) == (2, 1, 1)
     assert [pod.uid for pod in decision.tell] == ["t0", "t1"]
 
 
 def test_a_pod_that_is_gone_ends_the_epoch_and_the_next_waits_for_its_successor() -> None:
     decision = decide(seen(pods=(trainer(0),)), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.epoch, decision.memory.members, decision.memory.restarts) == (1, (), 1)
+    assert (decision.state.epoch, decision.state.members, decision.state.restarts) == (1, (), 1)
 
 
 def test_a_failure_elsewhere_with_a_rule_for_it_restarts_the_trainers() -> None:
@@ -153,14 +153,14 @@ def test_a_failure_elsewhere_with_a_rule_for_it_restarts_the_trainers() -> None:
     base = seen(spec={"failurePolicy": {"rules": [rule]}}, pods=(trainer(0), trainer(1), server(0, ending=ended(1))))
     decision = decide(base, NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.epoch, decision.memory.failures[-1].rule) == (2, "fleet")
+    assert (decision.state.epoch, decision.state.failures[-1].rule) == (2, "fleet")
 
 
 @pytest.mark.parametrize("code", [0, 143])
 def test_a_server_that_was_asked_to_stop_has_not_failed(code: int) -> None:
     decision = decide(seen(pods=(trainer(0), trainer(1), server(0, ending=ended(code)))), NOW)
     assert isinstance(decision, Converge)
-    assert decision.memory.failures == ()
+    assert decision.state.failures == ()
 
 
 def test_a_server_that_is_being_deleted_has_not_failed_unless_it_was_disrupted() -> None:
@@ -168,7 +168,7 @@ def test_a_server_that_is_being_deleted_has_not_failed_unless_it_was_disrupted()
     for pod, count in ((going, 0), (replace(going, conditions=disrupted()), 1)):
         decision = decide(seen(pods=(trainer(0), trainer(1), pod)), NOW)
         assert isinstance(decision, Converge)
-        assert len(decision.memory.failures) == count
+        assert len(decision.state.failures) == count
 
 
 def test_trainers_that_were_drained_and_may_run_again_are_replaced() -> None:
@@ -180,14 +180,14 @@ def test_trainers_that_were_drained_and_may_run_again_are_replaced() -> None:
 def test_launchers_ahead_of_the_status_get_an_epoch_of_their_own_for_free() -> None:
     decision = decide(launchers(seen(), t0=says(Phase.READY, 9), t1=says(Phase.READY, 9)), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.epoch, decision.memory.restarts) == (10, 0)
+    assert (decision.state.epoch, decision.state.restarts) == (10, 0)
 
 
 def test_trainers_of_an_old_template_go_together_for_free() -> None:
     decision = decide(seen(workloads=(fleet(role=Role.TRAINER, revision="r2"),)), NOW)
     assert isinstance(decision, Converge)
     assert {eviction.pod.uid for eviction in decision.evict} == {"t0", "t1"}
-    assert (decision.memory.members, decision.memory.restarts) == ((), 0)
+    assert (decision.state.members, decision.state.restarts) == ((), 0)
 
 
 # The fleet and its machines
@@ -255,7 +255,7 @@ STALL = {"runPolicy": {"stallTimeoutSeconds": 300}}
 
 
 @pytest.mark.parametrize(
-    ("memory", "restarted"),
+    ("state", "restarted"),
     [
         (remembered(step_at=NOW - 301), True),
         (remembered(step_at=NOW - 299), False),
@@ -264,17 +264,17 @@ STALL = {"runPolicy": {"stallTimeoutSeconds": 300}}
         (remembered(step_at=NOW - 900, failures=(a_failure(NOW - 200),)), True),
     ],
 )
-def test_a_stall_is_counted_from_the_last_step_or_start(memory: Memory, restarted: bool) -> None:
-    decision = decide(seen(memory, spec=STALL), NOW)
+def test_a_stall_is_counted_from_the_last_step_or_start(state: JobState, restarted: bool) -> None:
+    decision = decide(seen(state, spec=STALL), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.restarts == 1) is restarted
+    assert (decision.state.restarts == 1) is restarted
 
 
 def test_a_step_ends_a_stall() -> None:
     base = seen(remembered(step_at=NOW - 900), spec=STALL)
     decision = decide(replace(base, reports=replace(base.reports, trainer=TrainerReport(6, 0, 0.0, NOW))), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.restarts, decision.memory.step, decision.memory.step_at) == (0, 6, NOW)
+    assert (decision.state.restarts, decision.state.step, decision.state.step_at) == (0, 6, NOW)
 
 
 def test_stalls_use_the_budget_up_and_say_so() -> None:
@@ -296,23 +296,23 @@ RESTING = {"suspend": True}
 def test_a_job_rests_in_three_steps() -> None:
     first = decide(seen(spec=RESTING), NOW)
     assert isinstance(first, Suspend)
-    assert (first.memory.rest, [p.uid for p in first.drain], first.replicas) == (Rest.SAVING, ["t0", "t1"], None)
-    saved = launchers(seen(first.memory, spec=RESTING), t0=says(Phase.STOPPED), t1=says(Phase.STOPPED))
+    assert (first.state.rest, [p.uid for p in first.drain], first.replicas) == (Rest.SAVING, ["t0", "t1"], None)
+    saved = launchers(seen(first.state, spec=RESTING), t0=says(Phase.STOPPED), t1=says(Phase.STOPPED))
     second = decide(saved, NOW)
     assert isinstance(second, Suspend)
-    assert second.memory.rest is Rest.ENDING
+    assert second.state.rest is Rest.ENDING
     assert second.replicas is not None
     assert set(second.replicas.values()) == {0}
-    third = decide(seen(second.memory, spec=RESTING, pods=()), NOW)
+    third = decide(seen(second.state, spec=RESTING, pods=()), NOW)
     assert isinstance(third, Suspend)
-    assert third.memory.rest is Rest.ASLEEP
+    assert third.state.rest is Rest.ASLEEP
 
 
 def test_a_resumed_job_starts_its_clock_and_its_gang_anew() -> None:
     asleep = remembered(rest=Rest.ASLEEP, members=(), started_at=NOW - 9000)
     decision = decide(seen(asleep, pods=()), NOW)
     assert isinstance(decision, Converge)
-    assert (decision.memory.rest, decision.memory.started_at) == (Rest.AWAKE, NOW)
+    assert (decision.state.rest, decision.state.started_at) == (Rest.AWAKE, NOW)
 
 
 def test_an_audit_decides_how_a_job_ends() -> None:
@@ -384,7 +384,7 @@ def sights(draw: st.DrawFn) -> Observed:
     refusal = draw(st.sampled_from([None, None, REFUSED]))
     return replace(
         base,
-        memory=draw(MEMORIES),
+        state=draw(MEMORIES),
         pods=tuple(pods),
         admitted=None if refusal is not None and draw(st.booleans()) else base.admitted,
         refusal=refusal,
@@ -398,9 +398,9 @@ def sights(draw: st.DrawFn) -> Observed:
     )
 
 
-def memory_of(decision: Decision) -> Memory:
+def state_of(decision: Decision) -> JobState:
     assert not isinstance(decision, HandsOff)
-    return decision.memory
+    return decision.state
 
 
 def makes_anything(decision: Decision) -> bool:
@@ -418,7 +418,7 @@ def makes_anything(decision: Decision) -> bool:
 @given(sights())
 def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> None:
     decision = decide(base, NOW)
-    after, before = memory_of(decision), base.memory
+    after, before = state_of(decision), base.state
     assert decide(base, NOW) == decision  # the same sight, the same decision
     assert after.epoch >= before.epoch
     assert after.restarts >= before.restarts
@@ -441,10 +441,10 @@ def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> Non
 def test_a_decision_that_was_remembered_is_not_made_again(base: Observed) -> None:
     """Seen again with nothing changed but the status: no failure is counted, and no epoch begun, a second time."""
     decision = decide(base, NOW)
-    decided = memory_of(decision)
+    decided = state_of(decision)
     if decided.outcome is not None:
         return
     first = replace(decided, conditions=conditions(base, decision, decided, NOW))
-    again = memory_of(decide(replace(base, memory=first), NOW))
+    again = state_of(decide(replace(base, state=first), NOW))
     assert (again.restarts, again.counted, again.failures) == (first.restarts, first.counted, first.failures)
     assert again.epoch == first.epoch or first.members == ()

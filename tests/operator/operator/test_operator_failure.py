@@ -8,8 +8,8 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.cluster import FailurePolicy
 from areal_operator.operator.budget import charge
-from areal_operator.operator.failure import Action, Incident, Ruling, dealt_with, judge, kept, shell_code, worst
-from areal_operator.operator.memory import Failure, Memory
+from areal_operator.operator.failure_policy import Action, Incident, Ruling, dealt_with, judge, kept, shell_code, worst
+from areal_operator.operator.job_state import Failure, JobState
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_values import NOW
@@ -74,28 +74,28 @@ def test_the_incident_that_speaks_for_a_gang_is_the_cause_not_its_echo(incidents
 
 
 def test_a_counted_restart_uses_the_budget_up() -> None:
-    memory, rules = Memory(), policy(budget=2)
+    state, rules = JobState(), policy(budget=2)
     for count in (1, 2):
-        budget = charge(memory, incident(at=NOW + count), judge(incident(), rules), rules, NOW)
-        memory = budget.memory
-        assert (memory.restarts, memory.counted, budget.exhausted) == (count, count, False)
-    last = charge(memory, incident(at=NOW + 3), judge(incident(), rules), rules, NOW)
+        budget = charge(state, incident(at=NOW + count), judge(incident(), rules), rules, NOW)
+        state = budget.state
+        assert (state.restarts, state.counted, budget.exhausted) == (count, count, False)
+    last = charge(state, incident(at=NOW + 3), judge(incident(), rules), rules, NOW)
     assert last.exhausted
-    assert (last.memory.restarts, last.memory.counted) == (2, 2)
-    assert last.memory.failures[-1].action == "FailJob"
+    assert (last.state.restarts, last.state.counted) == (2, 2)
+    assert last.state.failures[-1].action == "FailJob"
 
 
 def test_what_a_rule_does_not_count_costs_nothing() -> None:
     rules = policy(DISRUPTION, budget=0)
     what = incident(conditions={"DisruptionTarget": "True"})
-    budget = charge(Memory(), what, judge(what, rules), rules, NOW)
-    assert (budget.memory.restarts, budget.memory.counted, budget.exhausted) == (1, 0, False)
+    budget = charge(JobState(), what, judge(what, rules), rules, NOW)
+    assert (budget.state.restarts, budget.state.counted, budget.exhausted) == (1, 0, False)
 
 
 def test_a_servers_restart_is_no_attempt_of_the_job() -> None:
     what = incident(Role.GENERATION)
-    budget = charge(Memory(), what, judge(what, policy()), policy(), NOW)
-    assert (budget.memory.restarts, len(budget.memory.failures)) == (0, 1)
+    budget = charge(JobState(), what, judge(what, policy()), policy(), NOW)
+    assert (budget.state.restarts, len(budget.state.failures)) == (0, 1)
 
 
 @pytest.mark.parametrize(("code", "shown"), [(-9, 137), (-15, 143), (64, 64), (0, 0)])
@@ -136,14 +136,14 @@ def test_no_failure_is_dealt_with_twice_in_whatever_order_it_is_seen_again(
     sightings: list[tuple[int, str, str]], again: list[int]
 ) -> None:
     """Each sighting may come back at any later time; what was dealt with stays so, also when the record forgot it."""
-    memory, rules = Memory(), policy(budget=1000)
+    state, rules = JobState(), policy(budget=1000)
     dealt: set[tuple[int, str, str]] = set()
     order = [*sightings, *(sightings[i] for i in again if i < len(sightings))]
     for at, role, pod in order:
         what = Incident(Role(role), pod, float(at), "Error", exit_code=1)
         if role == "trainer":  # whose failures are counted by epochs
-            memory = charge(memory, what, judge(what, rules), rules, NOW).memory
-        elif not dealt_with(what, memory.failures):
+            state = charge(state, what, judge(what, rules), rules, NOW).state
+        elif not dealt_with(what, state.failures):
             assert (at, role, pod) not in dealt
             dealt.add((at, role, pod))
-            memory = charge(memory, what, judge(what, rules), rules, NOW).memory
+            state = charge(state, what, judge(what, rules), rules, NOW).state

@@ -10,7 +10,7 @@ from areal.observe.live import Idle, IdleCause
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason
 from areal_operator.operator.admission import Refusal
-from areal_operator.operator.memory import Memory, Outcome
+from areal_operator.operator.job_state import JobState, Outcome
 from areal_operator.operator.observed import Observed, PodCondition, Reports
 from areal_operator.operator.summarize import urgent
 from areal_operator.operator.times import FRESH_S
@@ -29,7 +29,7 @@ def telling(cause: IdleCause, idle: str = "", at: float = NOW) -> Observed:
 
 
 CASES: list[tuple[str, Observed, str, Role | str, str, str]] = [
-    ("refused", seen(Memory(), refusal=Refusal(AcceptedReason.LOCAL_PATH, "model.path"), admitted=None),
+    ("refused", seen(JobState(), refusal=Refusal(AcceptedReason.LOCAL_PATH, "model.path"), admitted=None),
      "LocalPath", "", "", "model.path"),
     ("no node", seen(pods=(trainer(0, node="", conditions=FULL), trainer(1), *others())),
      "Unschedulable", Role.TRAINER, "digits-trainer-0", "3 too few nvidia.com/gpu"),

@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 from areal.plan.cluster_names import LABEL_JOB, LABEL_POD_INDEX, LABEL_ROLE
 from areal_operator.kube.resources import PODS, Json
-from areal_operator.operator import projection
 from areal_operator.operator.observed import read_node, read_pod
+from areal_operator.operator.watched import projected_node, projected_pod
 from areal_operator.runtime.cache import Cache
 
 ENDED = {"exitCode": 137, "reason": "OOMKilled", "message": "m", "finishedAt": "2026-01-01T00:00:03Z"}
@@ -54,7 +54,7 @@ def variants() -> list[Json]:
 
 def test_a_pod_is_read_alike_from_what_is_kept_of_it() -> None:
     for pod in variants():
-        assert read_pod(projection.pod(pod)) == read_pod(pod)
+        assert read_pod(projected_pod(pod)) == read_pod(pod)
 
 
 def test_a_machine_is_read_alike_from_what_is_kept_of_it() -> None:
@@ -66,11 +66,11 @@ def test_a_machine_is_read_alike_from_what_is_kept_of_it() -> None:
                 "spec": {"taints": taints, "podCIDR": "10.0.0.0/24"},
                 "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, ready], "images": [{}] * 50},
             }
-            assert read_node(projection.node(machine)) == read_node(machine)
+            assert read_node(projected_node(machine)) == read_node(machine)
 
 
 def test_a_cache_keeps_the_projection_and_gives_a_copy_of_it() -> None:
-    cache = Cache(PODS, project=projection.pod)
+    cache = Cache(PODS, project=projected_pod)
     cache.offer(orjson.loads(orjson.dumps(POD)))
     found = cache.get("team", "digits-trainer-1")
     assert found is not None

@@ -10,7 +10,7 @@ from areal.plan.cluster_names import Role
 from areal.spec.status import JobStatus
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.memory import Memory, Rest, recall
+from areal_operator.operator.job_state import JobState, Rest, state_in
 from areal_operator.operator.observed import Batch, Observed, Stage, TrainerReport
 from areal_operator.operator.summarize import summarize, urgent
 from hypothesis import given, settings
@@ -31,14 +31,14 @@ def test_a_status_is_valid_and_reads_back_as_what_was_decided(base: Observed) ->
     """What a successor recalls is what this process would have gone on with."""
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
-    if base.memory.outcome is not None:
+    if base.state.outcome is not None:
         return  # its conditions would come from the status that is not made up here
     written = summarize(base, decision, NOW)
     assert (
         JobStatus.model_validate(written, by_alias=True, by_name=False).model_dump(mode="json", exclude_none=True)
         == written
     )
-    recalled, meant = recall(written), decision.memory
+    recalled, meant = state_in(written), decision.state
     for name in ("epoch", "members", "restarts", "counted", "failures", "outcome", "step", "step_at", "ended_at"):
         assert getattr(recalled, name) == getattr(meant, name), name
     if meant.outcome is None and base.admitted is not None and base.refusal is None:
@@ -85,7 +85,7 @@ def test_roles_say_what_is_wanted_there_and_broken() -> None:
 
 
 def test_nobody_is_wanted_while_a_job_is_prepared_or_rests() -> None:
-    preparing = seen(Memory(), prepare=Batch(Stage.RUNNING), pods=())
+    preparing = seen(JobState(), prepare=Batch(Stage.RUNNING), pods=())
     resting = seen(remembered(rest=Rest.ENDING), pods=(), spec={"suspend": True})
     for base in (preparing, resting):
         assert {role["desired"] for role in status(base)["roles"]} == {0}
@@ -119,9 +119,9 @@ def test_what_anyone_may_wait_for_is_written_at_once(change: dict[str, Any], at_
 
 
 def test_a_memory_survives_its_process() -> None:
-    memory = remembered(restarts=3, counted=2, failures=(a_failure(NOW - 9), a_failure(NOW - 5, "trainer", "t")))
-    assert recall(status(seen(memory))).failures == memory.failures
+    state = remembered(restarts=3, counted=2, failures=(a_failure(NOW - 9), a_failure(NOW - 5, "trainer", "t")))
+    assert state_in(status(seen(state))).failures == state.failures
 
 
 def test_a_status_that_nobody_wrote_is_no_memory() -> None:
-    assert recall({}) == Memory()
+    assert state_in({}) == JobState()

@@ -9,8 +9,7 @@ import yaml
 from areal.cli.main import app
 from areal.errors import ConfigError, InfraError
 from areal.spec import job_from_object
-from areal_operator.kube.words import explanation
-from areal_operator.submit.cluster import api_error
+from areal_operator.submit.cluster import api_error, explanation
 from areal_operator.submit.follow import ended, line
 from areal_operator.submit.temporary_pod import not_started
 from submit_parts import RECIPE, write_job

@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from areal_view.pages.job_list import Listing
+from areal_view.pages.job_list import MOST, Listing, Sessions
 from areal_view.pages.jobs import lines_of, page_of
 from areal_view.pages.login import SESSION_S
 from areal_view.pages.rendering import environment
-from areal_view.pages.sessions import MOST, Sessions
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 ADDRESS = "https://{name}.{namespace}.rl.example.com"

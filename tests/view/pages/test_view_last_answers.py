@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from areal_view.index.record_index import RecordIndex
-from areal_view.pages.last_answers import last_answers, spread
+from areal_view.pages.site import last_answers, spread
 from support.recorded_run import ANSWER, RecordedRun, made_sample
 
 

@@ -21,7 +21,9 @@ from areal.plan.cluster_names import (
     ENV_POD_NAME,
     ENV_SANDBOX_KERNEL,
     HUB_TOKEN_KEY,
+    LABEL_JOB,
     LABEL_POD_INDEX,
+    LABEL_ROLE,
     LAUNCHER_PORT,
     MAIN_CONTAINER,
     SCRATCH_DIR,
@@ -32,15 +34,19 @@ from areal.plan.cluster_names import (
     role_labels,
     service_account,
 )
-from areal.plan.role_specs import spec_of
+from areal.plan.role_specs import ROLE_SPECS, spec_of
 from areal.spec.cluster import PodPatch
 
-from areal_operator.operator.children import mounts, needs, reserved, security
+from areal_operator.operator.children import mounts, needs, reserved
 from areal_operator.operator.children.amounts import fitted
 from areal_operator.operator.children.merge import merge
-from areal_operator.operator.children.placement import place, tolerations
 from areal_operator.operator.children.wanted import Json, Wanted
 
+LOST_NODE_S = 30  # Kubernetes' default of 300 s leaves a job idle for five minutes when a node dies
+_HOST = "kubernetes.io/hostname"
+_TOPOLOGY_WEIGHT = 100
+USER = 65532  # "nonroot" of the images
+GROUP = 65532
 _FIRST = ("name", "image", "imagePullPolicy", "command", "env", "ports", "resources")
 _GRACE = "terminationGracePeriodSeconds"
 _PRIVATE_PORTS = frozenset({"engine"})  # on loopback
@@ -96,7 +102,7 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
         volumes.append({"name": "toolchains", "emptyDir": dict(need.toolchains)})
         places.append({"name": "toolchains", "mountPath": str(TOOLCHAINS_DIR)})
     spec: Json = {
-        kind: [{"name": name, "securityContext": security.container_security()} for name in names]
+        kind: [{"name": name, "securityContext": container_security()} for name in names]
         for kind, names in containers.items()
         if names
     }
@@ -109,7 +115,7 @@ def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
         **needs.probes(role),
     }
     rest = {
-        "securityContext": security.pod_security(),
+        "securityContext": pod_security(),
         _GRACE: need.grace_s,
         "tolerations": tolerations(),
         "containers": [main],
@@ -260,3 +266,74 @@ def _hashed(template: Json) -> Json:
     digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     annotations = {**(template["metadata"].get("annotations") or {}), ANNOTATION_HASH: digest}
     return {**template, "metadata": {**template["metadata"], "annotations": annotations}}
+
+
+def pod_security() -> Json:
+    """Kubernetes' `restricted` profile of a pod, which a runtime may loosen and a job can't.
+
+    A volume is handed to the group only when its root isn't the group's already: large ones take hours.
+    """
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": USER,
+        "runAsGroup": GROUP,
+        "fsGroup": GROUP,
+        "fsGroupChangePolicy": "OnRootMismatch",
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security() -> Json:
+    """Of a container, also of one that the platform adds. The rest comes from the pod."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+
+
+def tolerations() -> list[Json]:
+    """How long a pod stays on a node that nobody hears of."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{state}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": LOST_NODE_S,
+        }
+        for state in ("not-ready", "unreachable")
+    ]
+
+
+def place(spec: Json, w: Wanted, role: Role) -> Json:
+    """The pod's spec with the job's `scheduling` added to whatever affinity it has already. Gangs only."""
+    scheduling = w.job.spec.scheduling
+    if not spec_of(role).gang:
+        return spec
+    affinity = dict(spec.get("affinity") or {})
+    if scheduling.exclusive_nodes:  # anti-affinity is symmetric: what comes later stays away, too
+        heavy_roles = [f"{one}" for one, row in ROLE_SPECS.items() if row.holds_model]
+        heavy = {"key": LABEL_ROLE, "operator": "In", "values": heavy_roles}
+        term: Json = {
+            "labelSelector": {"matchExpressions": [heavy]},
+            "namespaceSelector": {},
+            "topologyKey": _HOST,
+        }
+        affinity["podAntiAffinity"] = _with(
+            affinity.get("podAntiAffinity"), "requiredDuringSchedulingIgnoredDuringExecution", term
+        )
+    if scheduling.topology_key:
+        mates = {"matchLabels": {LABEL_JOB: w.name, LABEL_ROLE: f"{role}"}}
+        near: Json = {
+            "weight": _TOPOLOGY_WEIGHT,
+            "podAffinityTerm": {"labelSelector": mates, "topologyKey": scheduling.topology_key},
+        }
+        affinity["podAffinity"] = _with(
+            affinity.get("podAffinity"), "preferredDuringSchedulingIgnoredDuringExecution", near
+        )
+    return {**spec, "affinity": affinity} if affinity else spec
+
+
+def _with(affinity: Json | None, rule: str, term: Json) -> Json:
+    kept = dict(affinity or {})
+    return {**kept, rule: [*(kept.get(rule) or []), term]}

@@ -16,7 +16,7 @@ KEPT = 64  # a job: more than its pods that can be deleted between two reconcile
 KEPT_S = 600.0  # far above the time between two reconciles
 
 
-class Obituaries:
+class DeletedPods:
     """By job, then by the pod's uid; oldest first."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

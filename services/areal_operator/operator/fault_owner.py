@@ -79,7 +79,7 @@ def lack_of(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
 def unplaced(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
     """Why not every pod is on a machine that answers."""
     pods = [pod for pod in seen.pods if pod.role not in batch_jobs() and not pod.over]
-    if not seen.memory.prepared and seen.prepare.stage is not Stage.COMPLETE:
+    if not seen.state.prepared and seen.prepare.stage is not Stage.COMPLETE:
         pods, desired = list(seen.of(Role.PREPARE)), {Role.PREPARE: 1}
     for role, text in seen.refused.items():
         return Lack(Owner.QUEUE, f"pods of {role.value} are refused: {text}")

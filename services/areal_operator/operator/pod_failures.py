@@ -10,8 +10,8 @@ from areal.errors import ExitCode
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
 
-from areal_operator.operator.blame import DISRUPTION
-from areal_operator.operator.failure import Incident
+from areal_operator.operator.failure_policy import Incident
+from areal_operator.operator.fault_owner import DISRUPTION
 from areal_operator.operator.observed import Batch, Observed, Pod, Stage
 
 _NO_FAILURE = (ExitCode.DONE, ExitCode.DRAINED)

@@ -17,8 +17,8 @@ from areal.plan.role_specs import batch_jobs
 from areal.spec.cluster import FailurePolicy, FailureRule
 from areal.spec.status import FAILURES_KEPT
 
-from areal_operator.operator.blame import Owner, owner_of
-from areal_operator.operator.memory import Failure, Memory
+from areal_operator.operator.fault_owner import Owner, owner_of
+from areal_operator.operator.job_state import Failure, JobState
 
 HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)
 """A start with the same job file would end the same way."""
@@ -58,11 +58,11 @@ class Incident:
         """Whose incident it is."""
         return owner_of(self.role, self.reason, self.conditions)
 
-    def failure(self, ruling: Ruling, memory: Memory) -> Failure:
+    def failure(self, ruling: Ruling, state: JobState) -> Failure:
         """What the status keeps of it."""
         return Failure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
-            rule=ruling.rule, action=ruling.action.value, step=memory.step, epoch=memory.epoch,
+            rule=ruling.rule, action=ruling.action.value, step=state.step, epoch=state.epoch,
             owner=self.owner.value, counted=ruling.counted and ruling.action is not Action.FAIL_JOB,
         )  # fmt: skip
 
@@ -129,7 +129,7 @@ def worst(incidents: Sequence[Incident], policy: FailurePolicy, *, worked: bool 
 def kept(failures: Iterable[Failure]) -> tuple[Failure, ...]:
     """The newest failures, oldest first; among them always the trainers' newest and the other roles' newest.
 
-    So one part of the job that fails often can't wash the other's last failure out of memory.
+    So one part of the job that fails often can't wash the other's last failure out.
     """
     newest_first = sorted(failures, reverse=True)
     found = newest_first[:FAILURES_KEPT]

@@ -63,7 +63,7 @@ class Condition:
 
 
 @dataclass(frozen=True)
-class Memory:
+class JobState:
     """A job as its status remembers it."""
 
     accepted: bool = False
@@ -99,8 +99,8 @@ def reason_of(kind: type[R], word: str) -> R:
     return next(member for member in kind if member.value == word)
 
 
-def recall(status: Json) -> Memory:
-    """The memory in a status as the API server keeps it; what is missing was never so."""
+def state_in(status: Json) -> JobState:
+    """The state in a status as the API server keeps it; what is missing was never so."""
     conditions = {
         c["type"]: Condition(
             c.get("status", "Unknown"), c.get("reason", ""), c.get("message", ""),
@@ -116,7 +116,7 @@ def recall(status: Json) -> Memory:
     resting = conditions.get(ConditionType.SUSPENDED)
     complete = conditions.get(ConditionType.COMPLETE)
     trainer = conditions.get(ConditionType.TRAINER_READY)
-    return Memory(
+    return JobState(
         accepted=true(ConditionType.ACCEPTED),
         prepared=true(ConditionType.PREPARED),
         started_at=timestamps.parse(status.get("startTime")),
