@@ -150,3 +150,137 @@ def test_evidence_is_read_as_it_was_written(run: Path) -> None:
     assert evidence.entries[0].groups == tuple(groups(0, 1))
     assert evidence.attempts[0].groups == {3: 40, 4: 40}
     assert (evidence.finished, evidence.problems) == ([(2, 3)], [])
+
+
+# ---- bounds
+
+
+def test_a_hole_below_what_is_trained_is_lost_while_the_run_goes_on_and_what_lies_above_is_pending(
+    tmp_path: Path,
+) -> None:
+    controller(tmp_path, filtered=[3, 8])
+    log = trainer(tmp_path, 1, 0)
+    log.trained(0, groups(0, 1))
+    log.trained(1, groups(4, 5))
+    report = audit(tmp_path)
+    assert (report.lost, report.pending, report.finished) == ([2], 2, False)  # 6 and 7 are below a tombstone
+    assert report.problems == ["group 2 is neither whole in a step nor tombstoned"]
+    assert (report.trained, report.steps, report.skipped, report.tombstoned) == (4, 2, 0, {"filtered": 2})
+
+
+def test_tombstones_below_above_and_between_leave_no_group_over(tmp_path: Path) -> None:
+    controller(tmp_path, filtered=[0, 3], rejected=[6, 7])
+    log = trainer(tmp_path, 1, 0)
+    log.trained(0, groups(1, 2))
+    log.trained(1, groups(4, 5))
+    log.finished(2)
+    report = audit(tmp_path)
+    assert report.ok, report.problems
+    assert (report.pending, report.tombstoned) == (0, {"filtered": 2, "rejected": 2})
+    Journal(tmp_path / "journal" / "controller.jsonl").append_tombstones([Tombstone(9, "ended", 2)])
+    assert (audit(tmp_path).lost, audit(tmp_path).pending) == ([8], 0)
+
+
+def test_a_run_that_only_gave_groups_up_is_sound(tmp_path: Path) -> None:
+    controller(tmp_path, ended=[0, 1])
+    log = trainer(tmp_path, 1, 0)
+    log.finished(0)
+    report = audit(tmp_path)
+    assert report.ok, report.problems
+    assert (report.trained, report.steps, report.pending) == (0, 0, 0)
+
+
+def test_nothing_trained_and_no_journal_is_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    trainer(tmp_path, 1, 0)
+    assert audit(tmp_path).ok
+    assert audit(tmp_path).trainers == 1
+
+
+def test_a_group_without_a_sample_is_lost_and_not_pending(tmp_path: Path) -> None:
+    controller(tmp_path)
+    trainer(tmp_path, 1, 0).trained(0, [TrainedGroup(0, ((0, 1),)), *groups(1)])
+    report = audit(tmp_path)
+    assert (report.lost, report.pending, report.duplicated) == ([0], 0, [])
+
+
+@pytest.mark.parametrize(
+    ("samples", "whole"), [([0, 2], True), ([0, 1, 2], True), ([0], False), ([0, 1], False), ([0, 2, 3], False)]
+)
+def test_a_short_group_is_whole_with_the_journals_samples_or_with_all(
+    tmp_path: Path, samples: list[int], whole: bool
+) -> None:
+    journal = controller(tmp_path)
+    journal.append_short(0, [0, 2])
+    log = EvidenceLog(tmp_path / "evidence", 1)
+    log.start(0, batch_groups=1, group_size=3)
+    log.trained(0, [TrainedGroup(0, tuple((index, index) for index in samples))])
+    assert (audit(tmp_path).lost == []) is whole
+
+
+def test_a_sample_twice_is_a_duplicate_even_in_a_whole_group(tmp_path: Path) -> None:
+    controller(tmp_path)
+    trainer(tmp_path, 1, 0).trained(0, [TrainedGroup(0, ((0, 1), (1, 2), (1, 2))), *groups(1)])
+    report = audit(tmp_path)
+    assert (report.duplicated, report.lost) == ([0], [])
+    assert report.problems == ["group 0 holds a sample twice"]
+
+
+def test_how_a_group_is_there_twice_is_told(run: Path) -> None:
+    report = append(run, lambda log: log.trained(3, groups(7, 8)))
+    assert "group 7 is trained in steps 2, 3" in report.problems
+    Journal(run / "journal" / "controller.jsonl").append_tombstones([Tombstone(8, "ended", 2)])
+    assert "group 8 is trained in step 3 and tombstoned (ended)" in audit(run).problems
+
+
+def test_a_trainer_that_trains_without_a_start_or_below_it_is_found(tmp_path: Path) -> None:
+    controller(tmp_path)
+    trainer(tmp_path, 1, 0).trained(0, groups(0, 1))
+    EvidenceLog(tmp_path / "evidence", 2).trained(1, groups(2, 3))
+    report = audit(tmp_path)
+    assert "fence 2 trained step 1 without a start" in report.problems
+    assert "trainer-00000002.jsonl does not begin with a start" in report.problems
+    log = trainer(tmp_path, 3, 3)
+    log.trained(2, groups(4, 5))
+    log.trained(3, groups(6, 7))
+    told = audit(tmp_path).problems
+    assert "fence 3 trained step 2 below its start" in told
+    assert not any("step 3 below" in problem for problem in told)
+
+
+def test_groups_out_of_their_order_are_found(tmp_path: Path) -> None:
+    controller(tmp_path)
+    log = trainer(tmp_path, 1, 0)
+    log.trained(0, groups(0, 2))
+    log.trained(1, groups(1, 3))
+    assert audit(tmp_path).problems == ["step 1 trained group 1 after group 2"]
+
+
+def test_a_step_that_two_trainers_of_one_lineage_claim_is_found(tmp_path: Path) -> None:
+    controller(tmp_path)
+    trainer(tmp_path, 1, 0).trained(0, groups(0, 1))
+    trainer(tmp_path, 2, 1).trained(0, groups(2, 3))
+    assert "step 0 stands where step 1 should" in audit(tmp_path).problems
+
+
+def test_a_run_is_finished_when_its_newest_trainer_says_so(tmp_path: Path) -> None:
+    controller(tmp_path)
+    first = trainer(tmp_path, 1, 0)
+    first.trained(0, groups(0, 1))
+    first.finished(1)
+    assert audit(tmp_path).finished
+    trainer(tmp_path, 2, 1)  # it was lengthened
+    assert not audit(tmp_path).finished
+    assert (audit(tmp_path).trainers, audit(tmp_path).ok) == (2, True)
+
+
+def test_a_damaged_journal_is_a_problem_with_its_line(run: Path) -> None:
+    path = run / "journal" / "controller.jsonl"
+    lines = path.read_bytes().split(b"\n")
+    lines[1] = lines[1].replace(b'"group":2', b'"group":9')
+    path.write_bytes(b"\n".join(lines))
+    assert "the journal's line 2 is damaged" in audit(run).problems
+
+
+def test_what_is_no_evidence_is_a_problem(run: Path) -> None:
+    EvidenceLog(run / "evidence", 2)._append("guessed", step=1)
+    assert audit(run).problems == ["fence 2 wrote 'guessed', which is no evidence"]

@@ -50,3 +50,53 @@ def test_a_step_that_is_missing_is_found_and_of_a_run_that_goes_on_the_rest_is_p
     assert audit(tmp_path).pending == 2
     assert audit(tmp_path).ok
     assert audit(tmp_path, finished=True).lost == [4, 5]
+
+
+def test_a_step_of_other_positions_or_of_too_few_is_found(tmp_path: Path) -> None:
+    log = begun(tmp_path, 1, 0)
+    log.trained(0, positions(0, 1, 3, 2))
+    log.trained(1, positions(4))
+    report = audit(tmp_path)
+    assert "step 0 trained other positions than 0 to 3" in report.problems
+    assert report.odd_batches == {1: 1}
+    assert (report.lost, report.pending) == ([], 1)
+    log.trained(3, positions(5))
+    assert "step 3 stands where step 2 should" in audit(tmp_path).problems
+
+
+def test_a_position_trained_twice_is_found(tmp_path: Path) -> None:
+    log = begun(tmp_path, 1, 0)
+    log.trained(0, positions(0, 1, 2, 3))
+    log.trained(1, positions(3, 4))
+    report = audit(tmp_path)
+    assert (report.duplicated, report.trained) == ([3], 5)
+    assert "position 3 is trained more than once" in report.problems
+
+
+def test_skipped_steps_count_as_trained_and_a_step_that_is_left_out_is_lost(tmp_path: Path) -> None:
+    log = begun(tmp_path, 1, 0)
+    log.skipped(0, positions(0, 1, 2, 3))
+    assert (audit(tmp_path).skipped, audit(tmp_path).ok, audit(tmp_path).used) == (4, True, (1, 2))
+    other = tmp_path / "other"
+    begun(other, 1, 1).trained(1, positions(4, 5))
+    assert audit(other).lost == [0, 1, 2, 3]
+    assert "position 0 is trained in no step" in audit(other).problems
+
+
+def test_rows_of_a_half_epoch_are_used_once_or_twice(tmp_path: Path) -> None:
+    log = begun(tmp_path, 1, 0)
+    log.trained(0, positions(0, 1, 2, 3, rows={3: 4}))  # row 4 is none of this dataset's
+    assert audit(tmp_path).problems == ["rows are used 1 to 1 times, where 1 were asked of each"]
+
+
+def test_a_later_trainer_that_says_nothing_of_rows_is_found(tmp_path: Path) -> None:
+    begun(tmp_path, 1, 0).trained(0, positions(0, 1, 2, 3))
+    EvidenceLog(tmp_path / "evidence", 2).start(1, batch_groups=4, group_size=1)
+    assert audit(tmp_path).problems == ["fence 2 says nothing of rows, an earlier trainer did"]
+    assert audit(tmp_path).trainers == 2
+
+
+def test_a_run_without_a_step_has_no_uses(tmp_path: Path) -> None:
+    begun(tmp_path, 1, 0)
+    report = audit(tmp_path)
+    assert (report.ok, report.used, report.pending, report.lost) == (True, None, 6, [])

@@ -245,3 +245,144 @@ def test_a_trained_step_is_no_crash() -> None:
 
 def test_crashes_below_the_checkpoint_are_history() -> None:
     assert precaution(Evidence(attempts=attempts(4, {10: 50}), exits=failed(4)), 6).tombstone is None
+
+
+# ---- bounds
+
+
+def test_a_position_that_is_not_whole_batches_is_never_taken_on() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0), taken(1)])
+    assert batch is not None
+    consumer.policy = replace(consumer.policy, batch_groups=3)  # as if somebody had changed B under a living trainer
+    with pytest.raises(BugError, match="whole batches"):
+        consumer.trained(batch)
+    assert consumer.state == TrainerState()
+
+
+def test_a_job_that_was_shortened_below_its_checkpoint_is_as_long_as_the_checkpoint() -> None:
+    consumer = Consumer(1, TrainerState(3, 6, 0), replace(POLICY, max_steps=2))
+    assert (consumer.policy.max_steps, consumer.finished, consumer.want()) == (3, True, None)
+    assert Consumer(1, TrainerState(3, 6, 0), replace(POLICY, max_steps=5)).policy.max_steps == 5
+
+
+def test_nothing_is_taken_over_while_a_batch_is_in_work_or_when_all_is_trained() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    assert consumer.offer([]) is None
+    batch = consumer.offer([taken(0), taken(1)])
+    assert batch is not None
+    assert consumer.offer([taken(2)]) is None
+    consumer.trained(batch)
+    assert consumer.want() == (2, 2), "what was offered meanwhile was not kept"
+    done = Consumer(1, TrainerState(4, 8, 0), POLICY)
+    assert done.offer([taken(8)]) is None
+
+
+@pytest.mark.parametrize(("oldest", "told"), [((0, 1), 0), ((1, 0), 0), ((1, 1), 1)])
+def test_a_batch_tells_its_oldest_token_in_whatever_order_it_comes(oldest: tuple[int, int], told: int) -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(group, oldest=version) for group, version in enumerate(oldest)])
+    assert batch is not None
+    assert batch.oldest_version == told
+    consumer.trained(batch)
+    following = consumer.offer([taken(2, oldest=3), taken(3, oldest=2)])
+    assert following is not None
+    assert following.oldest_version == 2, "of this batch alone"
+
+
+def test_a_batch_without_any_token_has_no_oldest() -> None:
+    batch = Consumer(1, TrainerState(), POLICY).offer([taken(0), taken(1)], ages=lambda group: ())
+    assert batch is not None
+    assert batch.oldest_version is None
+
+
+@pytest.mark.parametrize(("max_steps", "trains"), [(0, False), (1, True), (2, True)])
+def test_a_batch_is_trained_when_the_run_is_one_step_longer_than_its_own(max_steps: int, trains: bool) -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0), taken(1)])
+    assert batch is not None
+    assert consumer.accept(batch, max_steps) is trains
+    assert consumer.policy.max_steps == max_steps
+    assert consumer.want() is None  # it is in work, or the run is over
+
+
+def test_a_batch_that_was_dropped_is_not_accepted_and_the_new_length_counts() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    batch = consumer.offer([taken(0), taken(1)])
+    assert batch is not None
+    consumer.drop()
+    assert not consumer.accept(batch, 2)
+    assert consumer.policy.max_steps == 2
+
+
+def test_a_batch_that_is_only_offered_does_not_lengthen_the_run() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    assert consumer.offer([taken(0), taken(1)]) is not None
+    consumer.set_max_steps(0)
+    assert (consumer.policy.max_steps, consumer.finished) == (0, True)
+    consumer.set_max_steps(4)
+    assert consumer.want() == (0, 2), "what was taken is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("indices", "fine"), [((0, 1), True), ((1, 0), True), ((0, 2), False), ((0, -1), False), ((1,), True)]
+)
+def test_a_group_holds_samples_of_its_own_size(indices: tuple[int, ...], fine: bool) -> None:
+    group = taken(0)
+    group = replace(group, indices=indices, payloads=group.payloads[: len(indices)], metas=group.metas[: len(indices)])
+    consumer = Consumer(1, TrainerState(), POLICY)
+    if fine:
+        assert consumer.offer([group]) is None
+        assert consumer.want() == (1, 1)
+    else:
+        with pytest.raises(BugError, match="of 2"):
+            consumer.offer([group])
+
+
+def test_a_complete_group_without_samples_is_a_bug() -> None:
+    with pytest.raises(BugError, match="complete with samples"):
+        Consumer(1, TrainerState(), POLICY).offer([TakenGroup(0, COMPLETE)])
+
+
+def test_versions_below_the_served_one_are_due_nowhere_and_above_it_by_their_interval() -> None:
+    policy = replace(POLICY, max_steps=9, publish_interval=2)
+    at = {step: Consumer(2, TrainerState(step, 2 * step, 0), policy, served_version=3) for step in range(2, 7)}
+    assert {step: consumer.publish_due() for step, consumer in at.items()} == {
+        2: False, 3: False, 4: True, 5: False, 6: True,
+    }  # fmt: skip
+    assert Consumer(1, TrainerState(3, 6, 0), policy).publish_due(), "nothing is served: whatever version it is"
+    consumer = at[4]
+    consumer.published(2)
+    assert consumer.publish_due(), "the controller serves what it served"
+    consumer.published(4)
+    assert (consumer.served_version, consumer.publish_due()) == (4, False)
+    consumer.published(3)
+    assert consumer.served_version == 4, "never backwards"
+
+
+def test_a_final_version_that_another_served_is_published_all_the_same() -> None:
+    consumer = Consumer(2, TrainerState(4, 8, 0), POLICY, served_version=9)
+    consumer.published(9)
+    assert consumer.publish_due()
+    consumer.published(4)
+    assert not consumer.publish_due()
+
+
+def test_a_version_published_before_the_end_was_known_is_published_as_the_final_one() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    step(consumer)
+    consumer.published()
+    consumer.set_max_steps(1)
+    assert consumer.finished
+    assert consumer.publish_due()
+
+
+def test_a_checkpoint_of_an_older_state_frees_nothing() -> None:
+    consumer = Consumer(1, TrainerState(), POLICY)
+    step(consumer)
+    older = consumer.state
+    step(consumer)
+    consumer.committed(consumer.state)
+    consumer.committed(older)
+    assert consumer.committed_state == TrainerState(2, 4, 0)
+    assert not consumer.checkpoint_due(requested=True)

@@ -1,0 +1,57 @@
+"""The controller's book of groups by itself, and a scan of the ledger to compare it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from areal.ledger.values import COMPLETE, SampleMeta
+from areal.rollout.contract.values import Done
+from areal.rollout.controller.book import Book
+from areal.rollout.controller.decisions import Decision
+from areal.rollout.controller.groups import Group, Phase
+from areal.rollout.controller.position import Position
+from areal.rollout.controller.settings import ControllerSettings
+from controller_bench import SETTINGS
+
+NOW = 100.0
+
+
+def figures(reward: float = 0.0, *, oldest: int = 0, eta: int = 1) -> SampleMeta:
+    return SampleMeta(1, reward, oldest, oldest, eta, 1, False, 0)
+
+
+@dataclass
+class View:
+    """What a scan of the ledger shows."""
+
+    low: int = 0
+    closed: Mapping[int, str] = field(default_factory=dict)
+    samples: Mapping[int, Mapping[int, SampleMeta]] = field(default_factory=dict)
+
+
+class Shelf:
+    """A book, its position, and what it decided."""
+
+    def __init__(self, settings: ControllerSettings = SETTINGS, *, tombstones: Mapping[int, str] | None = None) -> None:
+        self.position = Position(settings)
+        self.said: list[Decision] = []
+        self.book = Book(self.position, tombstones or {}, self.said.append)
+
+    def admitted(self, count: int) -> list[Group]:
+        made = [self.book.admit() for _ in range(count)]
+        self.said.clear()
+        return made
+
+    def held(self, group: Group, worker: str = "w", working: tuple[int, ...] = (0, 1)) -> Group:
+        group.worker, group.working = worker, set(working)
+        return group
+
+    def closed(self, group: Group) -> Group:
+        """Complete, and the ledger agreed."""
+        for index in range(2):
+            self.book.sample(Done(group.index, index, float(index), 0, 0, 1))
+        self.book.closed(NOW, self.book.epoch, group.index, COMPLETE, ())
+        self.said.clear()
+        assert group.phase is Phase.CLOSED
+        return group

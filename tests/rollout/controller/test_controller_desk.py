@@ -1,0 +1,296 @@
+"""The trainer's desk at its bounds: who is heard, what a commit and a fall back move, which proposals count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from areal.errors import BugError, ConfigError, FencedError, InfraError
+from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.controller.decisions import Answer, CloseGroup, JournalTombstone, ScanLedger
+from areal.rollout.controller.groups import GroupVerdict
+from areal.rollout.controller.inputs import (
+    AdvanceCursor,
+    AttachTrainer,
+    CursorJournalled,
+    LedgerRestarted,
+    LedgerScanned,
+    ProposeTombstone,
+    PublishWeights,
+    SetHotFields,
+    TrainerBeat,
+)
+from areal.rollout.controller.reports import TrainerReport
+from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS
+from controller_bench import SETTINGS, Bench, leased, started, weights
+
+
+def error_of(answer: Answer | None) -> type[Exception] | None:
+    assert answer is not None
+    assert answer.accepted is (answer.error is None)
+    return type(answer.error) if answer.error else None
+
+
+def with_trainer(**settings: object) -> Bench:
+    bench = started(replace(SETTINGS, **settings))  # type: ignore[arg-type]
+    bench.ask(AttachTrainer(3, 0, 0))
+    return bench
+
+
+def test_an_advance_counts_of_the_fence_that_attached_alone() -> None:
+    bench = with_trainer()
+    bench.done(0)
+    bench.done(1)
+    assert error_of(bench.ask(AdvanceCursor(2, 2, 0))) is FencedError
+    assert error_of(bench.ask(AdvanceCursor(4, 2, 0))) is InfraError
+    assert (bench.core.desk.step, bench.core.book.cursor) == (0, 0)
+    assert error_of(bench.ask(AdvanceCursor(3, 2, 0))) is None
+    assert (bench.core.desk.step, bench.core.book.cursor) == (1, 2)
+
+
+def test_an_advance_told_again_and_one_beyond_the_end_are_answered_and_move_nothing() -> None:
+    bench = with_trainer(max_steps=1)
+    bench.done(0)
+    bench.done(1)
+    for _ in range(2):
+        assert error_of(bench.ask(AdvanceCursor(3, 2, 0))) is None
+    assert error_of(bench.ask(AdvanceCursor(3, 1, 0))) is None
+    assert error_of(bench.ask(AdvanceCursor(3, 4, 1))) is None, "beyond the end"
+    assert (bench.core.desk.step, bench.core.book.cursor) == (1, 2)
+
+
+@pytest.mark.parametrize(("next_group", "step"), [(1, 0), (3, 0), (2, 1)])
+def test_an_advance_that_is_not_one_whole_batch_is_refused(next_group: int, step: int) -> None:
+    bench = with_trainer()
+    for group in range(3):
+        bench.done(group)
+    assert error_of(bench.ask(AdvanceCursor(3, next_group, step))) is InfraError
+    assert bench.core.book.cursor == 0
+
+
+def test_a_batch_with_a_tombstone_on_its_way_is_refused_and_one_beside_it_is_not() -> None:
+    bench = with_trainer()
+    bench.done(0)
+    bench.done(1)
+    bench.journalling = False
+    bench.worker(failures=(Failure(2, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
+    assert bench.core.book.unsettled() == 1
+    assert bench.ask(AdvanceCursor(3, 2, 0)) is None, "waits for the journal alone"
+    bench.write()
+    bench.run()
+    assert bench.core.book.cursor == 2
+    bench.worker(failures=(Failure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
+    assert error_of(bench.ask(AdvanceCursor(3, 5, 1))) is InfraError
+
+
+def test_a_checkpoint_whose_rank_is_not_its_steps_is_a_bug_and_moves_nothing() -> None:
+    bench = with_trainer()
+    bench.done(0, (1.0, 1.0))  # a tombstone: 3 groups make a step now
+    assert error_of(bench.ask(AttachTrainer(4, 2, 1))) is BugError
+    assert bench.core.desk.fence == 3
+    assert error_of(bench.ask(AttachTrainer(2, 0, 0))) is FencedError
+    assert error_of(bench.ask(AttachTrainer(3, 0, 0))) is None, "the same trainer asks again"
+    assert error_of(bench.ask(AttachTrainer(4, 3, 1))) is None
+    assert (bench.core.desk.fence, bench.core.desk.step, bench.core.book.cursor) == (4, 1, 3)
+    assert bench.core.book.committed == 3
+
+
+def test_a_trainer_that_attaches_is_not_finished_and_is_answered_after_a_scan() -> None:
+    bench = started()
+    bench.core.desk.finished = True
+    scans = len(bench.all(ScanLedger))
+    bench.journalling = False
+    assert bench.ask(AttachTrainer(1, 0, 0)) is None
+    assert (bench.core.desk.finished, bench.core.desk.attaching) == (False, True)
+    assert len(bench.all(ScanLedger)) == scans, "its position is not on disk yet"
+    bench.write()
+    bench.run()
+    assert len(bench.all(ScanLedger)) == scans + 1
+    assert (bench.all(Answer)[-1], bench.core.desk.attaching) == (Answer(bench.tickets), False)
+
+
+class Deaf(Bench):
+    """A ledger that answers no scan and no close by itself."""
+
+    def _carry(self, decision: object) -> None:
+        if not isinstance(decision, ScanLedger | CloseGroup):
+            super()._carry(decision)  # type: ignore[arg-type]
+
+    def scanned(self, ticket: int, epoch: int = 0) -> None:
+        self.take(LedgerScanned(ticket, epoch, self.ledger.scan()))
+
+
+def test_an_attach_waits_for_a_scan_of_its_own_and_for_the_tombstones_that_it_closes() -> None:
+    bench = Deaf()
+    bench.core.book.admit()
+    bench.core.book.end(bench.core.book.groups[0], GroupVerdict("filtered"))
+    bench.run()
+    bench.core.book.scan()
+    assert bench.ask(AttachTrainer(1, 0, 0)) is None
+    (earlier, own) = [scan.ticket for scan in bench.all(ScanLedger)]
+    bench.scanned(earlier)
+    assert bench.core.desk.attaching, "it was asked before the trainer came"
+    bench.scanned(own, epoch=7)
+    assert bench.core.desk.attaching, "an answer of another epoch"
+    bench.scanned(own)
+    assert bench.core.desk.attaching, "tombstone 0 is on its way into the ledger"
+    bench.core.desk.closed(5)
+    assert bench.core.desk.attaching
+    bench.core.desk.closed(0)
+    assert not bench.core.desk.attaching
+    bench.run()
+    assert bench.all(Answer)[-1] == Answer(bench.tickets)
+
+
+def test_a_scan_asked_before_the_ledger_lost_data_answers_no_attach() -> None:
+    bench = Deaf()
+    bench.ask(AttachTrainer(1, 0, 0))
+    (own,) = [scan.ticket for scan in bench.all(ScanLedger)]
+    bench.take(LedgerRestarted())
+    tickets = [scan.ticket for scan in bench.all(ScanLedger)]
+    assert [scan.epoch for scan in bench.all(ScanLedger)] == [0, 1, 1]
+    bench.scanned(own, epoch=1)
+    assert bench.core.desk.attaching
+    bench.scanned(tickets[-1], epoch=1)
+    assert not bench.core.desk.attaching
+
+
+def test_a_position_that_is_still_being_written_is_not_scanned_for_when_the_ledger_restarts() -> None:
+    bench = started(journalling=False)
+    bench.ask(AttachTrainer(1, 0, 0))
+    scans = len(bench.all(ScanLedger))
+    bench.take(LedgerRestarted())
+    assert len(bench.all(ScanLedger)) == scans + 1, "the comparison alone"
+    bench.take(CursorJournalled(bench.tickets))
+    assert len(bench.all(ScanLedger)) == scans + 2
+
+
+# ---- proposals
+
+
+@pytest.mark.parametrize(
+    ("fence", "group", "reason", "accepted"),
+    [(3, 2, "poison", True), (3, 2, "ended", True), (3, 2, "filtered", False), (3, 1, "poison", False),
+     (3, 99, "poison", False)],
+)  # fmt: skip
+def test_which_proposals_count(fence: int, group: int, reason: str, accepted: bool) -> None:
+    bench = with_trainer()
+    for number in range(3):
+        bench.done(number)
+    bench.ask(AdvanceCursor(3, 2, 0))
+    assert bench.ask(ProposeTombstone(fence, group, reason, "")) == Answer(bench.tickets, accepted=accepted)
+    assert [stone.group for stone in bench.all(JournalTombstone)] == ([group] if accepted else [])
+
+
+@pytest.mark.parametrize("fence", [2, 4])
+def test_a_proposal_of_another_fence_is_refused(fence: int) -> None:
+    bench = with_trainer()
+    bench.done(0)
+    assert error_of(bench.ask(ProposeTombstone(fence, 0, "poison", ""))) is FencedError
+
+
+def test_two_that_propose_one_group_are_both_answered_and_it_ends_once() -> None:
+    bench = with_trainer()
+    bench.done(0)
+    bench.journalling = False
+    first = bench.tickets + 1
+    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) is None
+    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) is None
+    assert len(bench.all(JournalTombstone)) == 1
+    bench.write()
+    bench.run()
+    assert [answer.ticket for answer in bench.all(Answer) if answer.ticket >= first] == [first, first + 1]
+
+
+def test_a_group_on_its_way_into_the_ledger_takes_no_proposal() -> None:
+    bench = Deaf()
+    bench.ask(PublishWeights(1, weights(0)))
+    bench.server(0)
+    bench.worker()
+    bench.core.desk._position.fence = 3
+    bench.done(0)
+    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) == Answer(bench.tickets, accepted=False)
+
+
+# ---- beats and bytes
+
+
+def beat(bench: Bench, fence: int, committed: int, *, finished: bool = False, progress: int = 0) -> None:
+    bench.take(TrainerBeat(TrainerReport(fence, 1, 2, committed, finished, progress)))
+
+
+def test_a_beat_of_another_fence_commits_and_finishes_nothing() -> None:
+    bench = with_trainer()
+    bench.done(0)
+    bench.done(1)
+    bench.ask(AdvanceCursor(3, 2, 0))
+    for fence in (2, 4):
+        beat(bench, fence, 2, finished=True)
+        assert (bench.core.book.committed, bench.core.desk.finished) == (0, False)
+    assert bench.core.desk.health(0.0) is None
+    beat(bench, 3, 1)
+    assert (bench.core.book.committed, bench.core.desk.health(0.0) is not None) == (1, True)
+    beat(bench, 3, 0)
+    assert bench.core.book.committed == 1
+    beat(bench, 3, 2, finished=True)
+    assert (bench.core.book.committed, bench.core.desk.finished) == (2, True)
+    beat(bench, 3, 2)
+    assert not bench.core.desk.finished
+
+
+@pytest.mark.parametrize(("budget", "wanted"), [(50, True), (60, False)])
+def test_a_checkpoint_is_asked_for_when_four_fifths_of_the_bytes_are_reserved(budget: int, wanted: bool) -> None:
+    bench = with_trainer(bytes_per_group=10, budget_bytes=budget, max_staleness=1)
+    bench.done(0)
+    bench.done(1)
+    assert bench.core.book.reserved == 4
+    assert not bench.core.desk.checkpoint_now, "nothing to commit"
+    bench.ask(AdvanceCursor(3, 2, 0))
+    assert bench.core.desk.checkpoint_now is wanted
+    bench.core.book.commit(2)
+    assert not bench.core.desk.checkpoint_now
+
+
+def test_a_fall_back_makes_only_what_the_trainer_needs_again() -> None:
+    bench = started()
+    bench.trained(2)
+    bench.ledger.commit(1, 4)
+    beat(bench, 1, 4)
+    assert bench.core.book.committed == 4
+    bench.ledger.recover(2, 2)
+    bench.seen.clear()
+    assert bench.ask(AttachTrainer(2, 2, 1)) == Answer(bench.tickets)
+    bench.later(0.5)
+    assert (bench.core.book.committed, bench.core.book.cursor, bench.core.desk.step) == (2, 2, 1)
+    assert [group for group in leased(bench) if group < 4] == [2, 3]
+
+
+# ---- hot fields
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fine"),
+    [
+        ("max_steps", 0, False), ("max_steps", 1, True),
+        ("max_steps", MOST_STEPS, True), ("max_steps", MOST_STEPS + 1, False),
+        ("max_staleness", 0, True),
+        ("max_staleness", MOST_STALENESS, True), ("max_staleness", MOST_STALENESS + 1, False),
+        ("max_concurrent", 0, False), ("max_concurrent", 1, True),
+        ("max_concurrent", MOST_CONCURRENT, True), ("max_concurrent", MOST_CONCURRENT + 1, False),
+    ],
+)  # fmt: skip
+def test_hot_values_hold_up_to_their_bounds(field: str, value: int, fine: bool) -> None:
+    bench = Bench()
+    assert error_of(bench.ask(SetHotFields(**{field: value}))) is (None if fine else ConfigError)
+    assert (getattr(bench.core.settings, field) == value) is fine
+
+
+@pytest.mark.parametrize(("eta", "fine"), [(1, False), (2, True)])
+def test_an_eta_below_the_interval_of_publishing_is_refused(eta: int, fine: bool) -> None:
+    bench = Bench(replace(SETTINGS, max_staleness=4, publish_interval=3))
+    answer = bench.ask(SetHotFields(max_staleness=eta))
+    assert error_of(answer) is (None if fine else ConfigError)
+    if not fine:
+        assert answer is not None
+        assert answer.error is not None
+        assert answer.error.fix == "set maxStaleness to 2 or more"
