@@ -73,7 +73,7 @@ def why_run(
 
     live = read_live(RunLayout(existing(run)).live)
     if bundle is not None:
-        from areal.local import bundle as packing
+        from areal_view import bundle as packing
 
         names = packing.write(run, bundle)
         print(f"wrote {bundle}: {', '.join(names)}; look at it before you send it", file=sys.stderr)

@@ -17,12 +17,11 @@ from functools import cached_property
 import numpy as np
 from areal.ledger import payload
 from areal.record.choose import in_share, sample_size
-from areal.record.segment import OUTCOMES, Header, Kind
+from areal.record.segment import OUTCOMES, Header, Kind, sequence_text
 from areal.record.writer import RecordWriter
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
-from areal_view.index.text import sequence_text
 from numpy.typing import NDArray
 
 from areal_trainer.algorithms.advantages import Advantages

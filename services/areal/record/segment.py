@@ -8,13 +8,18 @@ reading of its segment at that place: nothing after it is guessed at.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+import sys
+from array import array
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import accumulate
 from pathlib import Path
 
 import xxhash
 import zstandard
+
+from areal.v1 import record_pb2 as record
 
 SUFFIX = ".rec"
 MAX_BODY = 256 << 20
@@ -143,3 +148,12 @@ def _read_header(raw: bytes, offset: int) -> Frame | None:
     if magic not in (_PLAIN, _ZSTD) or kind not in tuple(Kind) or length > MAX_BODY or outcome >= len(OUTCOMES):
         return None
     return Frame(Header(Kind(kind), group, index, step, reward, tokens, version, outcome, sequence), offset, length)
+
+
+def sequence_text(pieces: Iterable[bytes]) -> record.SequenceText:
+    """The text of a sequence whose tokens stand for `pieces`: with each token's end, so that no reader detokenises."""
+    known = list(pieces)
+    ends = array("I", accumulate(map(len, known)))
+    if sys.byteorder == "big":
+        ends.byteswap()
+    return record.SequenceText(text=b"".join(known), token_ends=ends.tobytes())

@@ -9,11 +9,9 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from areal_view.index.text import sequence_text
-
 from areal.ledger import payload
 from areal.record.choose import StepBudget, in_share, sample_size
-from areal.record.segment import OUTCOMES, Header, Kind
+from areal.record.segment import OUTCOMES, Header, Kind, sequence_text
 from areal.record.writer import RecordWriter
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.worker import samples

@@ -18,12 +18,7 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-from areal_view.why.causes import why
-from areal_view.why.redact import redacted
-from google.protobuf.json_format import MessageToJson
-
 from areal.errors import ArealError
-from areal.local import inspect
 from areal.local.log_stream import log_files
 from areal.net.channel import connect
 from areal.observe.live import Live, read_live
@@ -31,6 +26,10 @@ from areal.plan import RunLayout
 from areal.processes.role import read_token
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
+from google.protobuf.json_format import MessageToJson
+
+from areal_view.why.causes import why
+from areal_view.why.redact import redacted
 
 LAST_LINES = 200  # of each role's log
 _STACK_LINES = 400
@@ -56,7 +55,7 @@ def _parts(layout: RunLayout, live: Live | None) -> Iterator[tuple[str, str]]:
     yield "why.txt", _told(lambda: _why(live))
     yield "resolved.json", _told(layout.resolved.read_text)
     yield "live.json", _told(layout.live.read_text)
-    yield from _asked(layout, live)
+    yield "rollout.json", _fleet(layout, live)
     yield "processes.txt", _processes(live)
     try:
         files = log_files(layout.logs)
@@ -78,17 +77,15 @@ def _why(live: Live | None) -> str:
     return f"{answer.sentence}\n  fix: {answer.fix}\n\n{json.dumps(asdict(answer), indent=1)}\n"
 
 
-def _asked(layout: RunLayout, live: Live | None) -> Iterator[tuple[str, str]]:
-    """What the roles say: their waits, and fleet, queues and load as the controller sees them now."""
+def _fleet(layout: RunLayout, live: Live | None) -> str:
+    """Fleet, queues and load as the controller sees them now."""
     if live is None or not live.goes_on:
-        yield "status.txt", "the run doesn't go on: nobody can be asked\n"
-        return
+        return "the run doesn't go on: nobody can be asked\n"
     try:
-        yield "status.json", inspect.as_json(inspect.look(layout.root)).decode()
-        if controller := json.loads(layout.resolved.read_bytes())["endpoints"]["controller"]:
-            yield "rollout.json", asyncio.run(_controllers(controller, read_token(layout.token)))
+        controller = json.loads(layout.resolved.read_bytes())["endpoints"]["controller"]
+        return asyncio.run(_controllers(controller, read_token(layout.token)))
     except Exception as error:  # whatever is wrong with the run must not cost the bundle
-        yield "status.txt", f"{type(error).__name__}: {error}\n"
+        return f"{type(error).__name__}: {error}\n"
 
 
 async def _controllers(address: str, token: str) -> str:
