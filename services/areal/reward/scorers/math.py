@@ -10,9 +10,18 @@ from typing import Any
 
 from areal.distribution import install
 from areal.errors import ConfigError
+from areal.reward.scorers import closeness
 from areal.reward.verifiers.normalisation import comparable, rounded
 
 _ROUNDING = 1e-6  # of 1/3=0.333333
+_SELF_TEST = (
+    ("1/2", "0.5", "EQUAL"),
+    ("x^2+1", "1+x^2", "EQUAL"),
+    ("(1,2)", "(1,2)", "EQUAL"),
+    ("\\frac{1}{7^{21}}", "\\frac{1}{7^{22}}", "NOT_EQUAL"),  # a rule of `closeness` each from here
+    ("\\frac{1}{3}", "0.333333", "EQUAL"),
+    ("x^2+1", "x^2+2", "NOT_EQUAL"),
+)
 _GOLDS = 4096  # parsed expected answers kept; a group repeats its own for every sample
 
 
@@ -24,6 +33,7 @@ def make_judge() -> Callable[[Any], Any]:
     except ImportError:
         raise ConfigError("the math verifier needs math-verify", fix=install("reward")) from None
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it warns once a call that its timeouts are off
+    closeness.install()
 
     whole = [LatexExtractionConfig(boxed_match_priority=0)]  # without its fallback: the last number of any text
 
@@ -79,10 +89,10 @@ def make_judge() -> Callable[[Any], Any]:
 
     # The first calls build grammars and caches. They also prove that the library works: it answers every failure of its
     # own, a missing parser included, with "not equal".
-    for gold_text, answer in (("1/2", "0.5"), ("x^2+1", "1+x^2"), ("(1,2)", "(1,2)")):
-        if judge([gold_text, answer, True])[0] != "EQUAL":
+    for gold_text, answer, status in _SELF_TEST:
+        if (found := judge([gold_text, answer, True])[0]) != status:
             raise ConfigError(
-                f"math-verify does not find {answer} equal to {gold_text}",
+                f"math-verify finds {answer} against {gold_text} {found}, not {status}",
                 fix="reinstall it with its parser: pip install --force-reinstall 'math-verify[antlr4_13_2]'",
             )
     return judge
