@@ -32,7 +32,7 @@ WARM_UP = 4  # steps that are left out: processes start, the first batches find 
 GOAL = 0.10
 PATIENCE_S = 900.0
 BASE = {
-    "algorithm.groupSize": 4, "algorithm.batchSize": 4, "algorithm.maxStaleness": 2, "algorithm.learningRate": 1e-6,
+    "algorithm.groupSize": 4, "algorithm.batchSize": 4, "algorithm.maxStaleness": 2, "optimizer.learningRate": 1e-6,
     "rollout.maxConcurrentRollouts": 16, "generation.engine.maxRunningRequests": 4, "generation.replicas": 1,
     "evaluation.intervalSteps": 100_000, "evaluation.rows": 1, "checkpoint.intervalSteps": 100_000,
     "algorithm.maxSteps": 100_000,

@@ -129,14 +129,14 @@ def test_a_policy_is_planned_with_its_teacher():
 
 def test_a_student_is_planned_with_its_teacher_and_no_server_and_its_longest_row_is_the_knob():
     cards = ["trainer.gpus=8", "trainer.gpuMemory=79.5Gi", "trainer.recompute=full"]
-    rows = ["distillation.maxTokens=262144", "trainer.microBatchTokens=262144"]
+    rows = ["training.maxTokens=262144", "trainer.microBatchTokens=262144"]
     job = load_job(CORPUS / "distillation.yaml", [*cards, *rows])
     alone, both = (memory_of(job, QWEN3_8B, teacher) for teacher in (None, QWEN3_8B))
     assert {subject for subject, _ in both[1]} == {"a trainer's GPU", "disk"}
     assert "the teacher's share" in dict(both[1])["a trainer's GPU"]
     assert "teacher" not in dict(alone[1])["a trainer's GPU"]
     (refused,) = both[0]
-    assert refused.fix.startswith("Lower distillation.maxTokens and trainer.microBatchTokens")
+    assert refused.fix.startswith("Lower training.maxTokens and trainer.microBatchTokens")
 
 
 REFERENCE = ["algorithm.kl={coefficient: 0.05}"]

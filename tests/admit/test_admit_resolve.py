@@ -180,14 +180,14 @@ def test_another_job_can_not_be_resumed_here(workspace):
         plan(
             workspace,
             "algorithm.batchSize=16",
-            "algorithm.rejection=null",
+            "algorithm.advanced.rejection=null",
             "generation.engine.type=sglang",
             resume=True,
         )
     message = caught.value.message
     assert "spec.algorithm.batchSize: was 8, now 16 (override algorithm.batchSize=16)" in message
     assert "spec.generation.engine.type: was 'embedded', now 'sglang'" in message
-    assert "spec.algorithm.rejection.metric: was 'ratio', now not given" in message
+    assert "spec.algorithm.advanced.rejection.metric: was 'ratio', now not given" in message
     assert "maxSteps" not in message
 
 

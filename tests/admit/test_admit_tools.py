@@ -108,7 +108,7 @@ def test_a_teacher_and_a_reward_model_of_the_hub_are_downloaded_beside_the_model
         return f"model {uri}"
 
     monkeypatch.setattr(prepare.hub, "download", download)
-    algorithm = {"name": "GRPO", "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}
+    algorithm = {"name": "GRPO", "batchSize": 4, "maxSteps": 3}
     resolved = in_pods(
         tmp_path,
         recipe="",
@@ -141,10 +141,9 @@ def test_a_recipe_that_does_not_import_is_named_before_anything_is_written(tmp_p
         (
             {
                 **NO_ROLLOUTS,
-                "training": "Distillation",
-                "distillation": {"batchSize": 4, "teacher": {"path": "/no/one"}},
+                "training": {"name": "Distillation", "batchSize": 4, "teacher": {"path": "/no/one"}},
             },
-            "spec.distillation.teacher: there is no /no/one",
+            "spec.training.teacher: there is no /no/one",
         ),
         (
             {

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from areal.spec.supervised import BLOCKS, Training
+from areal.spec.supervised import Training
 from support.tiny_job import write_job
 
 Spoil = Callable[[Path], object]
@@ -94,13 +94,15 @@ def agent(code: str, **block: Any) -> Spoil:
     return recipe(code, rollout={name: value for name, value in rollout.items() if value is not None})
 
 
-def supervised(training: Training, data: bytes, /, **changes: Any) -> Spoil:
-    """A job that learns from fixed rows."""
-    block = {"batchSize": 4, "epochs": 1, "maxTokens": 16, "learningRate": 1e-3}
+def supervised(training: Training, data: bytes, of: dict[str, Any] | None = None, /, **changes: Any) -> Spoil:
+    """A job that learns from fixed rows. `of` are fields of its training, `changes` other blocks."""
+    block = {"name": training, "batchSize": 4, "epochs": 1, "maxTokens": 16}
     none = {"rollout": None, "algorithm": None, "recipe": None}
 
     def spoil(folder: Path) -> None:
-        write_job(folder, **{**none, "training": training, BLOCKS[training]: block, **changes})
+        write_job(
+            folder, **{**none, "training": {**block, **(of or {})}, "optimizer": {"learningRate": 1e-3}, **changes}
+        )
         for split in ("train", "heldout"):
             (folder / f"{split}.jsonl").write_bytes(data)
 
@@ -124,7 +126,7 @@ def gym(**fields: Any) -> Spoil:
 
 REWARD = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
 SOLVE = "async def solve(row, *, base_url, api_key, **extra):\n    return 1.0\n"
-PPO = {"name": "PPO", "groupSize": 1, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}
+PPO = {"name": "PPO", "groupSize": 1, "batchSize": 4, "maxSteps": 3}
 PAIR = b'{"prompt": "1=", "chosen": "1", "rejected": "2"}\n'
 TENSOR = b'{"a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}}'
 
@@ -147,8 +149,8 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "a field that is missing": (text("    batchSize: 4\n", ""), "missing"),
     "a name with capitals": (text("name: tiny", "name: Tiny"), "name of pods"),
     # rules
-    "no algorithm": (job(algorithm=None), "needs the block algorithm"),
-    "no block of its training": (supervised("SFT", GOOD_ROW * 8, sft=None), "needs the block sft"),
+    "no algorithm": (job(algorithm=None), "neither is given"),
+    "an algorithm beside its training": (supervised("SFT", GOOD_ROW * 8, algorithm={"name": "GRPO", "batchSize": 4, "maxSteps": 3}), "both are given"),
     "a group of one": (text("groupSize: 2", "groupSize: 1"), "groupSize"),
     "no temperature": (job(rollout={"maxSampleTokens": 16, "sampling": {"maxNewTokens": 4, "temperature": 0}}), "temperature"),
     "an answer longer than its sample": (job(rollout={"maxSampleTokens": 16, "sampling": {"maxNewTokens": 16}}), "answer"),
@@ -226,11 +228,11 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "a chat that ends with a question": (supervised("SFT", b'{"messages": [{"role": "user", "content": "1="}]}\n'), "jsonl:1: a row has neither"),
     "a chat without a template": (supervised("SFT", b'{"messages": [{"role": "user", "content": "1="}, {"role": "assistant", "content": "1"}]}\n'), "no chat template"),
     "a pair without its other side": (supervised("DPO", PAIR * 3 + b'{"prompt": "1=", "chosen": "1"}\n'), 'jsonl:4: a row\'s column .rejected.'),
-    "a pair without its margin": (supervised("RewardModel", PAIR * 3, rewardModel={"batchSize": 4, "maxTokens": 16, "marginField": "strength"}), "jsonl:1: a row's column 'strength' is no finite"),
+    "a pair without its margin": (supervised("RewardModel", PAIR * 3, {"marginField": "strength"}), "jsonl:1: a row's column 'strength' is no finite"),
     "a reward model that is none": (job(**{**EXACT, "reward": {"verifier": "model", "model": {"path": "model"}}}), "no sequence-classification model"),
-    "a teacher that isn't there": (supervised("Distillation", GOOD_ROW * 8, distillation={"batchSize": 4, "maxTokens": 16, "teacher": {"path": "gone"}}), "the teacher 'gone'"),
-    "a teacher that reads too little": (supervised("Distillation", GOOD_ROW * 8, distillation={"batchSize": 4, "maxTokens": 5000, "teacher": {"path": "model"}}, trainer={"microBatchTokens": 5000}), "and maxTokens is 5000"),
-    "the other training's block": (supervised("SFT", PAIR, training="DPO"), "needs the block dpo"),
+    "a teacher that isn't there": (supervised("Distillation", GOOD_ROW * 8, {"teacher": {"path": "gone"}}), "the teacher 'gone'"),
+    "a teacher that reads too little": (supervised("Distillation", GOOD_ROW * 8, {"maxTokens": 5000, "teacher": {"path": "model"}}, trainer={"microBatchTokens": 5000}), "and maxTokens is 5000"),
+    "a field of the other training": (supervised("SFT", PAIR, {"beta": 0.1}), "beta: unknown field"),
     "rollouts of fixed rows": (supervised("SFT", GOOD_ROW * 8, rollout={"maxSampleTokens": 16}), "rollout says something"),
     # critics and caches
     "a critic that learns alone to the end": (job(algorithm={**PPO, "critic": {"warmupSteps": 3}}), "learns alone for 3 steps"),

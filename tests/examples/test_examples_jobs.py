@@ -13,10 +13,10 @@ import pytest
 from admit.admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 from areal.admit.memory.sentences import memory_of
 from areal.spec import Severity, check, load_job
-from areal.values.generation import as_ids
 from areal.workflow import EnvironmentWorkflow, GenerationResult, TokenSpan
 from areal.workflow.box_tools import BoxToolsWorkflow
 from areal.workflow.episode import check_episode
+from areal.workflow.generation import as_ids
 from areal.workflow.recipe import load_recipe
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -80,10 +80,10 @@ def test_an_example_on_gpus_uses_them_all_and_fits_them_with_what_it_computes_ag
 
 def test_the_quickstart_is_the_recipe_that_was_seen_to_work() -> None:
     spec = load_job(EXAMPLES / "quickstart.yaml").spec
-    algorithm = spec.algorithm
+    algorithm, optimizer = spec.algorithm, spec.optimizer
     assert (algorithm.group_size, algorithm.batch_size, algorithm.max_steps, algorithm.max_staleness) == (8, 64, 160, 2)
-    assert (algorithm.learning_rate, algorithm.warmup_steps, algorithm.min_lr_ratio) == (1e-4, 5, 0.1)
-    assert (algorithm.lr_schedule, tuple(algorithm.betas), algorithm.clip_low) == ("linear", (0.9, 0.99), 0.2)
+    assert (optimizer.learning_rate, optimizer.warmup_steps, optimizer.min_lr_ratio) == (1e-4, 5, 0.1)
+    assert (optimizer.lr_schedule, tuple(optimizer.betas), algorithm.clip_low) == ("linear", (0.9, 0.99), 0.2)
     assert (spec.evaluation.interval_steps, spec.evaluation.rows, spec.checkpoint.interval_steps) == (10, 500, 20)
     assert (spec.rollout.sampling.max_new_tokens, spec.rollout.sampling.temperature) == (8, 1.0)
 

@@ -15,7 +15,8 @@ TINY: Object = {
     "recipe": {"file": "/recipes/tiny.py"},
     "dataset": {"train": {"jsonl": "/data/train.jsonl"}},
     "rollout": {"maxSampleTokens": 16, "maxConcurrentRollouts": 8, "sampling": {"maxNewTokens": 4}},
-    "algorithm": {"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 1000, "learningRate": 1e-4},
+    "algorithm": {"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 1000},
+    "optimizer": {"learningRate": 1e-4},
 }
 """Everything in the image: the least that a cluster runs."""
 

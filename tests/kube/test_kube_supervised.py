@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from areal.spec.supervised import BLOCKS
 from kube.harness.client import Client
 from kube.harness.processes import eventually
 from kube.jobs import API, TINY, condition, wait_for
@@ -21,9 +20,10 @@ def test_a_deleted_trainer_goes_on_from_its_checkpoint_and_no_other_role_ever_ru
 ) -> None:
     run = pods.run(namespace, "rows")
     run.supervised, run.hot.max_steps = True, STEPS
-    spec = {"model": TINY["model"], "dataset": {"train": {"jsonl": ROWS}}, BLOCKS[training]: {"batchSize": 4}}
+    block = {"name": training, "batchSize": 4}
+    spec = {"model": TINY["model"], "dataset": {"train": {"jsonl": ROWS}}, "training": block}
     metadata = {"namespace": namespace, "name": "rows"}
-    admin.create({"apiVersion": API, "kind": "RLJob", "metadata": metadata, "spec": {**spec, "training": training}})
+    admin.create({"apiVersion": API, "kind": "RLJob", "metadata": metadata, "spec": spec})
 
     eventually(lambda: run.checkpoint_step >= 5, "a checkpoint", timeout_s=60)
     run.pace_s = 600.0  # or it may be complete before its pod is deleted

@@ -71,7 +71,7 @@ def test_a_model_of_the_hub_is_downloaded_once_and_a_lost_file_again(folder: Pat
 
 
 def test_a_teacher_of_the_hub_is_downloaded_as_the_model_is_and_kept_on_resume(folder: Path) -> None:
-    taught = {"name": "OnPolicyDistillation", "groupSize": 1, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}
+    taught = {"name": "OnPolicyDistillation", "groupSize": 1, "batchSize": 4, "maxSteps": 3}
     write_job(folder, algorithm={**taught, "teacher": {"path": "hf://team/tiny@main"}})
     with hub_of("team/tiny", folder / "model") as (endpoint, asked):
         told = " ".join(python(folder, endpoint, "-m", "areal.cli.main", "check", "job.yaml").split())

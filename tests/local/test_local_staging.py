@@ -53,7 +53,7 @@ BROKEN = {
     "an unknown workflow": ({"rollout": {"workflow": "rlvrr"}}, ConfigError, "there is no workflow 'rlvrr'"),
     "an unknown field": ({"rollout": {"maxConcurentRollouts": 8}}, ConfigError, "maxConcurrentRollouts"),
     "a group of one": (
-        {"algorithm": {"name": "GRPO", "groupSize": 1, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4}},
+        {"algorithm": {"name": "GRPO", "groupSize": 1, "batchSize": 4, "maxSteps": 3}},
         ConfigError,
         "groupSize",
     ),
@@ -268,7 +268,7 @@ def test_a_fresh_run_holds_the_directory_that_it_makes(folder):
 
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_refused_run_leaves_no_trace_while_its_directory_is_held(folder, fresh):
-    write_job(folder, algorithm={"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4})
+    write_job(folder, algorithm={"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 3})
     run_dir = folder / "runs" / "tiny"
     if fresh:
         run_dir.mkdir(parents=True)

@@ -55,14 +55,14 @@ def sweep(job: Path, wanted: list[Any], runs: Runs, **flags: Any) -> tuple[int, 
     return code, console.file.getvalue()  # type: ignore[attr-defined]
 
 
-RATES = ["algorithm.learningRate=1e-5,1e-4"]
+RATES = ["optimizer.learningRate=1e-5,1e-4"]
 
 
 def test_every_combination_with_every_seed_has_a_name_of_its_own():
-    found = variants(["algorithm.name=GRPO,PPO", "algorithm.betas=[0.9,0.99],[0.9,0.999]"], range(2))
+    found = variants(["algorithm.name=GRPO,PPO", "optimizer.betas=[0.9,0.99],[0.9,0.999]"], range(2))
     assert len(found) == 8
     assert found[0].name == "name-GRPO_betas--0.9-0.99-_seed-0"
-    assert found[-1].overrides == ("algorithm.name=PPO", "algorithm.betas=[0.9,0.999]", "seed=1")
+    assert found[-1].overrides == ("algorithm.name=PPO", "optimizer.betas=[0.9,0.999]", "seed=1")
     assert split("{a: 1, b: 2},3") == ["{a: 1, b: 2}", "3"]
 
 
@@ -82,7 +82,7 @@ def test_values_given_twice_and_too_many_runs_are_refused():
 def test_an_unknown_field_or_a_refused_value_ends_the_sweep_before_its_first_run(job):
     runs = Runs()
     with pytest.raises(ConfigError, match="learningRate"):
-        sweep(job, variants(["algorithm.learningRat=1e-5,1e-4"]), runs)
+        sweep(job, variants(["optimizer.learningRat=1e-5,1e-4"]), runs)
     with pytest.raises(ConfigError, match="maxSteps-zero"):
         sweep(job, variants(["algorithm.maxSteps=4,zero"]), runs)
     assert runs.asked == []
@@ -94,8 +94,8 @@ def test_variants_run_one_after_the_other_and_are_compared(job):
     code, said = sweep(job, variants(RATES), runs)
     assert code == 0
     assert [(name, overrides[-1]) for name, overrides, _ in runs.asked] == [
-        ("learningRate-1e-5", "algorithm.learningRate=1e-5"),
-        ("learningRate-1e-4", "algorithm.learningRate=1e-4"),
+        ("learningRate-1e-5", "optimizer.learningRate=1e-5"),
+        ("learningRate-1e-4", "optimizer.learningRate=1e-4"),
     ]
     assert "learningRate-1e-5" in said
     directory = job.parent / "sweep"
@@ -111,7 +111,7 @@ def test_variants_run_one_after_the_other_and_are_compared(job):
 
 
 def test_a_stopped_sweep_goes_on_where_it_was(job):
-    runs, wanted = Runs(), variants(["algorithm.learningRate=1e-5,1e-4,1e-3"])
+    runs, wanted = Runs(), variants(["optimizer.learningRate=1e-5,1e-4,1e-3"])
     runs.ends["learningRate-1e-4"] = "Stopped"
     assert sweep(job, wanted, runs)[0] == ExitCode.DRAINED
     assert [name for name, *_ in runs.asked] == ["learningRate-1e-5", "learningRate-1e-4"]

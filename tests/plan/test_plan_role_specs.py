@@ -24,6 +24,7 @@ from areal.plan.role_specs import (
 )
 from areal.plan.roles import assign_ports, role_instances
 from areal.plan.table import role_row
+from areal.spec.block import fields_of
 from areal.spec.cluster import JobRole, PodTemplate
 from areal.spec.runtime import Egress, RuntimeRoles
 from areal_operator.operator.children import foundation, workloads
@@ -82,7 +83,9 @@ def test_the_api_server_knows_exactly_these_roles() -> None:
     assert set(rules["items"]["enum"]) == set(long_running())
     assert rules["maxItems"] == len(long_running())
     patched = {row.patch_key or row.template_key for row in ROLE_SPECS.values()}
-    assert set(schema["podTemplate"]["properties"]) == patched
+    assert set(fields_of(PodTemplate)) == patched
+    (known,) = schema["podTemplate"]["x-kubernetes-validations"]
+    assert all(f"'{role}'" in known["rule"] for role in patched)
 
 
 def test_every_caller_is_a_role_and_calls_a_port_that_the_callee_has() -> None:

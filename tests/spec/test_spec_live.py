@@ -11,7 +11,7 @@ from areal.spec.live import live_fields, nested, read_changes
 def test_live_fields_are_those_that_the_operator_takes_over() -> None:
     found = live_fields()
     assert set(HOT) | {"generation.replicas", "suspend", "runPolicy.stallTimeoutSeconds"} <= found
-    assert not {"algorithm.batchSize", "algorithm.learningRate", "trainer.replicas", "model.path"} & found
+    assert not {"algorithm.batchSize", "optimizer.learningRate", "trainer.replicas", "model.path"} & found
 
 
 def test_changes_become_a_patch() -> None:
@@ -23,7 +23,7 @@ def test_changes_become_a_patch() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("algorithm.learningRate=1", "can't change"),
+        ("optimizer.learningRate=1", "can't change"),
         ("algorithm.maxSteps", "no change"),
         ("suspend=true", "can't change"),
     ],

@@ -31,23 +31,23 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_numbers_and_sizes_may_be_strings():
     job = load_job(CORPUS / "accepted" / "strings-for-numbers.yaml")
-    assert job.spec.algorithm.learning_rate == 1e-4
+    assert job.spec.optimizer.learning_rate == 1e-4
     assert job.spec.replay.budget_bytes == 3 << 29
 
 
 def test_overrides_start_below_spec_or_at_the_top():
     given = [
         "algorithm.maxSteps=20",
-        "spec.algorithm.learningRate=1e-4",
+        "spec.optimizer.learningRate=1e-4",
         "metadata.name=second",
-        "algorithm.betas=[0.8, 0.9]",
+        "optimizer.betas=[0.8, 0.9]",
     ]
     job = load_job(
         QUICKSTART, [*given, "generation.engine={type: sglang, extraArgs: [--log-level=info]}", "recipe=null"]
     )
     algorithm = job.spec.algorithm
-    assert (algorithm.max_steps, algorithm.learning_rate, job.metadata.name) == (20, 1e-4, "second")
-    assert algorithm.betas == (0.8, 0.9)
+    assert (algorithm.max_steps, job.spec.optimizer.learning_rate, job.metadata.name) == (20, 1e-4, "second")
+    assert job.spec.optimizer.betas == (0.8, 0.9)
     assert job.spec.generation.engine.extra_args == ["--log-level=info"]
     assert job.spec.recipe is None
     assert job.spec.algorithm.batch_size == 64
@@ -68,9 +68,17 @@ def test_a_later_override_wins():
     [
         (
             "algorithm.maxStep=20",
-            "spec.algorithm.maxStep: unknown field; did you mean maxSteps? Allowed here: name, groupSize",
+            "spec.algorithm.maxStep: unknown field; did you mean maxSteps?\n",
         ),
         ("algorithm.max_steps=20", "did you mean maxSteps?"),
+        ("checkpoint.every=20", "spec.checkpoint.every: unknown field; allowed here: intervalSteps, keep."),
+        ("rollout.foo=1", "unknown field, and none here is called alike: docs/rljob.md lists all"),
+        ("algorithm.learningRate=1e-4", "spec.algorithm.learningRate: is now optimizer.learningRate"),
+        ("algorithm.lambda=1", "spec.algorithm.lambda: is now algorithm.advanced.lambda"),
+        ("algorithm.rejection.upper=2", "is now algorithm.advanced.rejection.upper"),
+        ("sft.batchSize=4", "spec.sft.batchSize: is now training.batchSize"),
+        ("training=SFT", "spec.training: is a block now: `training: {name: SFT, …}`"),
+        ("trainer.optimizer=adamw", "is no field any more"),
         ("algoritm.maxSteps=20", "spec.algoritm: unknown field; did you mean algorithm?"),
         ("maxSteps=20", "did you mean algorithm.maxSteps?"),
         (
@@ -82,14 +90,14 @@ def test_a_later_override_wins():
         ("seed.value=1", "spec.seed has no fields of its own"),
         ("algorithm.maxSteps=many", "spec.algorithm.maxSteps: expected a whole number, got 'many'"),
         ("algorithm.maxSteps=0", "0 is refused: it must be at least 1"),
-        ("algorithm.lrSchedule=linar", "'linar' is unknown; did you mean linear? Allowed: linear, constant, cosine."),
+        ("optimizer.lrSchedule=linar", "'linar' is unknown; did you mean linear? Allowed: linear, constant, cosine."),
         ("generation.engine.type=sgland", "spec.generation.engine.type: 'sgland' is unknown; did you mean sglang?"),
-        ("algorithm.decoupled=maybe", "expected true or false, got 'maybe'"),
+        ("algorithm.advanced.decoupled=maybe", "expected true or false, got 'maybe'"),
         ("trainer=4", "spec.trainer: expected a mapping, got 4"),
         ("rollout.workflow=[a]", "spec.rollout.workflow: expected text, got a list"),
         ("algorithm.maxSteps", "an override is written field=value"),
         ("=3", "an override is written field=value"),
-        ("algorithm.betas=[0.9", "is no YAML value"),
+        ("optimizer.betas=[0.9", "is no YAML value"),
     ],
 )
 def test_a_wrong_override_says_what_was_meant(override, says):
@@ -127,7 +135,7 @@ def test_a_field_knows_where_it_was_given():
     line = next(n for n, text in enumerate(QUICKSTART.read_text().splitlines(), 1) if "batchSize" in text)
     assert job.where("spec.algorithm.batchSize") == f"{QUICKSTART}:{line}"
     assert job.where("spec.algorithm.maxSteps") == "override algorithm.maxSteps=20"
-    assert job.where("spec.algorithm.betas") == job.where("spec.algorithm")
+    assert job.where("spec.optimizer.eps") == job.where("spec.optimizer")
 
 
 @pytest.mark.parametrize(
@@ -174,9 +182,9 @@ def test_merge_keys_and_anchors_work(tmp_path):
 
 
 def test_null_means_not_given_where_null_is_no_value():
-    job = load_job(QUICKSTART, ["algorithm.groupSize=null", "algorithm.rejection=null", "rollout=null"])
+    job = load_job(QUICKSTART, ["algorithm.groupSize=null", "algorithm.advanced.rejection=null", "rollout=null"])
     assert job.spec.algorithm.group_size == 8
-    assert job.spec.algorithm.rejection is None
+    assert job.spec.algorithm.advanced.rejection is None
     assert job.spec.rollout.workflow == "rlvr"
 
 

@@ -45,7 +45,7 @@ def test_errors_come_before_warnings():
         (["rollout.maxConcurrentRollouts=20"], "batch-cannot-fill", "64·3 = 192"),
         (["weightSync.mode=Group", "trainer.lora.rank=8"], "group-mode", "read from the volume"),
         (["weightSync.intervalSteps=4"], "publish-interval", "η + 1 = 3"),
-        (["algorithm.decoupled=false"], "stale-without-decoupled", "η = 2 > 1"),
+        (["algorithm.advanced.decoupled=false"], "stale-without-decoupled", "η = 2 > 1"),
         (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "4·64·8·8192·8 = 128 MiB"),
         (["rollout.maxSampleTokens=8192", "replay.budgetBytes=100Mi"], "bytes-over-budget", "80 % of 100 MiB = 80 MiB"),
         (["rollout.maxSampleTokens=8192", "replay.budgetBytes=400Mi"], "checkpoint-forced", "every 7 steps"),

@@ -48,7 +48,8 @@ def write_job(folder: Path, **changes: Any) -> Path:
         "recipe": {"file": "recipe.py"},
         "dataset": {"train": {"jsonl": "train.jsonl"}, "evaluation": {"jsonl": "heldout.jsonl"}},
         "rollout": {"maxSampleTokens": 16, "maxConcurrentRollouts": 8, "sampling": {"maxNewTokens": 4}},
-        "algorithm": {"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 3, "learningRate": 1e-4},
+        "algorithm": {"name": "GRPO", "groupSize": 2, "batchSize": 4, "maxSteps": 3},
+        "optimizer": {"learningRate": 1e-4},
     }
     spec = {name: block for name, block in {**spec, **changes}.items() if block is not None}
     job = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "tiny"}, "spec": spec}

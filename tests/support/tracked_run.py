@@ -20,9 +20,8 @@ def make_tracked_run(root: Path) -> Path:
     spec = {
         "model": {"path": str(root / "model")},
         "dataset": {"train": {"jsonl": "rows.jsonl"}},
-        "algorithm": {
-            "name": "GRPO", "groupSize": 4, "batchSize": 3, "maxSteps": 5, "learningRate": 1e-2, "maxStaleness": 2,
-        },
+        "algorithm": {"name": "GRPO", "groupSize": 4, "batchSize": 3, "maxSteps": 5, "maxStaleness": 2},
+        "optimizer": {"learningRate": 1e-2},
         "podTemplate": {"trainer": {"env": [{"name": "OPENAI_API_KEY", "value": "hunter2hunter2"}]}},
     }  # fmt: skip
     job = RLJob.model_validate(

@@ -101,6 +101,7 @@ class World:
     model: Path
     redis: RedisServer
     algorithm: dict[str, Any] = field(default_factory=dict)
+    optimizer: dict[str, Any] = field(default_factory=dict)
     spec: dict[str, Any] = field(default_factory=dict)
     recipe: Path | None = None
     controller: ScriptedController = field(default_factory=ScriptedController)
@@ -123,11 +124,12 @@ class World:
         self.thread.stop()
 
     def job(self) -> RLJob:
-        algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 3, "maxSteps": 4, "learningRate": 1e-2}
+        algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 3, "maxSteps": 4}
         spec = {
             "model": {"path": str(self.model)},
             "dataset": {"train": {"jsonl": "unused.jsonl"}},
             "algorithm": {**algorithm, **self.algorithm},
+            "optimizer": {"learningRate": 1e-2, **self.optimizer},
             "checkpoint": {"intervalSteps": 2, "keep": 2},
             **self.spec,
         }

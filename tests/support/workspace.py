@@ -14,7 +14,8 @@ spec:
   recipe: {file: recipe.py}
   dataset: {train: {jsonl: data/train.jsonl}}
   rollout: {maxConcurrentRollouts: 16, maxSampleTokens: 64, sampling: {maxNewTokens: 12}}
-  algorithm: {name: GRPO, batchSize: 8, maxSteps: 4, learningRate: 1e-4}
+  algorithm: {name: GRPO, batchSize: 8, maxSteps: 4}
+  optimizer: {learningRate: 1e-4}
 """
 RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
 

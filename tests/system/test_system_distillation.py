@@ -15,8 +15,8 @@ STEPS = 16
 def test_a_student_nears_its_teacher_on_its_own_samples_without_a_reward_service(digits: Path, tmp_path: Path) -> None:
     given = [
         "model.path=models/new-1m", "recipe=null", "dataset.evaluation=null", "evaluation=null",
-        "algorithm.batchSize=16", f"algorithm.maxSteps={STEPS}", "algorithm.learningRate=1e-3",
-        "algorithm.lrSchedule=constant", "rollout.maxConcurrentRollouts=48", "checkpoint.intervalSteps=8",
+        "algorithm.batchSize=16", f"algorithm.maxSteps={STEPS}", "optimizer.learningRate=1e-3",
+        "optimizer.lrSchedule=constant", "rollout.maxConcurrentRollouts=48", "checkpoint.intervalSteps=8",
     ]  # fmt: skip
     run = JobRun(ROOT / "examples/on_policy_distill.yaml", tmp_path / "taught", given).start()
     try:

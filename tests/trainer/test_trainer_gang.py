@@ -22,12 +22,13 @@ def finish(gang, world: World, timeout_s: float = 150.0) -> int:
 
 
 def test_two_ranks_get_the_losses_of_one_and_one_goes_on_from_their_checkpoint(make_world):
-    algorithm = {"miniBatches": 2, "learningRate": 3e-3, "maxSteps": 4}
-    alone = make_world("alone", algorithm=algorithm)
+    algorithm, optimizer = {"miniBatches": 2, "maxSteps": 4}, {"learningRate": 3e-3}
+    alone = make_world("alone", algorithm=algorithm, optimizer=optimizer)
     alone.fill(range(12), staleness=9)
     assert alone.train() == ExitCode.DONE
     alone.redis.flush()
-    pair = make_world("pair", algorithm=algorithm, spec={"trainer": {"procPerNode": 2, "microBatchTokens": 64}})
+    trainer = {"procPerNode": 2, "microBatchTokens": 64}
+    pair = make_world("pair", algorithm=algorithm, optimizer=optimizer, spec={"trainer": trainer})
     pair.fill(range(6), staleness=9)
     gang = pair.gang(2)
     until(lambda: pair.controller.committed >= 6, 120.0)

@@ -121,7 +121,8 @@ def test_the_right_answers_become_likely(name, model_path, ranks, tmp_path):
 @pytest.mark.parametrize("name", ["GSPO", "M2PO", "REINFORCE++", "OnPolicyDistillation"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_micro_batches_and_packing_change_neither_loss_nor_gradient(name, shared, model_path, ranks, tmp_path):
-    more = {"miniBatches": 2, "entropyCoefficient": 0.01, "weight": "sequenceMean", "klCoefficient": 0.05}
+    more = {"miniBatches": 2, "entropyCoefficient": 0.01, "advanced": {"weight": "sequenceMean"}}
+    more["kl"] = {"coefficient": 0.05}
     tokens = batch(8, 4, shared=shared)
     found = []
     for budget in (4096, 40):
@@ -138,7 +139,7 @@ def test_a_step_runs_the_stages_of_its_graph_in_their_order(name, model_path, ra
     begun: list[str] = []
     usual = StepRun._inputs
     monkeypatch.setattr(StepRun, "_inputs", lambda self, stage: (begun.append(stage.name), usual(self, stage))[1])
-    one = actor(model_path, ranks, tmp_path, name=name, **({"klCoefficient": 0.1} if name == "M2PO" else {}))
+    one = actor(model_path, ranks, tmp_path, name=name, **({"kl": {"coefficient": 0.1}} if name == "M2PO" else {}))
     tokens = batch(4, 4)
     advantages = one.advantages(tokens)
     one.update(Step(0, tokens), advantages, one.proximal(tokens, advantages))

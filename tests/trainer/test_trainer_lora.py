@@ -151,8 +151,8 @@ def test_a_target_that_the_model_does_not_have_is_named(model_path, ranks):
 @pytest.mark.component
 @pytest.mark.timeout(400)
 def test_a_run_publishes_adapters_merges_them_and_two_ranks_get_the_losses_of_one(make_world):
-    algorithm = {"maxSteps": 3, "learningRate": 3e-3, "kl": {"coefficient": 0.1}}
-    alone = make_world("alone", algorithm=algorithm, spec={"trainer": SPEC})
+    algorithm, optimizer = {"maxSteps": 3, "kl": {"coefficient": 0.1}}, {"learningRate": 3e-3}
+    alone = make_world("alone", algorithm=algorithm, optimizer=optimizer, spec={"trainer": SPEC})
     alone.fill(range(9), staleness=9)
     assert alone.train() == ExitCode.DONE
     version = alone.root / "weights" / "v00000003.f1"
@@ -169,7 +169,8 @@ def test_a_run_publishes_adapters_merges_them_and_two_ranks_get_the_losses_of_on
             logprobs = torch.log_softmax(model(input_ids=ids).logits[0, :-1], -1).gather(1, ids[0, 1:, None])
         np.testing.assert_allclose(logprobs.squeeze(1).numpy(), manifest.canary.logprobs[1:], atol=1e-5)
     alone.redis.flush()
-    pair = make_world("pair", algorithm=algorithm, spec={"trainer": {**SPEC, "procPerNode": 2, "microBatchTokens": 64}})
+    trainer = {**SPEC, "procPerNode": 2, "microBatchTokens": 64}
+    pair = make_world("pair", algorithm=algorithm, optimizer=optimizer, spec={"trainer": trainer})
     pair.fill(range(9), staleness=9)
     gang = pair.gang(2)
     try:

@@ -60,7 +60,7 @@ def test_a_run_with_an_offloaded_reference_has_the_losses_of_one_beside_the_poli
     rows = {}
     for placement in ("same", "offloaded"):
         kl = {"coefficient": 0.1, "placement": placement}
-        world = make_world(placement, algorithm={"maxSteps": 3, "learningRate": 3e-3, "kl": kl})
+        world = make_world(placement, algorithm={"maxSteps": 3, "kl": kl}, optimizer={"learningRate": 3e-3})
         world.fill(range(9), staleness=9)
         assert world.train() == ExitCode.DONE
         world.redis.flush()

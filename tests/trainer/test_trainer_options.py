@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from areal.spec.algorithm import PolicyGradient
+from areal.spec.algorithm import Advanced, PolicyGradient
 from areal.spec.block import blocks_in, fields_of
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
@@ -22,10 +22,7 @@ from areal_trainer.options import advantage_options, critic_options, objective_o
 from areal_trainer.settings import Paths, TrainerSettings
 from support.trainer_parts import batch
 
-NO_LOSS = {  # what these decide is elsewhere: the batch's size, the optimizer
-    "groupSize", "batchSize", "maxSteps", "maxStaleness", "learningRate", "warmupSteps", "lrSchedule", "minLrRatio",
-    "betas", "weightDecay", "eps", "gradClip",
-}  # fmt: skip
+NO_LOSS = {"groupSize", "batchSize", "maxSteps", "maxStaleness"}  # they decide the batch's size, and which
 
 SEVERAL = {"miniBatches": 2}
 KL = {"coefficient": 0.5, "as": "loss"}
@@ -63,7 +60,6 @@ FLIPS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # field → (a job'
     "rejections": ({}, {"rejections": [{"metric": "k2", "level": "sequence", "upper": 0.05}]}),
     "teacher": ({"proximal": "recompute"}, {"teacher": {"path": "t"}}),
     "kl": ({}, {"kl": KL}),
-    "klCoefficient": ({}, {"klCoefficient": 0.1}),
     "entropyCoefficient": ({}, {"entropyCoefficient": 0.1}),
     "lossAggregation": ({}, {"lossAggregation": "sequence"}),
 }
@@ -113,7 +109,9 @@ def made_up() -> TokenBatch:
 
 
 def spec_of(given: dict[str, Any]) -> Any:
-    algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 4, "maxSteps": 4, **given}
+    advanced = {field: value for field, value in given.items() if field in fields_of(Advanced)}
+    plain = {field: value for field, value in given.items() if field not in advanced}
+    algorithm = {"name": "GRPO", "groupSize": 4, "batchSize": 4, "maxSteps": 4, **plain, "advanced": advanced}
     if algorithm["name"] == "OnPolicyDistillation":
         algorithm["teacher"] = {"path": "t"}
     spec = {"model": {"path": "m"}, "dataset": {"train": {"jsonl": "t.jsonl"}}, "algorithm": algorithm}
@@ -159,7 +157,7 @@ def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cu
 
 
 def test_every_field_has_a_flip():
-    assert set(FLIPS) | NO_LOSS == set(fields_of(PolicyGradient))
+    assert set(FLIPS) | NO_LOSS == ({*fields_of(PolicyGradient), *fields_of(Advanced)} - {"advanced"})
 
 
 @pytest.mark.parametrize("field", FLIPS)
@@ -170,7 +168,8 @@ def test_flipping_a_field_changes_the_loss_or_its_gradient(field):
 
 
 def test_every_field_of_a_block_has_a_flip():
-    blocks = {name: blocks_in(field.annotation) for name, field in fields_of(PolicyGradient).items()}
+    every = {**fields_of(PolicyGradient), **fields_of(Advanced)}
+    blocks = {name: blocks_in(field.annotation) for name, field in every.items() if name != "advanced"}
     fields = {f"{name}.{inner}" for name, found in blocks.items() for block in found for inner in fields_of(block)}
     assert set(INNER) | {f"critic.{name}" for name in CRITIC} | WHERE == fields
 

@@ -67,7 +67,7 @@ def test_a_checkpoint_without_a_stages_model_is_refused_by_name(make_world):
 def test_the_moving_reference_is_nearer_than_the_start_model(make_world):
     found = {}
     for name, recipe in (("start", None), ("moving", EXAMPLES / "moving_reference.py")):
-        world = make_world(name, recipe=recipe, algorithm={"kl": {"coefficient": 0.01}, "learningRate": 1e-2})
+        world = make_world(name, recipe=recipe, algorithm={"kl": {"coefficient": 0.01}})
         world.fill(range(12), staleness=9)
         assert world.train() == ExitCode.DONE
         found[name] = [row["reference_kl"] for row in rows(world)]

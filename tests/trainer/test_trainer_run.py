@@ -148,7 +148,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_nothing_is_freed_bef
 
 
 def test_several_mini_batches_clip_and_still_train_every_token(make_world):
-    world = make_world(algorithm={"miniBatches": 3, "learningRate": 0.3, "warmupSteps": 0, "clipLow": 0.05})
+    world = make_world(algorithm={"miniBatches": 3, "clipLow": 0.05}, optimizer={"learningRate": 0.3, "warmupSteps": 0})
     world.fill(range(12), staleness=9)
     assert world.train() == ExitCode.DONE
     log = rows(world)
@@ -352,7 +352,7 @@ def test_a_stage_of_the_recipe_s_own_replaces_the_rewards_that_advantages_are_ma
 
 def test_the_examples_loop_updates_twice_while_the_policy_is_close(make_world):
     recipe = Path(__file__).resolve().parents[2] / "examples" / "own_loop.py"
-    world = make_world(recipe=recipe, algorithm={"learningRate": 1e-3, "warmupSteps": 0})
+    world = make_world(recipe=recipe, optimizer={"learningRate": 1e-3, "warmupSteps": 0})
     world.fill(range(12), staleness=9)
     assert world.train() == ExitCode.DONE
     assert sorted(trained(world)) == [0, 1, 2, 3]

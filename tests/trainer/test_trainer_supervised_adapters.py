@@ -16,7 +16,6 @@ from areal.data.prepare import prepare
 from areal.data.source import JsonlSource
 from areal.errors import ExitCode
 from areal.spec.job import RLJob
-from areal.spec.supervised import BLOCKS
 from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.engine.engine import Engine, EngineOptions
 from areal_trainer.engine.group import Ranks
@@ -44,12 +43,11 @@ def start(tmp_path_factory):
 
 
 def settings(root: Path, start: Path, training: str, epochs: int) -> SupervisedSettings:
-    block = {"batchSize": 4, "maxTokens": 16, "epochs": epochs, "learningRate": 2e-2, "lrSchedule": "constant"}
     spec = {
-        "training": training,
         "model": {"path": str(start)},
         "dataset": {"train": {"jsonl": "rows.jsonl"}},
-        BLOCKS[training]: block,
+        "training": {"name": training, "batchSize": 4, "maxTokens": 16, "epochs": epochs},
+        "optimizer": {"learningRate": 2e-2, "lrSchedule": "constant"},
         "evaluation": {"intervalSteps": 1000},
         "checkpoint": {"intervalSteps": 2},
         "export": {"intervalSteps": 3, "keep": 1},

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 import yaml
-from areal.spec.supervised import BLOCKS, Training
+from areal.spec.supervised import Training
 from support.job_run import VICTIMS, JobRun
 
 pytest.importorskip("torch")
@@ -38,12 +38,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path
 
 
-def job(folder: Path, name: str, training: Training, model: Path, data: str, block: dict[str, object]) -> JobRun:
+def job(
+    folder: Path, name: str, training: Training, model: Path, data: str, block: dict[str, object], rate: float
+) -> JobRun:
     spec = {
-        "training": training,
         "model": {"path": str(model)},
         "dataset": {split: {"jsonl": str(folder / data)} for split in ("train", "evaluation")},
-        BLOCKS[training]: {"batchSize": 16, "maxTokens": 16, "warmupSteps": 2, **block},
+        "training": {"name": training, "batchSize": 16, "maxTokens": 16, **block},
+        "optimizer": {"learningRate": rate, "warmupSteps": 2},
         "evaluation": {"intervalSteps": 1000},
         "checkpoint": {"intervalSteps": 3},
         "export": {"intervalSteps": 2, "keep": 1},
@@ -77,7 +79,7 @@ def alike_after_a_death(whole: JobRun, killed: JobRun) -> bool:
 @pytest.fixture(scope="module")
 def taught(folder: Path) -> Iterator[JobRun]:
     """A finished SFT run whose trainer was killed once, behind a checkpoint."""
-    sft = job(folder, "sft", "SFT", folder / "start", "rows.jsonl", {"epochs": 2, "learningRate": 3e-3}).start()
+    sft = job(folder, "sft", "SFT", folder / "start", "rows.jsonl", {"epochs": 2}, 3e-3).start()
     try:
         sft.wait_for("a step behind a checkpoint", lambda: sft.step() >= 4, 120)
         others = [words for role, words in VICTIMS.items() if role != "trainer" and sft.processes(*words)]
@@ -114,7 +116,7 @@ def test_a_run_keeps_its_newest_export_as_a_model(taught: JobRun) -> None:
 @pytest.mark.component
 def test_dpo_goes_on_from_its_model_and_prefers_the_chosen_answers(taught: JobRun, folder: Path) -> None:
     model = taught.run_dir / "model"
-    dpo = job(folder, "dpo", "DPO", model, "pairs.jsonl", {"epochs": 1, "learningRate": 3e-4}).start()
+    dpo = job(folder, "dpo", "DPO", model, "pairs.jsonl", {"epochs": 1}, 3e-4).start()
     try:
         assert dpo.finish(150) == 0, dpo.output
     finally:
@@ -130,8 +132,10 @@ def test_dpo_goes_on_from_its_model_and_prefers_the_chosen_answers(taught: JobRu
 def test_a_killed_reward_model_run_ends_with_the_same_weights_and_transformers_gives_its_scores(
     taught: JobRun, folder: Path
 ) -> None:
-    model, block = taught.run_dir / "model", {"epochs": 2, "learningRate": 1e-3}
-    whole, killed = (job(folder, name, "RewardModel", model, "pairs.jsonl", block) for name in ("whole", "killed"))
+    model = taught.run_dir / "model"
+    whole, killed = (
+        job(folder, name, "RewardModel", model, "pairs.jsonl", {"epochs": 2}, 1e-3) for name in ("whole", "killed")
+    )
     assert alike_after_a_death(whole, killed)
     before, after = held_out(whole)[0], held_out(whole)[-1]
     assert before["loss"] == pytest.approx(0.6931, abs=1e-3)  # a head of zeros prefers nothing
@@ -154,9 +158,9 @@ def test_a_killed_student_ends_with_the_same_weights_nearer_to_its_teacher_than_
 ) -> None:
     init_model(folder / "student", seed=1)
     teacher = {"teacher": {"path": str(taught.run_dir / "model")}}
-    block = {"epochs": 2, "learningRate": 3e-3, "loss": "forwardKL", "temperature": 2.0, **teacher}
+    block = {"epochs": 2, "divergence": "forwardKL", "temperature": 2.0, **teacher}
     whole, killed = (
-        job(folder, f"{name}-student", "Distillation", folder / "student", "rows.jsonl", block)
+        job(folder, f"{name}-student", "Distillation", folder / "student", "rows.jsonl", block, 3e-3)
         for name in ("whole", "killed")
     )
     assert alike_after_a_death(whole, killed)

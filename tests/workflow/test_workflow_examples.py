@@ -108,8 +108,8 @@ POLICY = {"name": "OnPolicyDistillation", "batchSize": 4, "maxSteps": 4, "teache
 
 
 def taught(tokens: int) -> JobSpec:
-    block = {"batchSize": 4, "maxTokens": tokens, "teacher": {"path": "t"}}
-    return JobSpec.model_validate({**COMMON, "training": "Distillation", "distillation": block})
+    block = {"name": "Distillation", "batchSize": 4, "maxTokens": tokens, "teacher": {"path": "t"}}
+    return JobSpec.model_validate({**COMMON, "training": block})
 
 
 def test_a_teacher_has_the_students_tokens_and_room_for_its_rows(plain: Tokenizer, tmp_path: Path) -> None:

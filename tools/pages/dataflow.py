@@ -9,7 +9,7 @@ from areal.dataflow.builtin import graph_of
 from areal.dataflow.stages import Graph
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES
-from areal.spec.supervised import BLOCKS
+from areal.spec.supervised import USUAL_RATES
 
 _HEAD = """# The step as a graph
 
@@ -28,7 +28,7 @@ def graphs() -> list[tuple[str, Graph, list[str]]]:
     """(file name, graph, the trainings that run it): all built-in trainings at their defaults."""
     jobs = {name: _algorithm(name=name) for name in NAMES}
     jobs["GRPO with miniBatches: 4"] = _algorithm(name="GRPO", miniBatches=4)
-    jobs |= {name: _rows(name, block) for name, block in BLOCKS.items() if name != "RL"}
+    jobs |= {name: _rows(name) for name in USUAL_RATES}
     found: list[tuple[str, Graph, list[str]]] = []
     for name, job in jobs.items():
         graph = graph_of(job.spec)
@@ -58,9 +58,9 @@ def _algorithm(**fields: Any) -> RLJob:
     return _job(algorithm={"batchSize": 8, "maxSteps": 8, **fields}, rollout=sampling)
 
 
-def _rows(training: str, block: str) -> RLJob:
+def _rows(training: str) -> RLJob:
     teacher = {"teacher": {"path": "t"}} if training == "Distillation" else {}
-    return _job(training=training, **{block: {"batchSize": 8, **teacher}})
+    return _job(training={"name": training, "batchSize": 8, **teacher})
 
 
 def _job(**blocks: Any) -> RLJob:

@@ -39,12 +39,15 @@ spec:
     batchSize: 64
     maxSteps: 160
     maxStaleness: 2
-    learningRate: 1e-4
+  optimizer: {learningRate: 1e-4}
   evaluation: {intervalSteps: 10, rows: 500}
 ```
 
 **Overrides.** `areal run job.yaml algorithm.maxSteps=20` sets a field below `spec`; `metadata.name=second` and
 `spec.algorithm.maxSteps=20` name it from the top. Values are YAML. An unknown field is an error that names the nearest.
+
+**Old files.** A field of an earlier release is an error that names its new place, and `areal check --rewrite job.yaml`
+moves them all; [migration](migration.md#a-job-file-of-an-earlier-release) says how.
 
 **Paths.** A relative path is looked for below the current directory first, then below the job file's directory. On a
 cluster a relative path is a file of yours that `areal submit` uploads, an absolute one is in the role's image, and
@@ -54,7 +57,8 @@ cluster a relative path is a file of yours that `areal submit` uploads, an absol
 
 **Numbers.** `1e-4` is a number. Sizes in bytes take `Ki`, `Mi`, `Gi`, `Ti` (powers of 1024) or `k`, `M`, `G`, `T`.
 
-**Null.** `null` for a field means that it isn't given, except where the default says otherwise (`rejection: null`).
+**Null.** `null` for a field means that it isn't given, except where the default says otherwise
+(`algorithm.advanced.rejection: null`).
 
 ## Fields
 
@@ -106,13 +110,22 @@ def _blocks(
             continue
         rows.append((f"`{name}`", _type(field), _default(field), _changes(field), field.description))
     parts.append(f"### {title}\n\n{block.__doc__}\n")
+    if skip and path:
+        parts.append(f"As above: {', '.join(f'`{name}`' for name in skip)}.\n")
     if rows:
         parts.append(_table(("field", "type", "default", "may change", "meaning"), rows))
     for name, members in inner:
         for member in members:
             if name not in skip and member not in seen:
                 tag = f" ({member.union_key}: {_tag(member)})" if len(members) > 1 else ""
-                _blocks(member, f"{path}.{name}{tag}" if path else name, parts, seen)
+                told = () if member is members[0] else _same(members[0], member)
+                _blocks(member, f"{path}.{name}{tag}" if path else name, parts, seen, told)
+
+
+def _same(first: type[BaseModel], other: type[BaseModel]) -> tuple[str, ...]:
+    """The fields that a union's member has from the base of both, which were told of the first."""
+    fields = fields_of(first)
+    return tuple(name for name, field in fields_of(other).items() if name in fields and fields[name] == field)
 
 
 def _tag(block: Any) -> str:

@@ -18,13 +18,14 @@ from areal_trainer.algorithms.surrogate import Surrogate
 from areal_trainer.algorithms.value_loss import ValueOptions
 from areal_trainer.algorithms.weight import Truncate
 from areal_trainer.critic import CriticOptions
+from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.schedule import Schedule
 from areal_trainer.objective import ObjectiveOptions
 
 
 def advantage_options(spec: JobSpec) -> AdvantageOptions:
     """How this job's rewards become advantages."""
-    algorithm, meant = spec.algorithm, resolve(spec)
+    algorithm, advanced, meant = spec.algorithm, spec.algorithm.advanced, resolve(spec)
     overlong = None
     if meant.overlong is not None and meant.overlong.max_tokens is not None:
         overlong = Overlong(meant.overlong.max_tokens, meant.overlong.window, meant.overlong.factor)
@@ -32,19 +33,19 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
     if meant.kl is not None and meant.kl.where == "reward":
         penalty = RewardKL(meant.kl.coefficient, cast(Estimator, meant.kl.kind))
     return AdvantageOptions(
-        shaping=ShapingOptions(algorithm.reward_bias, meant.reward_scale, algorithm.reward_clip, overlong),
+        shaping=ShapingOptions(advanced.reward_bias, meant.reward_scale, advanced.reward_clip, overlong),
         baseline=BaselineOptions(
             mean=meant.advantage_mean,
             std=meant.advantage_std,
             leave_one_out=meant.leave_one_out,
-            unbiased=algorithm.advantage_unbiased,
+            unbiased=advanced.advantage_unbiased,
             mask_zero_variance=meant.zero_variance != "keep",
-            epsilon=algorithm.advantage_epsilon,
+            epsilon=advanced.advantage_epsilon,
         ),
         truncated=algorithm.truncated,
         kl=penalty,
-        gamma=algorithm.gamma,
-        lam=algorithm.lam,
+        gamma=advanced.gamma,
+        lam=advanced.lam,
         normalise=meant.advantage_normalize,
         teacher=algorithm.teacher.coefficient if algorithm.teacher is not None else None,
     )
@@ -64,34 +65,50 @@ def objective_options(spec: JobSpec) -> ObjectiveOptions:
 
 def critic_options(spec: JobSpec) -> CriticOptions | None:
     """How this job's critic learns; None without one."""
-    algorithm, critic = spec.algorithm, resolve(spec).critic
+    critic = resolve(spec).critic
     if critic is None:
         return None
     return CriticOptions(
-        Schedule(critic.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio),
+        schedule_of(spec, critic.learning_rate),
         ValueOptions(critic.value_clip, critic.loss),
         critic.warmup_steps,
         critic.bootstrap,
     )
 
 
+def schedule_of(spec: JobSpec, peak: float) -> Schedule:
+    """How a learning rate with this peak warms up and falls."""
+    wanted = spec.optimizer
+    return Schedule(peak, wanted.warmup_steps, wanted.lr_schedule, wanted.min_lr_ratio)
+
+
+def adamw_options(spec: JobSpec) -> AdamWOptions:
+    """AdamW's settings, and where its moments are."""
+    wanted = spec.optimizer
+    return AdamWOptions(
+        betas=wanted.betas, epsilon=wanted.eps, weight_decay=wanted.weight_decay, grad_clip=wanted.grad_clip,
+        state=spec.trainer.optimizer_state,
+    )  # fmt: skip
+
+
 def _policy(algorithm: fields.PolicyGradient, meant: Resolved) -> PolicyOptions:
     penalty = None
     if meant.kl is not None and meant.kl.where == "loss":
         penalty = KLLoss(meant.kl.coefficient, cast(LossEstimator, meant.kl.kind))
-    given = [*([algorithm.rejection] if algorithm.rejection else []), *algorithm.rejections]
-    cut = algorithm.truncate
+    advanced = algorithm.advanced
+    given = [*([advanced.rejection] if advanced.rejection else []), *advanced.rejections]
+    cut = advanced.truncate
     return PolicyOptions(
         surrogate=Surrogate(
             meant.surrogate,
             meant.clip_low,
             meant.clip_high,
-            algorithm.dual_clip,
-            algorithm.tau_positive,
-            algorithm.tau_negative,
+            advanced.dual_clip,
+            advanced.tau_positive,
+            advanced.tau_negative,
         ),
         importance=meant.importance_level,
-        weight=algorithm.weight,
+        weight=advanced.weight,
         truncate=None if cut is None else Truncate(cut.upper, cut.lower),
         rejection=tuple(Rejection(one.metric, one.level, one.aggregate, one.highest, one.lower) for one in given),
         kl=penalty,

@@ -188,9 +188,6 @@ class Rollout:
     def _next_order(self, deadline: float) -> Message:
         """Rank 0: the next publication; without a policy while the one before still runs."""
         assert self._first is not None
-        # The other ranks stand in `tell` meanwhile, and a collective that outlasts the group's timeout ends the gang: a
-        # slow volume would look like a lost rank. So the wait is cut into slices, each with a word to the others, and
-        # the deadline of the whole is kept here.
         words = "the version before to be written and accepted"
         with self._first.waits.waiting("publish", words, deadline_s=PUBLISH_DEADLINE_S):
             idle = self._publisher.idle(_SLICE_S)

@@ -17,10 +17,8 @@ from areal.weights.exports import Exports
 from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
-from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import EngineOptions
-from areal_trainer.engine.schedule import Schedule
-from areal_trainer.options import advantage_options, objective_options
+from areal_trainer.options import adamw_options, advantage_options, objective_options, schedule_of
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,6 @@ class TrainerSettings:
 
     @property
     def engine(self) -> EngineOptions:
-        algorithm = self.spec.algorithm
         return EngineOptions(
             precision=self.spec.trainer.precision,
             attention=self.spec.trainer.attention_backend,
@@ -106,13 +103,7 @@ class TrainerSettings:
             temperature=self.spec.rollout.sampling.temperature,
             adapter=self.adapter,
             seed=self.spec.seed,
-            optimizer=AdamWOptions(
-                betas=algorithm.betas,
-                epsilon=algorithm.eps,
-                weight_decay=algorithm.weight_decay,
-                grad_clip=algorithm.grad_clip,
-                state=self.spec.trainer.optimizer_state,
-            ),
+            optimizer=adamw_options(self.spec),
         )
 
     @property
@@ -152,9 +143,7 @@ class TrainerSettings:
         return ActorOptions(
             objective=objective_options(self.spec),
             advantages=advantage_options(self.spec),
-            schedule=Schedule(
-                algorithm.learning_rate, algorithm.warmup_steps, algorithm.lr_schedule, algorithm.min_lr_ratio
-            ),
+            schedule=schedule_of(self.spec, self.spec.optimizer.learning_rate),
             mini_batches=algorithm.mini_batches,
             micro_batch_tokens=trainer.micro_batch_tokens,
             pack_length=trainer.pack_length,

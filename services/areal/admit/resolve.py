@@ -181,7 +181,7 @@ def reward_model_of(job: RLJob, base_dir: Path) -> Path | None:
     if not job.spec.is_rl or reward.verifier != "model" or reward.model is None or on_volume(reward.model.path):
         return None
     where = job.where("spec.reward.model.path")
-    fix = "Train one (training: RewardModel) and name its run's model directory."
+    fix = "Train one (training.name: RewardModel) and name its run's model directory."
     return check_reward_model(_model_at(reward.model.path, base_dir, "the reward model", where, fix), where)
 
 

@@ -18,7 +18,7 @@ def refuse_teacher(spec: JobSpec, student: Tokenizer, model: Path, teacher: Path
     refuse_untrainable(config, f"the teacher {teacher}")
     context, longest = config.get("max_position_embeddings"), spec.longest_sequence
     if isinstance(context, int) and context < longest:
-        limit = "rollout.maxSampleTokens" if spec.is_rl else "distillation.maxTokens"
+        limit = "rollout.maxSampleTokens" if spec.is_rl else "training.maxTokens"
         raise DataError(
             f"the teacher {teacher} reads {context} tokens, and {limit.rpartition('.')[2]} is {longest}",
             fix=f"lower {limit}, or name a teacher with a longer context",

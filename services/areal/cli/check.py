@@ -17,6 +17,7 @@ from rich.text import Text
 from areal.errors import DataError, ExitCode, InfraError
 from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only
 from areal.spec.load import job_from
+from areal.spec.rewrite import rewrite_file
 from areal.yaml_file.document import Document
 
 
@@ -47,6 +48,21 @@ def check_command(
         for what in admission.unseen:
             Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)
     return int(ExitCode.CONFIG if refused else ExitCode.DONE)
+
+
+def rewrite_command(document: Document) -> int:
+    """Write a file of an earlier release anew, and say what moved; whether the job can run is `check`'s to say."""
+    found, console = rewrite_file(document.path), Console()
+    for path, said in found.moves:
+        console.print(Text(f"{path} {said}"), soft_wrap=True)
+    if not found.moves:
+        said = "has no field of an earlier release"
+    elif found.comments_kept:
+        said = f"is rewritten: {len(found.moves)} fields"
+    else:
+        said = f"is rewritten without its comments: {len(found.moves)} fields; the old file is {document.path}.old"
+    console.print(Text(f"{document.path} {said}", style="bold green"), soft_wrap=True)
+    return int(ExitCode.DONE)
 
 
 def _elsewhere(job: RLJob) -> list[Finding]:

@@ -42,7 +42,8 @@ def run(
 
 
 @app.command(
-    epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json",
+    epilog="Examples:\n\n  areal check job.yaml\n\n  areal check job.yaml algorithm.batchSize=512 --json\n\n  "
+    "areal check --rewrite old.yaml",
 )
 def check(
     job: JobFile,
@@ -54,8 +55,15 @@ def check(
     graph: Annotated[
         str | None, typer.Option(metavar="FILE.svg|-", help="Draw the stages of a step, as text (-) or into a file.")
     ] = None,
+    rewrite: Annotated[
+        bool, typer.Option("--rewrite", help="Write a file of an earlier release anew, with fields where they are now.")
+    ] = False,
 ) -> None:
     """Validate a job file and explain what it means, without running anything."""
+    if rewrite:
+        from areal.cli.check import rewrite_command
+
+        raise typer.Exit(rewrite_command(job))
     if graph is not None:
         from areal.cli.graph import graph_command
 

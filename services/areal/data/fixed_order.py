@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from areal.data.order import row_of
-from areal.spec.supervised import Supervised
+from areal.spec.supervised import FixedRows
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Order:
     seed: int
 
     @classmethod
-    def of(cls, block: Supervised, rows: int, seed: int) -> Order:
+    def of(cls, block: FixedRows, rows: int, seed: int) -> Order:
         """The order that a job asks for."""
         return cls(rows, block.batch_size, block.positions(rows), seed)
 

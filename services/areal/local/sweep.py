@@ -47,7 +47,7 @@ def variants(sweeps: Sequence[str], seeds: Sequence[int] = ()) -> list[Variant]:
         values = split(raw)
         if not equals or not field.strip() or not all(values):
             raise ConfigError(
-                f"--sweep {text} names no values", fix="write field=a,b,c, for example algorithm.learningRate=1e-5,1e-4"
+                f"--sweep {text} names no values", fix="write field=a,b,c, for example optimizer.learningRate=1e-5,1e-4"
             )
         short = field.strip().rpartition(".")[2]
         choices.append([(f"{short}-{value}", f"{field.strip()}={value}") for value in values])

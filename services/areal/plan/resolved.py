@@ -19,16 +19,18 @@ from areal.errors import ConfigError
 from areal.files import write_atomically
 from areal.plan.layout import RunLayout
 from areal.spec.job import JobSpec, RLJob
+from areal.spec.migration import migrated_job
 from areal.spec.sources import Dataset
 
 Verifier = Literal["exact", "math", "code", "model", "custom"]
 
 
-VERSION = "1.12"
+VERSION = "2.0"
 """Of `resolved.json`: the minor grows with each field that is added, the major when older readers would misread it."""
 
+_MIGRATED = 1  # the major version that had the job fields of release 0.1
 _UNVERSIONED = "1.0"  # files without a version are of this one
-_GONE = (("job", "spec", "trainer", "mesh", "dp"),)  # fields of earlier minors that never meant anything else than now
+_GONE = tuple(("job", "spec", "trainer", "mesh", name) for name in ("dp", "frozen"))  # that it had, and nothing needs
 
 
 class _Value(BaseModel):
@@ -135,10 +137,13 @@ def _read(values: Any) -> ResolvedJob:
         raise ValueError("it is no mapping")
     written = _numbers(values.get("version", _UNVERSIONED))
     ours = _numbers(VERSION)
-    if written[0] != ours[0]:
+    if written[0] not in (_MIGRATED, ours[0]):
         raise ValueError(f"it has version {values.get('version')}, and this reads {ours[0]}.x")
+    if written[0] == _MIGRATED:
+        values = functools.reduce(_without, _GONE, values)
+        values = {**values, "job": migrated_job(values.get("job") or {})}
     try:
-        return ResolvedJob.model_validate_json(json.dumps(functools.reduce(_without, _GONE, values)))
+        return ResolvedJob.model_validate_json(json.dumps(values))
     except ValidationError as error:
         unknown = [problem["loc"] for problem in error.errors() if problem["type"] == "extra_forbidden"]
         if written <= ours or not unknown:

@@ -1,12 +1,15 @@
 """The `algorithm` block: what is optimised and how.
 
 A name is a set of defaults, nothing else: any field may be given beside it. What a name stands for is in
-`resolved_algorithm`; here such a field is empty unless given.
+`resolved_algorithm`; here such a field is empty unless given. What people set stands in the block itself, what they set
+to try a paper's variant in `advanced`.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
+
+from pydantic import model_validator
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.teacher import Placement, PolicyTeacher
@@ -70,7 +73,12 @@ class Kl(Block):
     """The divergence from the reference, which is the start model."""
 
     coefficient: float = knob(what="Its weight; 0 is none, and no reference is loaded.", ge=0)
-    where: Literal["loss", "reward"] = knob("loss", what="A term of the loss, or of each token's reward.", alias="as")
+    where: Literal["loss", "reward"] = knob(
+        "loss",
+        what="A term of the loss, or of each token's reward, as REINFORCE++ has it.",
+        server_default=False,
+        alias="as",
+    )
     estimator: Literal["k1", "k2", "k3", "k3u"] | None = knob(
         None, what="x, x²/2, e^−x − 1 + x, or that times π_θ/π_behav; k2 in the loss and k1 in the reward unless given."
     )
@@ -106,6 +114,51 @@ class Critic(Block):
     )
 
 
+class Advanced(Block):
+    """What a name decides well for nearly everybody: how advantages, ratios and weights are made."""
+
+    reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
+    reward_clip: float | None = knob(None, what="Scaled rewards are cut to ± this.", gt=0)
+    advantage_mean: Level | None = knob(None, what="Whose mean reward is subtracted; by name.")
+    advantage_std: Level | None = knob(None, what="Whose deviation the advantage is divided by; by name.")
+    advantage_unbiased: bool = knob(False, what="The deviation has Bessel's correction.")
+    advantage_epsilon: float = knob(1e-6, what="Added to the deviation.", gt=0)
+    leave_one_out: bool | None = knob(None, what="A sample's own reward is left out of its group's mean; by name.")
+    advantage_normalize: Level | None = knob(
+        None, what="Advantages are whitened over the tokens of the batch or of each group; by name."
+    )
+    gamma: float = knob(1.0, what="Discount of a reward for each token before it.", gt=0, le=1)
+    lam: float = knob(
+        1.0, what="GAE's λ: 1 is the whole return, lower trusts the critic more.", ge=0, le=1, alias="lambda"
+    )
+
+    importance_level: Literal["token", "sequence"] | None = knob(
+        None, what="u = π_θ/π_prox of each token, or its geometric mean over the sequence; by name."
+    )
+    surrogate: Literal["ppo", "none", "sapo", "cispo"] | None = knob(
+        None, what="min(uA, clip(u)A); uA; SAPO's gate; or CISPO's clipped weight times log π; by name."
+    )
+    dual_clip: float | None = knob(None, what="The loss of a negative advantage is at most this times |A|.", gt=1)
+    tau_positive: float = knob(1.0, what="SAPO's temperature where the advantage is positive.", gt=0)
+    tau_negative: float = knob(1.05, what="SAPO's temperature where it is negative.", gt=0)
+    m2_threshold: float | None = knob(
+        None, what="Tokens with the largest squared log-ratio go until the mean of the rest is below; by name.", gt=0
+    )
+
+    decoupled: bool = knob(True, what="Correct for stale tokens: clip around π_prox, weight by π_prox/π_behav.")
+    proximal: Literal["auto", "trainingPass", "recompute", "loglinear", "behaviour"] = knob(
+        "auto",
+        what="Where π_prox comes from: the loss's own pass, a pass before the first update, an estimate by age, or "
+        "π_behav itself. auto is trainingPass where that is exact, else recompute.",
+    )
+    weight: Literal["token", "sequenceMean", "sequenceProduct"] = knob(
+        "token", what="π_prox/π_behav of the token, its geometric mean over the sequence, or its product."
+    )
+    truncate: Truncate | None = knob(None, what="Cut that weight at a bound.")
+    rejection: Rejection | None = knob(Rejection, what="Leave out tokens too far off; null trains all.")
+    rejections: list[Rejection] = knob(list, what="Further rejections; all must pass.", max_length=8)
+
+
 class PolicyGradient(Block):
     """Policy optimisation from rewards: a name's defaults, and any field beside it."""
 
@@ -129,87 +182,44 @@ class PolicyGradient(Block):
         ge=0,
         le=1000,
     )
-
-    learning_rate: float = knob(1e-6, what="Peak learning rate.", gt=0)
-    warmup_steps: int = knob(5, what="Steps of linear warm-up from 0.", unit="steps", ge=0, le=10**9)
-    lr_schedule: Literal["linear", "constant", "cosine"] = knob(
-        "linear", what="How the learning rate falls after warm-up."
+    mini_batches: int = knob(
+        1, what="PPO updates a step; with one, u is 1 and the clip idle.", unit="updates", ge=1, le=1 << 16
     )
-    min_lr_ratio: float = knob(0.1, what="The schedule's end, as a fraction of the peak.", ge=0, le=1)
-    betas: tuple[float, float] = knob((0.9, 0.99), what="AdamW's β₁ and β₂.", strict=False)
-    weight_decay: float = knob(0.0, what="AdamW's weight decay.", ge=0)
-    eps: float = knob(1e-8, what="AdamW's ε.", gt=0)
-    grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
 
-    reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
     reward_scale: float | None = knob(None, what="Each reward is multiplied by this; by name.")
-    reward_clip: float | None = knob(None, what="Scaled rewards are cut to ± this.", gt=0)
     overlong: Overlong | None = knob(None, what="Penalty for answers near the longest length; by name.")
     truncated: Literal["train", "neutral", "mask"] = knob(
         "train", what="An answer cut by its length: as any other, with outcome 0, or not trained."
     )
-    advantage_mean: Level | None = knob(None, what="Whose mean reward is subtracted; by name.")
-    advantage_std: Level | None = knob(None, what="Whose deviation the advantage is divided by; by name.")
-    advantage_unbiased: bool = knob(False, what="The deviation has Bessel's correction.")
-    advantage_epsilon: float = knob(1e-6, what="Added to the deviation.", gt=0)
-    leave_one_out: bool | None = knob(None, what="A sample's own reward is left out of its group's mean; by name.")
     zero_variance: Literal["keep", "mask", "filter"] | None = knob(
         None,
         what="A group whose rewards are all the same: trained like any other (keep), masked from the loss, or "
         "replaced by another group (filter). By name; else mask where the group's mean is subtracted and no teacher "
         "teaches, and keep.",
     )
-    advantage_normalize: Level | None = knob(
-        None, what="Advantages are whitened over the tokens of the batch or of each group; by name."
-    )
-    gamma: float = knob(1.0, what="Discount of a reward for each token before it.", gt=0, le=1)
-    lam: float = knob(
-        1.0, what="GAE's λ: 1 is the whole return, lower trusts the critic more.", ge=0, le=1, alias="lambda"
-    )
-    critic: Critic | None = knob(None, what="A model of values, from which advantages are measured; by name.")
-
-    importance_level: Literal["token", "sequence"] | None = knob(
-        None, what="u = π_θ/π_prox of each token, or its geometric mean over the sequence; by name."
-    )
-    surrogate: Literal["ppo", "none", "sapo", "cispo"] | None = knob(
-        None, what="min(uA, clip(u)A); uA; SAPO's gate; or CISPO's clipped weight times log π; by name."
-    )
     clip_low: float | None = knob(None, what="u is clipped below 1 − this; by name.", gt=0, le=1)
     clip_high: float | None = knob(None, what="u is clipped above 1 + this; by name, else clipLow.", gt=0)
-    dual_clip: float | None = knob(None, what="The loss of a negative advantage is at most this times |A|.", gt=1)
-    tau_positive: float = knob(1.0, what="SAPO's temperature where the advantage is positive.", gt=0)
-    tau_negative: float = knob(1.05, what="SAPO's temperature where it is negative.", gt=0)
-    m2_threshold: float | None = knob(
-        None, what="Tokens with the largest squared log-ratio go until the mean of the rest is below; by name.", gt=0
-    )
-    mini_batches: int = knob(
-        1, what="PPO updates a step; with one, u is 1 and the clip idle.", unit="updates", ge=1, le=1 << 16
-    )
-
-    decoupled: bool = knob(True, what="Correct for stale tokens: clip around π_prox, weight by π_prox/π_behav.")
-    proximal: Literal["auto", "trainingPass", "recompute", "loglinear", "behaviour"] = knob(
-        "auto",
-        what="Where π_prox comes from: the loss's own pass, a pass before the first update, an estimate by age, or "
-        "π_behav itself. auto is trainingPass where that is exact, else recompute.",
-    )
-    weight: Literal["token", "sequenceMean", "sequenceProduct"] = knob(
-        "token", what="π_prox/π_behav of the token, its geometric mean over the sequence, or its product."
-    )
-    truncate: Truncate | None = knob(None, what="Cut that weight at a bound.")
-    rejection: Rejection | None = knob(Rejection, what="Leave out tokens too far off; null trains all.")
-    rejections: list[Rejection] = knob(list, what="Further rejections; all must pass.", max_length=8)
-
-    teacher: PolicyTeacher | None = knob(
-        None, what="A frozen model that judges each sampled token: on-policy distillation, alone or beside rewards."
-    )
-    kl: Kl | None = knob(None, what="Divergence from the reference; by name.")
-    kl_coefficient: float | None = knob(None, what="Short for kl.coefficient.", ge=0)
-    entropy_coefficient: float = knob(0.0, what="Weight of the entropy, which the loss rewards.", ge=0)
     loss_aggregation: Literal["token", "sequence", "constant"] | None = knob(
         None,
         what="Mean over all trained tokens of the step, mean of each sequence's mean, or the sum over sequences times "
         "sampling.maxNewTokens; over all ranks; by name.",
     )
+    entropy_coefficient: float = knob(0.0, what="Weight of the entropy, which the loss rewards.", ge=0)
+    kl: Kl | None = knob(None, what="Divergence from the reference; by name.")
+    critic: Critic | None = knob(None, what="A model of values, from which advantages are measured; by name.")
+    teacher: PolicyTeacher | None = knob(
+        None, what="A frozen model that judges each sampled token: on-policy distillation, alone or beside rewards."
+    )
+    advanced: Advanced = knob(Advanced, what="What a name decides, for whoever tries a variant of it.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _kl_follows_name(cls, values: Any) -> Any:
+        """A divergence is in the reward where the name has it there."""
+        kl = values.get("kl") if isinstance(values, dict) and values.get("name") == "REINFORCE++" else None
+        if not isinstance(kl, dict) or kl.get("as") is not None:
+            return values
+        return {**values, "kl": {**kl, "as": "reward"}}
 
     @property
     def samples_a_step(self) -> int:

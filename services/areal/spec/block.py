@@ -40,6 +40,7 @@ class Block(BaseModel):
     )
 
     union_key: ClassVar[str] = ""  # the field that tells the members of a union apart
+    one_schema: ClassVar[bool] = False  # its fields are all of one block, and an API server has the schema of that once
 
     @field_validator("*", mode="after")
     @classmethod

@@ -239,6 +239,8 @@ class PodPatch(Block):
 class PodTemplate(Block):
     """Patches of pods, by role."""
 
+    one_schema = True
+
     trainer: PodPatch = resting(PodPatch, what="Trainer pods.")
     generation: PodPatch = resting(PodPatch, what="Generation pods: agent and engine.")
     reward: PodPatch = resting(

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from areal.spec import numbers
-from areal.spec.algorithm import Algorithm
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import needs_scores, resolve
-from areal.spec.supervised import Supervised
+from areal.spec.supervised import FixedRows
 
 _FEW_VERSIONS = 6
 
@@ -65,7 +64,7 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
     ]
 
 
-def _supervised(job: RLJob, block: Supervised) -> list[tuple[str, str]]:
+def _supervised(job: RLJob, block: FixedRows) -> list[tuple[str, str]]:
     spec = job.spec
     unit = "pairs" if spec.has_pairs else "rows"
     length = _every(block.max_steps, "step") if block.max_steps else f"each of the {unit} {block.epochs or 1}×"
@@ -75,10 +74,10 @@ def _supervised(job: RLJob, block: Supervised) -> list[tuple[str, str]]:
     student = spec.distillation
     return [
         ("training", f"{spec.training}: on fixed {unit}; nothing is generated or scored"),
-        *([("teacher", f"{student.teacher.path}, loss {student.loss}")] if student is not None else []),
+        *([("teacher", f"{student.teacher.path}, divergence {student.divergence}")] if student is not None else []),
         ("a step", f"{block.batch_size} {unit} of at most {block.max_tokens} tokens, in an order drawn from the seed"),
         ("the run", length),
-        ("learning rate", _rate(block)),
+        ("learning rate", _learning_rate(job)),
         (
             "checkpoints",
             f"every {_every(spec.checkpoint.interval_steps, 'step')}, the last {spec.checkpoint.keep} kept",
@@ -133,14 +132,11 @@ def _checkpoints(job: RLJob) -> str:
 
 
 def _learning_rate(job: RLJob) -> str:
-    return _rate(job.spec.algorithm)
-
-
-def _rate(algorithm: Algorithm | Supervised) -> str:
-    peak = f"{algorithm.learning_rate:g} after {_every(algorithm.warmup_steps, 'step')} of warm-up"
-    if algorithm.lr_schedule == "constant":
+    rate, optimizer = job.spec.optimizer.learning_rate, job.spec.optimizer
+    peak = f"{rate:g} after {_every(optimizer.warmup_steps, 'step')} of warm-up"
+    if optimizer.lr_schedule == "constant":
         return f"{peak}, then constant"
-    return f"{peak}, then {algorithm.lr_schedule} to {algorithm.learning_rate * algorithm.min_lr_ratio:g}"
+    return f"{peak}, then {optimizer.lr_schedule} to {rate * optimizer.min_lr_ratio:g}"
 
 
 def _evaluation(job: RLJob) -> str:

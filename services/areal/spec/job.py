@@ -19,10 +19,17 @@ from areal.spec.observability import Observability
 from areal.spec.rollout import Rollout
 from areal.spec.serving import Generation, Reward
 from areal.spec.sources import Dataset, Evaluation, Model, Recipe
-from areal.spec.supervised import Distillation, Dpo, RewardModel, Sft, Supervised
-from areal.spec.supervised import Training as TrainingName
+from areal.spec.supervised import (
+    USUAL_RATES,
+    DistillationTraining,
+    DpoTraining,
+    RewardModelTraining,
+    SftTraining,
+    Supervised,
+    Training,
+)
 from areal.spec.teacher import Teacher
-from areal.spec.training import Checkpoint, Export, Recording, Replay, Trainer, WeightSync
+from areal.spec.training import Checkpoint, Export, Optimizer, Recording, Replay, Trainer, WeightSync
 
 
 class Metadata(Block):
@@ -40,20 +47,13 @@ class JobSpec(Block):
     """What to train, on what, and how."""
 
     seed: int = knob(0, what="Of the data order and of sampling.", ge=0, lt=2**63)
-    training: TrainingName = knob(
-        "RL",
-        what="What kind of run: RL has the block algorithm, SFT the block sft, DPO the block dpo, RewardModel the "
-        "block rewardModel, Distillation the block distillation.",
-    )
     model: Model = knob(what="The start model.")
     recipe: Recipe | None = knob(None, what="The user's Python file.")
     dataset: Dataset = knob(what="Rows to train on and to measure.")
     rollout: Rollout = knob(Rollout, what="How answers are made.")
-    algorithm_block: Algorithm | None = knob(None, what="RL only: what is optimised.", alias="algorithm")
-    sft: Sft | None = knob(None, what="SFT only: supervised fine-tuning.")
-    dpo: Dpo | None = knob(None, what="DPO only: learning from pairs of answers.")
-    reward_model: RewardModel | None = knob(None, what="RewardModel only: learning to score from pairs of answers.")
-    distillation: Distillation | None = knob(None, what="Distillation only: learning from another model.")
+    algorithm_block: Algorithm | None = knob(None, what="RL: what is optimised.", alias="algorithm")
+    supervised: Supervised | None = knob(None, what="Instead of RL: a training on fixed rows.", alias="training")
+    optimizer: Optimizer = knob(Optimizer, what="How weights follow their gradient.")
     reward: Reward = knob(Reward, what="Who scores.")
     generation: Generation = knob(Generation, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
@@ -84,13 +84,29 @@ class JobSpec(Block):
     scheduling: Scheduling = knob(Scheduling, what="Cluster only: where pods go.", change=Change.RESUME)
     run_policy: RunPolicy = knob(RunPolicy, what="Cluster only: deadlines, cleaning up.", change=Change.RESUME)
     failure_policy: FailurePolicy = knob(FailurePolicy, what="Cluster only: what restarts what.", change=Change.RESUME)
-    pod_template: PodTemplate = knob(PodTemplate, what="Cluster only: patches of pods, by role.", change=Change.RESUME)
+    pod_template: PodTemplate = knob(
+        PodTemplate,
+        what="Cluster only: patches of pods by role: trainer, generation, reward, rewardCustom, controller, worker, "
+        "gateway, redis, tools.",
+        change=Change.RESUME,
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _engine_follows_gpus(cls, values: Any) -> Any:
         """Defaults of the engine where there are GPUs: as many as it is split over, and the trainer's precision."""
         return on_gpus(values) if isinstance(values, dict) else values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_follows_training(cls, values: Any) -> Any:
+        """The learning rate of a training on fixed rows, unless one is given."""
+        training = values.get("training") if isinstance(values, dict) else None
+        usual = USUAL_RATES.get(str(training.get("name"))) if isinstance(training, dict) else None
+        optimizer = values.get("optimizer", {}) if usual is not None else None
+        if not isinstance(optimizer, dict) or optimizer.get("learningRate", optimizer.get("learning_rate")) is not None:
+            return values
+        return {**values, "optimizer": {**optimizer, "learningRate": usual}}
 
     @property
     def algorithm(self) -> Algorithm:
@@ -100,17 +116,34 @@ class JobSpec(Block):
         return self.algorithm_block
 
     @property
-    def is_whole(self) -> bool:
-        """Whether it has the block of its training; nothing can be planned without."""
-        return (self.algorithm_block if self.is_rl else self.supervised) is not None
+    def training(self) -> Training:
+        """What kind of run it is: RL unless there is a training on fixed rows."""
+        return "RL" if self.supervised is None else self.supervised.name
 
     @property
-    def supervised(self) -> Supervised | None:
-        """The block of a training on fixed rows; None for RL."""
-        blocks = {
-            "SFT": self.sft, "DPO": self.dpo, "RewardModel": self.reward_model, "Distillation": self.distillation,
-        }  # fmt: skip
-        return blocks.get(self.training)
+    def is_whole(self) -> bool:
+        """Whether it says what to do; nothing can be planned without."""
+        return (self.algorithm_block is None) != (self.supervised is None)
+
+    @property
+    def sft(self) -> SftTraining | None:
+        """The training, where it is supervised fine-tuning."""
+        return self.supervised if isinstance(self.supervised, SftTraining) else None
+
+    @property
+    def dpo(self) -> DpoTraining | None:
+        """The training, where it is DPO."""
+        return self.supervised if isinstance(self.supervised, DpoTraining) else None
+
+    @property
+    def reward_model(self) -> RewardModelTraining | None:
+        """The training, where it is of a reward model."""
+        return self.supervised if isinstance(self.supervised, RewardModelTraining) else None
+
+    @property
+    def distillation(self) -> DistillationTraining | None:
+        """The training, where it is distillation on fixed rows."""
+        return self.supervised if isinstance(self.supervised, DistillationTraining) else None
 
     @property
     def teacher(self) -> Teacher | None:
@@ -122,7 +155,7 @@ class JobSpec(Block):
     @property
     def teacher_field(self) -> str:
         """Where the job names its teacher's directory."""
-        return f"spec.{'algorithm' if self.is_rl else 'distillation'}.teacher.path"
+        return f"spec.{'algorithm' if self.is_rl else 'training'}.teacher.path"
 
     @property
     def longest_sequence(self) -> int:
@@ -144,7 +177,7 @@ class JobSpec(Block):
     @property
     def is_rl(self) -> bool:
         """Whether answers are generated and scored while the run goes on."""
-        return self.training == "RL"
+        return self.supervised is None
 
 
 class RLJob(Block):

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from areal.spec.job import RLJob
+from areal.spec.migration import old_fields
 from areal.spec.overrides import apply_overrides
-from areal.spec.problems import Problem, refuse_invalid
+from areal.spec.problems import Problem, SpecError, refuse_invalid
 from areal.yaml_file.document import Document, read_document
 
 _FIX = "Correct the fields above; docs/rljob.md lists all fields with their units and defaults."
+_REWRITES = "it moves the fields and keeps the comments"
+_APPLY = "and apply that: docs/migration.md says how."
 _SERVERS_METADATA = (
     "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp", "finalizers", "generateName", "generation",
     "managedFields", "ownerReferences", "resourceVersion", "selfLink", "uid",
@@ -39,6 +42,7 @@ def job_from(document: Document, overrides: Sequence[str] = ()) -> RLJob:
     places = (
         {path: f"{document.path}:{line}" for path, line in document.lines.items()} | origins | {"": str(document.path)}
     )
+    _refuse_old(values, places, str(document.path), f"Run `areal check --rewrite {document.path}`: {_REWRITES}")
     job = refuse_invalid(RLJob, values, places, str(document.path), fix=_FIX, problems=problems)
     return job.placed(places).written(values)
 
@@ -52,7 +56,18 @@ def job_from_object(values: Mapping[str, Any]) -> RLJob:
     metadata = cleaned.get("metadata") or {}
     name = "/".join(str(metadata[key]) for key in ("namespace", "name") if metadata.get(key)) or "the object"
     places = {"": f"RLJob {name}"}
+    _refuse_old(
+        cleaned, places, f"RLJob {name}", f"Rewrite its file by `areal check --rewrite FILE` ({_REWRITES}) {_APPLY}"
+    )
     return refuse_invalid(RLJob, cleaned, places, f"RLJob {name}", fix=_FIX)
+
+
+def _refuse_old(values: Mapping[str, Any], places: Mapping[str, str], source: str, fix: str) -> None:
+    """Raise SpecError for fields of an earlier release, each with its new place."""
+    spec = values.get("spec")
+    old = [(f"spec.{path}", said) for path, said in old_fields(spec)] if isinstance(spec, Mapping) else []
+    if old:
+        raise SpecError(source, [Problem(path, said, places.get(path, places[""])) for path, said in old], fix=fix)
 
 
 def without_server_fields(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pydantic import BaseModel
 from areal.errors import ConfigError
 from areal.spec.block import block_for, fields_of
 from areal.spec.job import JobSpec, RLJob
+from areal.spec.migration import moved
 from areal.spec.problems import Problem, shortened, unknown_field
-from areal.spec.supervised import BLOCKS
 from areal.yaml_file.document import parse_value
 
 
@@ -35,6 +35,9 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> tuple[d
             value = parse_value(raw)
         except ConfigError as error:
             problems.append(Problem(".".join(keys), error.message, where))
+            continue
+        if keys[0] == "spec" and (said := moved(".".join(keys[1:]), value)) is not None:
+            problems.append(Problem(".".join(keys), said, where))
             continue
         if wrong := _wrong(keys, values):
             problems.append(Problem(*wrong, where))
@@ -72,7 +75,7 @@ def _unknown(keys: Sequence[str], block: type[BaseModel], spec: Any) -> str:
             for name, field in fields_of(JobSpec).items()
             if (inner := block_for(field.annotation, None)) is not None
             and keys[-1] in fields_of(inner)
-            and (name in given or name not in BLOCKS.values())
+            and (name in given or name not in ("algorithm", "training"))
         ]
         if holders:
             return f"unknown field; did you mean {' or '.join(holders)}?"

@@ -26,6 +26,7 @@ _EXPECTED = {
 
 
 _LONGEST = 200  # characters of a value in a message
+_FEW = 8  # names that a message lists
 
 
 @dataclass(frozen=True)
@@ -94,17 +95,26 @@ def _where(field: str, places: Mapping[str, str]) -> str:
 
 def nearest(name: str, allowed: Iterable[str]) -> str | None:
     """The allowed name that was probably meant; None when none is close."""
-    choices = {choice.lower().replace("_", ""): choice for choice in allowed}
-    found = difflib.get_close_matches(name.lower().replace("_", "").replace("-", ""), choices, n=1, cutoff=0.6)
-    return choices[found[0]] if found else None
+    return next(iter(_close(name, allowed)), None)
 
 
 def unknown_field(name: str, block: type[BaseModel]) -> str:
-    """The sentence for a field that a block doesn't have."""
+    """The sentence for a field that a block doesn't have: the names that are close, or all where there are few."""
     allowed = list(fields_of(block))
-    meant = nearest(name, allowed)
-    suggestion = f"did you mean {meant}? " if meant else ""
-    return f"unknown field; {suggestion}Allowed here: {', '.join(allowed)}."
+    if meant := _close(name, allowed):
+        return f"unknown field; did you mean {' or '.join(meant)}?"
+    if len(allowed) <= _FEW:
+        return f"unknown field; allowed here: {', '.join(allowed)}."
+    return f"unknown field, and none here is called alike: docs/rljob.md lists all {len(allowed)}."
+
+
+def _close(name: str, allowed: Iterable[str]) -> list[str]:
+    """The allowed names that were probably meant, the closest first; others only when they are nearly as close."""
+    plain = name.lower().replace("_", "").replace("-", "")
+    choices = {choice.lower().replace("_", ""): choice for choice in allowed}
+    found = difflib.get_close_matches(plain, choices, n=3, cutoff=0.6)
+    likeness = [difflib.SequenceMatcher(None, plain, each).ratio() for each in found]
+    return [choices[each] for each, alike in zip(found, likeness, strict=True) if alike > likeness[0] - 0.05]
 
 
 def place(error: ErrorDetails, root: type[BaseModel], values: Any) -> tuple[str, type[BaseModel] | None]:
@@ -133,8 +143,9 @@ def place(error: ErrorDetails, root: type[BaseModel], values: Any) -> tuple[str,
         block, item = block_for(annotation, values), item_block(annotation)
     if path and path[-1] == "[key]":  # pydantic's word for a key that is wrong itself: the mapping has it
         del path[-2:]
-    if error["type"] == "union_tag_invalid" and block is not None:
+    if error["type"] in ("union_tag_invalid", "union_tag_not_found") and block is not None:
         path.append(getattr(block, "union_key", ""))
+        holder = block
     return ".".join(path), holder
 
 
@@ -143,8 +154,9 @@ def describe(error: ErrorDetails, holder: type[BaseModel] | None) -> str:
     kind, given, context = error["type"], error["input"], error.get("ctx", {})
     if kind == "extra_forbidden" and holder is not None:
         return unknown_field(str(error["loc"][-1]), holder)
-    if kind == "missing":
-        field = fields_of(holder).get(str(error["loc"][-1])) if holder else None
+    if kind in ("missing", "union_tag_not_found"):
+        name = str(error["loc"][-1]) if kind == "missing" else getattr(holder, "union_key", "")
+        field = fields_of(holder).get(name) if holder else None
         return f"missing: {field.description}" if field is not None else "missing"
     if kind in ("literal_error", "union_tag_invalid"):
         expected = str(context.get("expected") or context.get("expected_tags"))

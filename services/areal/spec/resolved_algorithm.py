@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from areal.spec.algorithm import Critic, Kl, Level, Overlong, PolicyGradient
+from areal.spec.algorithm import Advanced, Critic, Kl, Level, Overlong, PolicyGradient
 from areal.spec.job import JobSpec
 
 _OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
@@ -90,10 +90,7 @@ def resolve(spec: JobSpec) -> Resolved:
     """The algorithm of a job with every default filled in."""
     algorithm = spec.algorithm
     usual = {**BASE, **NAMES[algorithm.name]}
-    values = {name: usual[name] if (given := getattr(algorithm, name)) is None else given for name in BASE}
-    if algorithm.kl_coefficient is not None and algorithm.kl is None:
-        usual_kl = usual["kl"] or Kl(coefficient=0.0)
-        values["kl"] = usual_kl.model_copy(update={"coefficient": algorithm.kl_coefficient})
+    values = {name: usual[name] if (given := _given(algorithm, name)) is None else given for name in BASE}
     if values["kl"] is not None and values["kl"].coefficient == 0:
         values["kl"] = None
     if values["clip_high"] is None:
@@ -125,6 +122,11 @@ def one_turn(spec: JobSpec) -> bool:
     return spec.rollout.workflow == "rlvr"
 
 
+def _given(algorithm: PolicyGradient, name: str) -> Any:
+    """What a job says of a field that a name decides; None where it says nothing."""
+    return getattr(algorithm.advanced if name in Advanced.model_fields else algorithm, name)
+
+
 def _overlong(spec: JobSpec, found: Overlong | None) -> Overlong | None:
     """The penalty with its longest length; a name's own window shrinks with a short answer."""
     if found is None or found.factor == 0:
@@ -140,10 +142,11 @@ def _overlong(spec: JobSpec, found: Overlong | None) -> Overlong | None:
 def _proximal(
     algorithm: PolicyGradient, values: dict[str, Any]
 ) -> Literal["trainingPass", "recompute", "loglinear", "behaviour"]:
-    if not algorithm.decoupled:
+    advanced = algorithm.advanced
+    if not advanced.decoupled:
         return "behaviour"
-    if algorithm.proximal != "auto":
-        return algorithm.proximal
+    if advanced.proximal != "auto":
+        return advanced.proximal
     before = algorithm.mini_batches > 1 or values["m2_threshold"] is not None
     before = before or (values["kl"] is not None and values["kl"].where == "reward") or algorithm.teacher is not None
     return "recompute" if before else "trainingPass"
@@ -171,7 +174,8 @@ def shown(value: Any) -> str:
 
 def named(field: str) -> str:
     """A text field's value in force as an expression in CEL. What is derived from other fields is '' there."""
-    given, usual = f"self.spec.algorithm.{camel(field)}", f"'{BASE[field] or ''}'"
+    block = "algorithm.advanced" if field in Advanced.model_fields else "algorithm"
+    given, usual = f"self.spec.{block}.{camel(field)}", f"'{BASE[field] or ''}'"
     for name, values in NAMES.items():
         if field in values:
             usual = f"self.spec.algorithm.name == '{name}' ? '{values[field]}' : {usual}"

@@ -57,6 +57,7 @@ class Rule:
     cel: str | None
     severity: Severity
     broken: Predicate
+    each: bool = False  # the condition in CEL is asked of each value of the mapping at `field`, not of the whole job
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,13 @@ def rule(
     cel: str | None,
     severity: Severity = Severity.ERROR,
     every_training: bool = False,
+    each: bool = False,
 ) -> Callable[[Predicate], Rule]:
     """Declare a rule around its predicate. It is asked of RL jobs only, unless it says something of every training."""
 
     def declare(broken: Predicate) -> Rule:
         if every_training:
-            return Rule(id, field, says, fix, cel, severity, broken)
+            return Rule(id, field, says, fix, cel, severity, broken, each)
 
         def of_rl(job: RLJob, facts: Facts) -> str | None:
             return broken(job, facts) if job.spec.is_rl and job.spec.algorithm_block is not None else None
@@ -99,4 +101,4 @@ def rule(
     return declare
 
 
-_NOT_RL = "self.spec.training != 'RL' || !has(self.spec.algorithm)"
+_NOT_RL = "has(self.spec.training) || !has(self.spec.algorithm)"

@@ -1,4 +1,4 @@
-"""Rules of agents and environments: jobs whose episodes are somebody else's programs."""
+"""Rules of agents, environments and boxes: jobs whose episodes are somebody else's programs."""
 
 from __future__ import annotations
 
@@ -137,6 +137,22 @@ def python_not_here(job: RLJob, facts: Facts) -> str | None:
     return f"there is no interpreter {job.spec.rollout.own_python!r} on this machine"
 
 
+@rule(
+    "boxes-few",
+    "spec.rollout.boxes.maxConcurrent",
+    "Each sample under way can have a box: boxes.maxConcurrent ≥ maxConcurrentRollouts × groupSize.",
+    fix="Raise rollout.boxes.maxConcurrent, or lower rollout.maxConcurrentRollouts.",
+    cel=None,
+    severity=Severity.WARNING,
+)
+def boxes_few(job: RLJob, facts: Facts) -> str | None:
+    rollout, group = job.spec.rollout, job.spec.algorithm.group_size
+    samples, boxes = rollout.max_concurrent_rollouts * group, rollout.boxes.max_concurrent
+    if not boxes or boxes >= samples:
+        return None
+    return f"{samples} samples are under way at once, and {boxes} boxes: the others wait for room"
+
+
 RULES = (
     agent_without_run,
     agent_not_in_recipe,
@@ -146,4 +162,5 @@ RULES = (
     agent_command_with_python,
     environment_without_name,
     python_not_here,
+    boxes_few,
 )

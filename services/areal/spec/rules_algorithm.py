@@ -33,9 +33,9 @@ def group_size(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "leave-one-out",
-    "spec.algorithm.leaveOneOut",
+    "spec.algorithm.advanced.leaveOneOut",
     "leaveOneOut is for a group's mean: advantageMean is group.",
-    fix="Set algorithm.advantageMean: group, or leaveOneOut: false.",
+    fix="Set algorithm.advanced.advantageMean: group, or leaveOneOut: false.",
     cel=None,
 )
 def leave_one_out(job: RLJob, facts: Facts) -> str | None:
@@ -47,9 +47,9 @@ def leave_one_out(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "leave-one-out-scaled",
-    "spec.algorithm.leaveOneOut",
+    "spec.algorithm.advanced.leaveOneOut",
     "leaveOneOut goes without a deviation: advantageStd is none.",
-    fix="Set algorithm.advantageStd: none, or leaveOneOut: false.",
+    fix="Set algorithm.advanced.advantageStd: none, or leaveOneOut: false.",
     cel=None,
     severity=Severity.WARNING,
 )
@@ -80,14 +80,14 @@ def zero_variance_baseline(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "training-pass",
-    "spec.algorithm.proximal",
+    "spec.algorithm.advanced.proximal",
     "proximal: trainingPass goes with one update a step: miniBatches is 1.",
-    fix="Set algorithm.proximal: recompute, or miniBatches: 1.",
-    cel="self.spec.algorithm.proximal != 'trainingPass' || self.spec.algorithm.miniBatches <= 1",
+    fix="Set algorithm.advanced.proximal: recompute, or miniBatches: 1.",
+    cel="self.spec.algorithm.advanced.proximal != 'trainingPass' || self.spec.algorithm.miniBatches <= 1",
 )
 def training_pass(job: RLJob, facts: Facts) -> str | None:
     algorithm = job.spec.algorithm
-    if algorithm.proximal != "trainingPass" or algorithm.mini_batches == 1:
+    if algorithm.advanced.proximal != "trainingPass" or algorithm.mini_batches == 1:
         return None
     return (
         f"from the second of {algorithm.mini_batches} updates on π_prox would be π_θ again: u = 1, and nothing holds "
@@ -97,14 +97,14 @@ def training_pass(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "log-linear",
-    "spec.algorithm.proximal",
+    "spec.algorithm.advanced.proximal",
     "proximal: loglinear goes with several updates a step: miniBatches ≥ 2.",
-    fix="Leave algorithm.proximal out.",
-    cel="self.spec.algorithm.proximal != 'loglinear' || self.spec.algorithm.miniBatches >= 2",
+    fix="Leave algorithm.advanced.proximal out.",
+    cel="self.spec.algorithm.advanced.proximal != 'loglinear' || self.spec.algorithm.miniBatches >= 2",
 )
 def log_linear(job: RLJob, facts: Facts) -> str | None:
     algorithm = job.spec.algorithm
-    if algorithm.proximal != "loglinear" or algorithm.mini_batches > 1:
+    if algorithm.advanced.proximal != "loglinear" or algorithm.mini_batches > 1:
         return None
     return "with miniBatches 1 the training pass gives π_prox exactly, at no cost: an estimate only loses"
 
@@ -113,7 +113,7 @@ def log_linear(job: RLJob, facts: Facts) -> str | None:
     "kl-proximal",
     "spec.algorithm.kl.as",
     "A KL penalty in the reward has the log-probabilities of the policy it improves before the update.",
-    fix="Set algorithm.proximal: recompute or leave it out, or kl.as: loss.",
+    fix="Set algorithm.advanced.proximal: recompute or leave it out, or kl.as: loss.",
     cel=None,
 )
 def kl_proximal(job: RLJob, facts: Facts) -> str | None:
@@ -143,9 +143,9 @@ def kl_estimator(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "second-moment",
-    "spec.algorithm.proximal",
+    "spec.algorithm.advanced.proximal",
     "M2PO's mask is taken over the whole mini-batch: proximal is recompute.",
-    fix="Leave algorithm.proximal and decoupled out, or algorithm.m2Threshold.",
+    fix="Leave algorithm.advanced.proximal and decoupled out, or algorithm.advanced.m2Threshold.",
     cel=None,
 )
 def second_moment(job: RLJob, facts: Facts) -> str | None:
@@ -160,13 +160,13 @@ def second_moment(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "dual-clip",
-    "spec.algorithm.dualClip",
+    "spec.algorithm.advanced.dualClip",
     "dualClip bounds PPO's clip and no other surrogate.",
-    fix="Leave algorithm.dualClip out, or set surrogate: ppo.",
-    cel=f"!has(self.spec.algorithm.dualClip) || {named('surrogate')} == 'ppo'",
+    fix="Leave algorithm.advanced.dualClip out, or set surrogate: ppo.",
+    cel=f"!has(self.spec.algorithm.advanced.dualClip) || {named('surrogate')} == 'ppo'",
 )
 def dual_clip(job: RLJob, facts: Facts) -> str | None:
-    bound, surrogate = job.spec.algorithm.dual_clip, resolve(job.spec).surrogate
+    bound, surrogate = job.spec.algorithm.advanced.dual_clip, resolve(job.spec).surrogate
     if bound is None or surrogate == "ppo":
         return None
     return f"dualClip {bound:g} has nothing to bound: surrogate {surrogate} doesn't clip a second time"
@@ -174,9 +174,9 @@ def dual_clip(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "cispo-level",
-    "spec.algorithm.importanceLevel",
+    "spec.algorithm.advanced.importanceLevel",
     "CISPO weighs tokens: importanceLevel is token.",
-    fix="Set algorithm.importanceLevel: token, or another surrogate.",
+    fix="Set algorithm.advanced.importanceLevel: token, or another surrogate.",
     cel=f"{named('surrogate')} != 'cispo' || {named('importance_level')} == 'token'",
 )
 def cispo_level(job: RLJob, facts: Facts) -> str | None:
@@ -252,14 +252,14 @@ def clip_narrow(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "rejection-bounds",
-    "spec.algorithm.rejection",
+    "spec.algorithm.advanced.rejection",
     "Every rejection keeps some tokens and refuses others.",
     fix="Give an upper bound above 1 to a ratio and above 0 to k2, k3 and binaryKl, and a lower one below it.",
     cel=None,
 )
 def rejection_bounds(job: RLJob, facts: Facts) -> str | None:
-    algorithm = job.spec.algorithm
-    every = [*([algorithm.rejection] if algorithm.rejection else []), *algorithm.rejections]
+    advanced = job.spec.algorithm.advanced
+    every = [*([advanced.rejection] if advanced.rejection else []), *advanced.rejections]
     return next((said for each in every if (said := _bounds(each)) is not None), None)
 
 
@@ -279,13 +279,13 @@ def _bounds(given: Rejection) -> str | None:
 
 @rule(
     "truncate-bounds",
-    "spec.algorithm.truncate",
+    "spec.algorithm.advanced.truncate",
     "The behaviour weight's bounds are in order: truncate.lower ≤ truncate.upper.",
-    fix="Lower algorithm.truncate.lower, or leave it out.",
+    fix="Lower algorithm.advanced.truncate.lower, or leave it out.",
     cel=None,
 )
 def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
-    given = job.spec.algorithm.truncate
+    given = job.spec.algorithm.advanced.truncate
     if given is None or given.lower is None or given.lower <= given.upper:
         return None
     return f"truncate.lower {given.lower:g} > truncate.upper {given.upper:g}: every weight would be {given.upper:g}"
@@ -293,16 +293,16 @@ def truncate_bounds(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "truncate-idle",
-    "spec.algorithm.truncate",
+    "spec.algorithm.advanced.truncate",
     "A weight is truncated below the ratio at which its token is left out.",
-    fix="Lower algorithm.truncate.upper, raise rejection.upper, or set rejection: null.",
+    fix="Lower algorithm.advanced.truncate.upper, raise rejection.upper, or set rejection: null.",
     cel=None,
     severity=Severity.WARNING,
 )
 def truncate_idle(job: RLJob, facts: Facts) -> str | None:
-    algorithm = job.spec.algorithm
-    given, by = algorithm.truncate, algorithm.rejection
-    if given is None or by is None or (by.metric, by.level, algorithm.weight) != ("ratio", "token", "token"):
+    advanced = job.spec.algorithm.advanced
+    given, by = advanced.truncate, advanced.rejection
+    if given is None or by is None or (by.metric, by.level, advanced.weight) != ("ratio", "token", "token"):
         return None
     if by.highest is None or by.highest > given.upper:
         return None
@@ -311,16 +311,16 @@ def truncate_idle(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "weight-product",
-    "spec.algorithm.weight",
+    "spec.algorithm.advanced.weight",
     "A product over a sequence's tokens keeps its spread: σ·√n ≤ 1.",
-    fix="Set algorithm.weight: token or sequenceMean.",
+    fix="Set algorithm.advanced.weight: token or sequenceMean.",
     cel=None,
     severity=Severity.WARNING,
 )
 def weight_product(job: RLJob, facts: Facts) -> str | None:
     tokens = job.spec.rollout.sampling.max_new_tokens
     spread = _NOISE * math.sqrt(tokens)
-    if job.spec.algorithm.weight != "sequenceProduct" or spread <= 1:
+    if job.spec.algorithm.advanced.weight != "sequenceProduct" or spread <= 1:
         return None
     return (
         f"with a usual mismatch of σ = {_NOISE:g} a token, the weight of an answer of {tokens} tokens spreads by "
@@ -330,14 +330,14 @@ def weight_product(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "gamma",
-    "spec.algorithm.gamma",
+    "spec.algorithm.advanced.gamma",
     "Rewards at the end of an answer are not discounted: gamma is 1.",
-    fix="Set algorithm.gamma: 1.",
+    fix="Set algorithm.advanced.gamma: 1.",
     cel=None,
     severity=Severity.WARNING,
 )
 def gamma(job: RLJob, facts: Facts) -> str | None:
-    discount, tokens = job.spec.algorithm.gamma, job.spec.rollout.sampling.max_new_tokens
+    discount, tokens = job.spec.algorithm.advanced.gamma, job.spec.rollout.sampling.max_new_tokens
     if discount == 1:
         return None
     return (
@@ -378,18 +378,19 @@ def overlong_turns(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "reward-clip",
-    "spec.algorithm.rewardClip",
+    "spec.algorithm.advanced.rewardClip",
     "Right and wrong stay apart: rewardClip is no less than what the verifier's rewards become.",
-    fix="Raise algorithm.rewardClip, or lower rewardScale.",
+    fix="Raise algorithm.advanced.rewardClip, or lower rewardScale.",
     cel=None,
     severity=Severity.WARNING,
 )
 def reward_clip(job: RLJob, facts: Facts) -> str | None:
-    algorithm, limit = job.spec.algorithm, job.spec.algorithm.reward_clip
+    advanced = job.spec.algorithm.advanced
+    limit = advanced.reward_clip
     if limit is None or job.spec.reward.verifier in (None, "custom", "model"):
         return None
     scale = abs(resolve(job.spec).reward_scale)
-    largest = max(abs(reward + algorithm.reward_bias) * scale for reward in (0.0, 1.0))
+    largest = max(abs(reward + advanced.reward_bias) * scale for reward in (0.0, 1.0))
     if largest <= limit:
         return None
     return f"rewards of 0 and 1 become as large as {largest:g} and are cut to ±{limit:g}"
@@ -397,16 +398,16 @@ def reward_clip(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "lambda-without-critic",
-    "spec.algorithm.lambda",
+    "spec.algorithm.advanced.lambda",
     "GAE's λ is for a critic: without one lambda is 1.",
-    fix="Set algorithm.lambda: 1 or name: PPO, or say gamma where a discount is meant.",
+    fix="Set algorithm.advanced.lambda: 1 or name: PPO, or say gamma where a discount is meant.",
     cel=(
-        "double(self.spec.algorithm.lambda) >= 1.0 || self.spec.algorithm.name == 'PPO' || "
+        "double(self.spec.algorithm.advanced.lambda) >= 1.0 || self.spec.algorithm.name == 'PPO' || "
         "has(self.spec.algorithm.critic)"
     ),
 )
 def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
-    lam = job.spec.algorithm.lam
+    lam = job.spec.algorithm.advanced.lam
     if lam == 1 or resolve(job.spec).critic is not None:
         return None
     return f"without values (γλ)^k is a second discount: lambda {lam:g} would fade the reward toward the first token"
@@ -416,7 +417,7 @@ def lambda_without_critic(job: RLJob, facts: Facts) -> str | None:
     "critic-and-baseline",
     "spec.algorithm.critic",
     "A critic is the only baseline: advantageMean is none.",
-    fix="Set algorithm.advantageMean: none and advantageStd: none, or leave the critic out.",
+    fix="Set algorithm.advanced.advantageMean: none and advantageStd: none, or leave the critic out.",
     cel=None,
     severity=Severity.WARNING,
 )

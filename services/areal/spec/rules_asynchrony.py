@@ -57,10 +57,10 @@ def concurrency_unused(job: RLJob, facts: Facts) -> str | None:
     "stale-without-decoupled",
     "spec.algorithm.maxStaleness",
     "Tokens older than one version are trained with the decoupled correction only.",
-    fix="Set algorithm.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0.",
+    fix="Set algorithm.advanced.decoupled: true and no proximal: behaviour, or algorithm.maxStaleness to 1 or 0.",
     cel=(
         "self.spec.algorithm.maxStaleness <= 1 || "
-        "(self.spec.algorithm.decoupled && self.spec.algorithm.proximal != 'behaviour')"
+        "(self.spec.algorithm.advanced.decoupled && self.spec.algorithm.advanced.proximal != 'behaviour')"
     ),
 )
 def stale_without_decoupled(job: RLJob, facts: Facts) -> str | None:

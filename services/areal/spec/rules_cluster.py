@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
-from areal.spec.cluster import PodPatch, PodTemplate
+from areal.spec.cluster import PodPatch
 from areal.spec.job import RLJob
 from areal.spec.locality import Locality, hugging_face_paths, locality_of, named_files
 from areal.spec.rules import Facts, Rule, rule
@@ -14,7 +14,6 @@ from areal.spec.sources import on_volume
 
 _VOLUME = r"^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[A-Za-z0-9_][^/]*)+$"
 _HUB = r"^hf://[-A-Za-z0-9_.]+/[-A-Za-z0-9_.]+(@[-A-Za-z0-9_./]+)?$"
-_ROLES = tuple(field.alias or name for name, field in PodTemplate.model_fields.items())
 
 
 RESERVED_ENV = (
@@ -34,16 +33,6 @@ RESERVED_ANNOTATIONS = (
     "container[.]seccomp[.]security[.]alpha[.]kubernetes[.]io|seccomp[.]security[.]alpha[.]kubernetes[.]io)/.*$"
 )
 """Annotations that are the operator's, or would loosen a pod's confinement."""
-
-
-def _every_pod(field: str, holds: str) -> str:
-    """CEL: a field of every role's patch, where it is given, satisfies `holds`, which calls it `given`."""
-    template = "self.spec.podTemplate"
-    checks = [
-        f"(!has({pod}) || !has({pod}.{field}) || {holds.replace('given', f'{pod}.{field}')})"
-        for pod in (f"{template}.{role}" for role in _ROLES)
-    ]
-    return f"!has({template}) || ({' && '.join(checks)})"
 
 
 @rule(
@@ -181,8 +170,9 @@ def failure_rule_names(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "podTemplate sets no variable that the operator or torchrun sets (AREAL_…, RANK …).",
     fix="Rename or remove the variable.",
-    cel=_every_pod("env", f"given.all(e, e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}'))"),
+    cel=f"!has(self.env) || self.env.all(e, e.name == '{OPEN_ENV}' || !e.name.matches('{RESERVED_ENV}'))",
     every_training=True,
+    each=True,
 )
 def environment(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
@@ -198,8 +188,9 @@ def environment(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "podTemplate's labels are none by which pods are found (areal.dev/…, app.kubernetes.io/name …).",
     fix="Use a prefix of your own.",
-    cel=_every_pod("labels", f"given.all(l, !l.matches('{RESERVED_LABELS}'))"),
+    cel=f"!has(self.labels) || self.labels.all(l, !l.matches('{RESERVED_LABELS}'))",
     every_training=True,
+    each=True,
 )
 def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, lambda patch: _reserved(patch.labels, RESERVED_LABELS))
@@ -210,8 +201,9 @@ def reserved_labels(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "podTemplate's annotations are not the operator's and loosen no confinement.",
     fix="Use a prefix of your own; what concerns confinement is the runtime's.",
-    cel=_every_pod("annotations", f"given.all(l, !l.matches('{RESERVED_ANNOTATIONS}'))"),
+    cel=f"!has(self.annotations) || self.annotations.all(l, !l.matches('{RESERVED_ANNOTATIONS}'))",
     every_training=True,
+    each=True,
 )
 def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
     return _in_pods(job, lambda patch: _reserved(patch.annotations, RESERVED_ANNOTATIONS))
@@ -222,12 +214,12 @@ def reserved_annotations(job: RLJob, facts: Facts) -> str | None:
     "spec.podTemplate",
     "A toleration is one that Kubernetes knows: no value with Exists, a key with Equal, seconds with NoExecute only.",
     fix="Correct the toleration.",
-    cel=_every_pod(
-        "tolerations",
-        "given.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
-        "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')))",
+    cel=(
+        "!has(self.tolerations) || self.tolerations.all(t, (t.operator == 'Equal' ? has(t.key) : !has(t.value)) && "
+        "(!has(t.tolerationSeconds) || (has(t.effect) && t.effect == 'NoExecute')))"
     ),
     every_training=True,
+    each=True,
 )
 def tolerations(job: RLJob, facts: Facts) -> str | None:
     def wrong(patch: PodPatch) -> str | None:
@@ -273,7 +265,7 @@ RULES = (
     _volume_rule("volume-train-dataset", "spec.dataset.train.huggingFace.path"),
     _volume_rule("volume-evaluation-dataset", "spec.dataset.evaluation.huggingFace.path"),
     _volume_rule("volume-hooks", "spec.trainer.hooks"),
-    _volume_rule("volume-teacher", "spec.distillation.teacher.path", model=True),
+    _volume_rule("volume-teacher", "spec.training.teacher.path", model=True),
     _volume_rule("volume-policy-teacher", "spec.algorithm.teacher.path", model=True),
     _volume_rule("volume-reward-model", "spec.reward.model.path", model=True),
     external_redis,

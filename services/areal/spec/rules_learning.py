@@ -51,13 +51,14 @@ def pack_length(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "learning-rate-range",
-    "spec.algorithm.learningRate",
+    "spec.optimizer.learningRate",
     f"learningRate ≤ {_HIGHEST_RATE:g}.",
-    fix="Set algorithm.learningRate, for example 1e-6 for a large model, 1e-4 for a tiny one.",
-    cel=f"self.spec.algorithm.learningRate <= {_HIGHEST_RATE}",
+    fix="Set optimizer.learningRate, for example 1e-6 for a large model, 1e-4 for a tiny one.",
+    cel=f"!has(self.spec.optimizer.learningRate) || self.spec.optimizer.learningRate <= {_HIGHEST_RATE}",
+    every_training=True,
 )
 def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
-    rate = job.spec.algorithm.learning_rate
+    rate = job.spec.optimizer.learning_rate
     if rate <= _HIGHEST_RATE:
         return None
     return f"{rate:g} is no learning rate for AdamW: each step would move every weight by about {rate:g}"
@@ -65,14 +66,17 @@ def learning_rate_range(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "learning-rate-high",
-    "spec.algorithm.learningRate",
+    "spec.optimizer.learningRate",
     f"learningRate ≤ {_USUAL_RATE:g}, as in every known recipe.",
-    fix="Check the exponent of algorithm.learningRate.",
-    cel=f"self.spec.algorithm.learningRate <= {_USUAL_RATE} || self.spec.algorithm.learningRate > {_HIGHEST_RATE}",
+    fix="Check the exponent of optimizer.learningRate.",
+    cel=(
+        f"!has(self.spec.optimizer.learningRate) || self.spec.optimizer.learningRate <= {_USUAL_RATE} || "
+        f"self.spec.optimizer.learningRate > {_HIGHEST_RATE}"
+    ),
     severity=Severity.WARNING,
 )
 def learning_rate_high(job: RLJob, facts: Facts) -> str | None:
-    rate = job.spec.algorithm.learning_rate
+    rate = job.spec.optimizer.learning_rate
     if not _USUAL_RATE < rate <= _HIGHEST_RATE:
         return None
     return f"{rate:g} is {rate / _USUAL_RATE:.0f} times the highest usual rate for RL, {_USUAL_RATE:g}"
@@ -80,29 +84,28 @@ def learning_rate_high(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "betas",
-    "spec.algorithm.betas",
+    "spec.optimizer.betas",
     "AdamW's betas lie in [0, 1).",
-    fix="Set algorithm.betas, for example [0.9, 0.99].",
-    cel="self.spec.algorithm.betas.all(b, b >= 0.0 && b < 1.0)",
+    fix="Set optimizer.betas, for example [0.9, 0.99].",
+    cel="self.spec.optimizer.betas.all(b, b >= 0.0 && b < 1.0)",
+    every_training=True,
 )
 def betas(job: RLJob, facts: Facts) -> str | None:
-    values = job.spec.algorithm.betas
+    values = job.spec.optimizer.betas
     return None if all(0 <= beta < 1 for beta in values) else f"betas {list(values)} are not in [0, 1)"
 
 
 @rule(
     "warmup",
-    "spec.algorithm.warmupSteps",
+    "spec.optimizer.warmupSteps",
     "Warm-up ends before the run does: warmupSteps < maxSteps.",
-    fix="Lower algorithm.warmupSteps.",
-    cel="self.spec.algorithm.warmupSteps < self.spec.algorithm.maxSteps",
+    fix="Lower optimizer.warmupSteps.",
+    cel="self.spec.optimizer.warmupSteps < self.spec.algorithm.maxSteps",
     severity=Severity.WARNING,
 )
 def warmup(job: RLJob, facts: Facts) -> str | None:
-    algorithm = job.spec.algorithm
-    if algorithm.warmup_steps < algorithm.max_steps:
-        return None
-    return f"the learning rate never reaches its peak: {algorithm.warmup_steps} warm-up steps of {algorithm.max_steps}"
+    warm, steps = job.spec.optimizer.warmup_steps, job.spec.algorithm.max_steps
+    return None if warm < steps else f"the learning rate never reaches its peak: {warm} warm-up steps of {steps}"
 
 
 @rule(

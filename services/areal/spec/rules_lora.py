@@ -17,8 +17,8 @@ _TOGETHER = ("q_proj", "k_proj", "v_proj")  # one matrix in the engine
     "lora-training",
     "spec.trainer.lora",
     "Adapters are trained by RL, SFT and DPO.",
-    fix="Remove trainer.lora, or set training: RL, SFT or DPO.",
-    cel=f"{_NONE} || self.spec.training in ['RL', 'SFT', 'DPO']",
+    fix="Remove trainer.lora, or train by RL, SFT or DPO.",
+    cel=f"{_NONE} || !has(self.spec.training) || self.spec.training.name in ['SFT', 'DPO']",
     every_training=True,
 )
 def lora_training(job: RLJob, facts: Facts) -> str | None:

@@ -29,9 +29,9 @@ def teacher_missing(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "teacher-proximal",
-    "spec.algorithm.proximal",
+    "spec.algorithm.advanced.proximal",
     "A teacher is compared with the policy as it is before the update.",
-    fix="Set algorithm.proximal: recompute, or leave it out.",
+    fix="Set algorithm.advanced.proximal: recompute, or leave it out.",
     cel=None,
 )
 def teacher_proximal(job: RLJob, facts: Facts) -> str | None:

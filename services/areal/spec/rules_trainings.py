@@ -1,48 +1,33 @@
-"""Rules of the kinds of training: which blocks belong to which, and the settings of supervised ones."""
+"""Rules of the kinds of training: RL or fixed rows, and the settings of trainings on fixed rows."""
 
 from __future__ import annotations
 
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.rules import Facts, Severity, rule
-from areal.spec.supervised import BLOCKS
 
 _ONLY_RL = ("rollout", "reward", "generation", "replay", "weight_sync")  # blocks of roles that others don't have
-_SUPERVISED = tuple(block for name, block in BLOCKS.items() if name != "RL")
-
-
-def _each(condition: str) -> str:
-    """CEL: a condition on whichever supervised block is there, which it calls `block`."""
-    blocks = [f"self.spec.{name}" for name in _SUPERVISED]
-    return " && ".join(f"(!has({block}) || {condition.replace('block', block)})" for block in blocks)
+_IN_RL = "!has(self.spec.training) || "
 
 
 @rule(
     "training-block",
     "spec.training",
-    "A job has the block of its training and no other's: algorithm for RL, sft for SFT, dpo for DPO, rewardModel for "
-    "RewardModel, distillation for Distillation.",
-    fix="Give the block that the training needs, and remove the others.",
-    cel=" && ".join(f"(self.spec.training == '{name}') == has(self.spec.{block})" for name, block in BLOCKS.items()),
+    "A job has either algorithm, for RL, or training, on fixed rows.",
+    fix="Keep one of the blocks algorithm and training.",
+    cel="has(self.spec.algorithm) != has(self.spec.training)",
     every_training=True,
 )
 def training_block(job: RLJob, facts: Facts) -> str | None:
-    spec = job.spec
-    given = {
-        "algorithm": spec.algorithm_block, "sft": spec.sft, "dpo": spec.dpo, "rewardModel": spec.reward_model,
-        "distillation": spec.distillation,
-    }  # fmt: skip
-    needed = BLOCKS[spec.training]
-    if given[needed] is None:
-        return f"training {spec.training} needs the block {needed}, which isn't given"
-    strange = [name for name, block in given.items() if block is not None and name != needed]
-    return f"{' and '.join(strange)} is given, but the training is {spec.training}" if strange else None
+    if job.spec.is_whole:
+        return None
+    return "neither is given" if job.spec.supervised is None else "both are given"
 
 
 @rule(
     "training-without-roles",
     "spec.training",
     "rollout, reward, generation, replay and weightSync are set for RL only: other trainings generate nothing.",
-    fix="Remove these blocks, or set training: RL.",
+    fix="Remove these blocks, or give algorithm instead of training.",
     cel=None,  # an API server fills in their defaults, and can't tell them from what was given
     every_training=True,
 )
@@ -66,7 +51,7 @@ def training_without_roles(job: RLJob, facts: Facts) -> str | None:
     "spec.training",
     "A supervised run's length is given once: by epochs or by maxSteps.",
     fix="Keep one of epochs and maxSteps.",
-    cel=_each("!has(block.epochs) || !has(block.maxSteps)"),
+    cel=f"{_IN_RL}!has(self.spec.training.epochs) || !has(self.spec.training.maxSteps)",
     every_training=True,
 )
 def epochs_or_steps(job: RLJob, facts: Facts) -> str | None:
@@ -80,8 +65,8 @@ def epochs_or_steps(job: RLJob, facts: Facts) -> str | None:
     "supervised-micro-batch",
     "spec.trainer.microBatchTokens",
     "A micro-batch holds the longest row: microBatchTokens ≥ maxTokens.",
-    fix="Raise trainer.microBatchTokens, or lower maxTokens.",
-    cel=_each("block.maxTokens <= self.spec.trainer.microBatchTokens"),
+    fix="Raise trainer.microBatchTokens, or lower training.maxTokens.",
+    cel=f"{_IN_RL}self.spec.training.maxTokens <= self.spec.trainer.microBatchTokens",
     every_training=True,
 )
 def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
@@ -92,26 +77,14 @@ def supervised_micro_batch(job: RLJob, facts: Facts) -> str | None:
 
 
 @rule(
-    "supervised-betas",
-    "spec.training",
-    "AdamW's β are at least 0 and below 1.",
-    fix="Set betas, for example to [0.9, 0.99].",
-    cel=_each("block.betas.all(b, b >= 0.0 && b < 1.0)"),
-    every_training=True,
-)
-def supervised_betas(job: RLJob, facts: Facts) -> str | None:
-    block = job.spec.supervised
-    if block is None or all(0 <= value < 1 for value in block.betas):
-        return None
-    return f"betas are {block.betas[0]:g} and {block.betas[1]:g}"
-
-
-@rule(
     "smoothing-of-sigmoid",
-    "spec.dpo.labelSmoothing",
+    "spec.training.labelSmoothing",
     "Label smoothing belongs to the sigmoid loss.",
-    fix="Set dpo.labelSmoothing: 0, or dpo.loss: sigmoid.",
-    cel="!has(self.spec.dpo) || self.spec.dpo.loss == 'sigmoid' || self.spec.dpo.labelSmoothing == 0.0",
+    fix="Set training.labelSmoothing: 0, or training.loss: sigmoid.",
+    cel=(
+        f"{_IN_RL}!has(self.spec.training.loss) || self.spec.training.loss == 'sigmoid' || "
+        "!has(self.spec.training.labelSmoothing) || self.spec.training.labelSmoothing == 0.0"
+    ),
     every_training=True,
 )
 def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
@@ -123,25 +96,27 @@ def smoothing_of_sigmoid(job: RLJob, facts: Facts) -> str | None:
 
 @rule(
     "share-of-jsd",
-    "spec.distillation.teacherShare",
-    "The teacher's share belongs to the loss jsd.",
-    fix="Remove distillation.teacherShare, or set distillation.loss: jsd.",
-    cel="!has(self.spec.distillation) || self.spec.distillation.loss == 'jsd' || "
-    "self.spec.distillation.teacherShare == 0.5",
+    "spec.training.teacherShare",
+    "The teacher's share belongs to the divergence jsd.",
+    fix="Remove training.teacherShare, or set training.divergence: jsd.",
+    cel=(
+        f"{_IN_RL}!has(self.spec.training.teacherShare) || self.spec.training.teacherShare == 0.5 || "
+        "has(self.spec.training.divergence) && self.spec.training.divergence == 'jsd'"
+    ),
     every_training=True,
 )
 def share_of_jsd(job: RLJob, facts: Facts) -> str | None:
     block = job.spec.distillation
-    if block is None or block.loss == "jsd" or block.teacher_share == 0.5:
+    if block is None or block.divergence == "jsd" or block.teacher_share == 0.5:
         return None
-    return f"the loss {block.loss} has no mixture, and teacherShare is {block.teacher_share:g}"
+    return f"the divergence {block.divergence} has no mixture, and teacherShare is {block.teacher_share:g}"
 
 
 @rule(
     "supervised-batch",
     "spec.dataset.train",
     "A batch has different rows: the dataset has at least batchSize of them.",
-    fix="Add rows, or lower batchSize.",
+    fix="Add rows, or lower training.batchSize.",
     cel=None,
     severity=Severity.WARNING,
     every_training=True,
@@ -157,7 +132,7 @@ def supervised_batch(job: RLJob, facts: Facts) -> str | None:
     "supervised-context",
     "spec.training",
     "A row fits the model's context.",
-    fix="Lower maxTokens, or use a model with a longer context.",
+    fix="Lower training.maxTokens, or use a model with a longer context.",
     cel=None,
     every_training=True,
 )
@@ -173,7 +148,6 @@ RULES = (
     training_without_roles,
     epochs_or_steps,
     supervised_micro_batch,
-    supervised_betas,
     smoothing_of_sigmoid,
     share_of_jsd,
     supervised_batch,

@@ -1,11 +1,14 @@
-"""The `sft`, `dpo`, `rewardModel` and `distillation` blocks: trainings on fixed rows.
+"""The `training` block: trainings on fixed rows, told apart by their name.
 
-A training that generates nothing has one block with all its settings. `spec.training` says which one a job has.
+A job has it instead of `algorithm`: nothing is generated. What all of them have is here once; a field of one training
+alone is refused in the others.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from areal.spec.block import Block, Change, knob
 from areal.spec.teacher import Teacher
@@ -13,14 +16,15 @@ from areal.spec.text import LONGEST_WORD
 
 Training = Literal["RL", "SFT", "DPO", "RewardModel", "Distillation"]
 
-BLOCKS: dict[Training, str] = {
-    "RL": "algorithm", "SFT": "sft", "DPO": "dpo", "RewardModel": "rewardModel", "Distillation": "distillation",
-}  # fmt: skip
-"""The block of each training; a job has its own alone."""
+
+USUAL_RATES = {"SFT": 2e-5, "DPO": 5e-7, "RewardModel": 1e-5, "Distillation": 2e-5}
+"""The learning rate of each training unless one is given."""
 
 
-class Supervised(Block):
-    """What every training on fixed rows has: batches, length, optimizer."""
+class FixedRows(Block):
+    """What every training on fixed rows has: batches, length, how often rows are used."""
+
+    union_key = "name"
 
     batch_size: int = knob(what="Rows a step.", unit="rows", ge=1, le=1 << 20)
     epochs: int | None = knob(
@@ -36,16 +40,6 @@ class Supervised(Block):
     chat_template: bool | None = knob(
         None, what="Apply the tokenizer's chat template to prompts that are plain text; unless given, if there is one."
     )
-    learning_rate: float = knob(2e-5, what="Peak learning rate.", gt=0, le=0.1)
-    warmup_steps: int = knob(5, what="Steps of linear warm-up from 0.", unit="steps", ge=0, le=10**9)
-    lr_schedule: Literal["linear", "constant", "cosine"] = knob(
-        "linear", what="How the learning rate falls after warm-up."
-    )
-    min_lr_ratio: float = knob(0.1, what="The schedule's end, as a fraction of the peak.", ge=0, le=1)
-    betas: tuple[float, float] = knob((0.9, 0.99), what="AdamW's β₁ and β₂.", strict=False)
-    weight_decay: float = knob(0.0, what="AdamW's weight decay.", ge=0)
-    eps: float = knob(1e-8, what="AdamW's ε.", gt=0)
-    grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
 
     def positions(self, rows: int) -> int:
         """How many rows the run uses in all, repetitions counted, of a dataset with so many."""
@@ -56,7 +50,7 @@ class Supervised(Block):
         return -(-self.positions(rows) // self.batch_size)
 
 
-class Answers(Supervised):
+class Answers(FixedRows):
     """What every training on whole answers has: where they are."""
 
     answer_field: str = knob(
@@ -65,18 +59,19 @@ class Answers(Supervised):
     )  # fmt: skip
 
 
-class Sft(Answers):
+class SftTraining(Answers):
     """Supervised fine-tuning: the answers' tokens become likelier."""
 
+    name: Literal["SFT"] = knob(what="Which training: SFT, DPO, RewardModel or Distillation.")
     loss_aggregation: Literal["token", "sequence"] = knob(
         "token", what="Mean over all trained tokens of the step, or over its rows of each row's mean."
     )
 
 
-class Dpo(Supervised):
+class DpoTraining(FixedRows):
     """Direct preference optimisation on pairs of answers (arXiv 2305.18290)."""
 
-    learning_rate: float = knob(5e-7, what="Peak learning rate.", gt=0, le=0.1)
+    name: Literal["DPO"] = knob(what="The training.")
     beta: float = knob(0.1, what="How much a log-probability ratio counts: larger stays closer to the start.", gt=0)
     loss: Literal["sigmoid", "ipo"] = knob(
         "sigmoid", what="DPO's own loss, or IPO's square of the distance to 1/(2β) (arXiv 2310.12036)."
@@ -89,10 +84,10 @@ class Dpo(Supervised):
     )
 
 
-class RewardModel(Supervised):
+class RewardModelTraining(FixedRows):
     """A model that scores answers, from pairs of them (Bradley–Terry; arXiv 2203.02155)."""
 
-    learning_rate: float = knob(1e-5, what="Peak learning rate.", gt=0, le=0.1)
+    name: Literal["RewardModel"] = knob(what="The training.")
     margin_field: str | None = knob(
         None,
         what="The column with how much better the chosen answer is, a number; it must score so much higher "
@@ -104,13 +99,20 @@ class RewardModel(Supervised):
     )
 
 
-class Distillation(Answers):
+class DistillationTraining(Answers):
     """Learning a teacher's distributions over the tokens of answers that are there (arXiv 2306.13649)."""
 
+    name: Literal["Distillation"] = knob(what="The training.")
     teacher: Teacher = knob(what="The model that is learned from; it stays as it is.")
-    loss: Literal["forwardKL", "reverseKL", "jsd"] = knob(
+    divergence: Literal["forwardKL", "reverseKL", "jsd"] = knob(
         "forwardKL",
         what="KL(teacher‖student), KL(student‖teacher), or the Jensen–Shannon divergence: of both from their mixture.",
     )
-    teacher_share: float = knob(0.5, what="The teacher's weight in the mixture; with loss jsd only.", gt=0, lt=1)
+    teacher_share: float = knob(0.5, what="The teacher's weight in the mixture; with divergence jsd only.", gt=0, lt=1)
     temperature: float = knob(1.0, what="Divides the logits of both models.", gt=0, le=100)
+
+
+Supervised = Annotated[
+    SftTraining | DpoTraining | RewardModelTraining | DistillationTraining, Field(discriminator="name")
+]
+"""The union of trainings on fixed rows."""

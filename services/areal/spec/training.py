@@ -1,4 +1,4 @@
-"""The `trainer`, `replay`, `weightSync` and `checkpoint` blocks."""
+"""The `trainer`, `optimizer`, `replay`, `weightSync` and `checkpoint` blocks."""
 
 from __future__ import annotations
 
@@ -103,7 +103,6 @@ class Trainer(Block):
         what="Logits in float32, of trainer and servers: in bfloat16 they are rounded before the softmax otherwise.",
         change=Change.RESUME,
     )
-    optimizer: Literal["adamw"] = knob("adamw", what="The optimizer.")
     optimizer_state: OptimizerState = knob(
         "float32",
         what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "
@@ -153,6 +152,26 @@ class Trainer(Block):
         if self.attention != "auto":
             return self.attention
         return "varlen" if self.gpus and self.precision == "bfloat16" else "dense"
+
+
+class Optimizer(Block):
+    """AdamW and its learning rate: warm-up from 0, then a fall to a fraction of the peak."""
+
+    learning_rate: float = knob(
+        1e-6,
+        what="Peak learning rate; unless given 2e-5 of SFT and Distillation, 1e-5 of RewardModel, 5e-7 of DPO.",
+        server_default=False,
+        gt=0,
+    )
+    warmup_steps: int = knob(5, what="Steps of linear warm-up from 0.", unit="steps", ge=0, le=10**9)
+    lr_schedule: Literal["linear", "constant", "cosine"] = knob(
+        "linear", what="How the learning rate falls after warm-up."
+    )
+    min_lr_ratio: float = knob(0.1, what="The schedule's end, as a fraction of the peak.", ge=0, le=1)
+    betas: tuple[float, float] = knob((0.9, 0.99), what="AdamW's β₁ and β₂.", strict=False)
+    weight_decay: float = knob(0.0, what="AdamW's weight decay.", ge=0)
+    eps: float = knob(1e-8, what="AdamW's ε.", gt=0)
+    grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
 
 
 class ExternalRedis(Block):

@@ -33,8 +33,6 @@ class Question:
     prompt: str
     answer: str = ""
     tests: Suite | None = None
-    code: str = ""  # that a completion continues
-    solution: str = ""  # the reference completion
 
 
 @dataclass(frozen=True)
@@ -115,13 +113,7 @@ def _livecodebench(row: Row, instruction: str | None) -> Question:
 def _humaneval(row: Row, instruction: str | None) -> Question:
     prompt = _text(row, "prompt").strip("\n")
     asked = f"```python\n{prompt}\n```"
-    return Question(
-        _id(row, "task_id"),
-        _with(asked, instruction, _FUNCTION),
-        tests=suite_of(row, "humaneval"),
-        code=_text(row, "prompt"),
-        solution=str(row.get("canonical_solution") or ""),
-    )
+    return Question(_id(row, "task_id"), _with(asked, instruction, _FUNCTION), tests=suite_of(row, "humaneval"))
 
 
 def _mbpp(row: Row, instruction: str | None) -> Question:

@@ -6,6 +6,7 @@ Owns the connection. Objects are plain dicts; what the server refuses is explain
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ _CONNECT_S, _READ_S = 5.0, 60.0
 _WATCH_S = 30  # a watch is asked again after this long: proxies cut idle connections
 _KINDS = {each.kind: each for each in (CONFIGMAPS, PVCS, PODS, EVENTS, NODES, RLJOBS, RUNTIMES, CLUSTER_RUNTIMES)}
 Found = TypeVar("Found")
+_KEY = re.compile(r"podTemplate\[(\w+)\]")  # as a server writes a field of what it has as a mapping
 _OUR_KINDS = ("RLJob", "RLRuntime", "ClusterRLRuntime")
 _RIGHTS = (
     "Ask whoever runs the cluster for the right: in its namespace `areal submit` applies configmaps, "
@@ -316,7 +318,8 @@ def _in_a_pod(config: Any, configuration: Any) -> bool:
 
 def explanation(error: ApiError, what: str, kind: str, namespace: str, *, absent_ok: bool = False) -> ArealError | None:
     """The error to show for a refusal of `what`; None for an object that may be absent."""
-    status, said, reason, details = error.status, error.message, error.reason, error.details
+    status, reason, details = error.status, error.reason, error.details
+    said = _KEY.sub(r"podTemplate.\1", error.message)
     if status == 404 and not details and kind in _OUR_KINDS:
         return ConfigError(
             f"can't {what}: the cluster knows no {kind}",

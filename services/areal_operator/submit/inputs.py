@@ -25,7 +25,7 @@ _PURPOSES = {  # field → the first part of its directory's name
     "spec.model.path": "model",
     "spec.model.tokenizer": "tokenizer",
     "spec.trainer.hooks": "hooks",
-    "spec.distillation.teacher.path": "teacher",
+    "spec.training.teacher.path": "teacher",
     "spec.algorithm.teacher.path": "teacher",
     "spec.reward.model.path": "reward-model",
     "spec.dataset.train.jsonl": "train",

@@ -116,7 +116,7 @@ def on_rows(training: str) -> Observed:
     """A training on fixed rows: trainers, and nothing else."""
     raw = seen().raw
     kept = {name: block for name, block in raw["spec"].items() if name in ("model", "dataset", "trainer")}
-    raw = {**raw, "spec": {**kept, "training": training, training.lower(): {"batchSize": 4}}}
+    raw = {**raw, "spec": {**kept, "training": {"name": training, "batchSize": 4}}}
     reports = replace(seen().reports, controller=None)
     pods, workloads = (trainer(0), trainer(1)), (fleet(role=Role.TRAINER),)
     return replace(seen(), raw=raw, admitted=admitted_as(raw), pods=pods, workloads=workloads, reports=reports)

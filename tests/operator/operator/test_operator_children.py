@@ -18,7 +18,6 @@ from areal.plan.cluster_names import Role, pod_host
 from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import batch_jobs, spec_of
 from areal.spec.runtime import RuntimeSpec
-from areal.spec.supervised import BLOCKS
 from areal_operator.operator.children import (
     Wanted,
     access_secret,
@@ -459,7 +458,7 @@ def test_a_supervised_job_has_the_trainers_pods_alone(training: str) -> None:
     values = quickstart()
     kept = {name: value for name, value in values["spec"].items() if name in ("model", "dataset", "trainer", "storage")}
     teacher = {"teacher": {"path": "pvc://teachers/large"}} if training == "Distillation" else {}
-    values["spec"] = {**kept, "training": training, BLOCKS[training]: {"batchSize": 4, **teacher}}
+    values["spec"] = {**kept, "training": {"name": training, "batchSize": 4, **teacher}}
     w = wanted(values, CPU_RUNTIME, recipe=None)
     assert pods_of(w).keys() == {"trainer", "prepare", "finish"}
     roles = {one["metadata"].get("labels", {}).get("areal.dev/role") for one in everything(w)}

@@ -94,6 +94,7 @@ def test_figures_are_written_every_ten_seconds_at_most() -> None:
     [
         ({"algorithm": {"batchSize": "many"}}, "InvalidSpec", "spec.algorithm.batchSize"),
         ({"algorithm": {"groupSize": 1}}, "InvalidSpec", "groupSize"),
+        ({"training": "RL"}, "InvalidSpec", "areal check --rewrite"),  # as release 0.1 left each job in a cluster
         ({"model": {"path": "models/tiny"}}, "LocalPath", "areal submit"),
         ({"recipe": {"configMap": {"name": "recipe", "key": "recipe.py"}}}, "RecipeNotFound", "recipe"),
         ({"runtimeRef": {"kind": "ClusterRLRuntime", "name": "gpu"}}, "RuntimeNotFound", "ClusterRLRuntime gpu"),
@@ -109,6 +110,19 @@ def test_a_job_that_cannot_run_says_why_and_makes_nothing(spec: Json, reason: st
     assert words in accepted(stage)["message"]
     assert [write.kind for write in stage.operator.writes] == ["RLJob"]
     assert [(kind, event) for kind, event, _ in stage.operator.events] == [("Warning", reason)]
+
+
+def test_a_running_job_of_release_0_1_is_told_of_and_its_pods_are_left_as_they_are() -> None:
+    stage = Stage()
+    stage.until_training()
+    before = {role: stage.uids(role) for role in Role}
+    stage.new_operator()
+    stage.edit(lambda spec: spec.update(training="RL"))
+    for _ in range(5):
+        stage.step()
+    assert (accepted(stage)["status"], accepted(stage)["reason"]) == ("False", "InvalidSpec")
+    assert "areal check --rewrite" in accepted(stage)["message"]
+    assert {role: stage.uids(role) for role in Role} == before
 
 
 def test_a_job_starts_when_its_runtime_appears() -> None:

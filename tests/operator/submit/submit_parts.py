@@ -24,7 +24,8 @@ spec:
   dataset:
     train: {jsonl: train.jsonl}
   rollout: {maxConcurrentRollouts: 64, maxSampleTokens: 64, sampling: {maxNewTokens: 12}}
-  algorithm: {name: GRPO, groupSize: 8, batchSize: 64, maxSteps: 160, learningRate: 1e-4}
+  algorithm: {name: GRPO, groupSize: 8, batchSize: 64, maxSteps: 160}
+  optimizer: {learningRate: 1e-4}
 """
 RECIPE = "# \U0001d70b\ndef reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
 """With a character that is two in UTF-16, as people's recipes have."""

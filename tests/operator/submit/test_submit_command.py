@@ -105,6 +105,12 @@ def status(**fields: object) -> bytes:
             "pods/exec",
         ),
         (422, status(message="spec.model: Invalid value: …"), "spec.model: Invalid value", "Correct what"),
+        (
+            422,
+            status(message="spec.podTemplate[worker].env[0]: Duplicate value"),
+            "spec.podTemplate.worker.env[0]: Duplicate",
+            "Correct what",
+        ),
         (500, b"etcd is down", "answered 500: etcd is down", "Try again"),
     ],
 )

@@ -58,10 +58,10 @@ def test_a_folder_of_a_dataset_and_hooks_are_sent(tmp_path):
 def test_a_teacher_is_sent_beside_its_student(tmp_path):
     (tmp_path / "teacher").mkdir()
     (tmp_path / "teacher" / "config.json").write_text("{}")
-    student = ["training=Distillation", "distillation={batchSize: 4, teacher: {path: teacher}}", "algorithm=null"]
+    student = ["training={name: Distillation, batchSize: 4, teacher: {path: teacher}}", "algorithm=null"]
     job = job_in(tmp_path, *student, "rollout=null", "recipe=null")
     made = on_cluster(job, "team-a", "digits-run", trees_of(job, tmp_path), None, None)
-    place = made["spec"]["distillation"]["teacher"]["path"]
+    place = made["spec"]["training"]["teacher"]["path"]
     assert place.startswith("pvc://digits-run/inputs/teacher-")
     resolved = resolve_for_pods(job_from_object(made), namespace="team-a", uid="u-1", recipe_source=None)
     assert str(resolved.teacher_path) == place.replace("pvc://", "/areal/claims/")
@@ -91,15 +91,15 @@ def test_a_reward_model_is_sent_along(tmp_path):
 
 
 def test_the_job_on_the_cluster_says_what_its_author_said_and_is_one_that_the_cluster_takes(tmp_path):
-    job = job_in(tmp_path, "algorithm.rejection=null", "model.tokenizer=null", "replay.budgetBytes=3Gi")
+    job = job_in(tmp_path, "algorithm.advanced.rejection=null", "model.tokenizer=null", "replay.budgetBytes=3Gi")
     made = on_cluster(job, "team-a", "digits-run", trees_of(job, tmp_path), ("digits-recipe", "recipe.py"), "custom")
     spec = made["spec"]
     assert made["metadata"] == {"name": "digits", "namespace": "team-a"}
     assert spec["model"].keys() == {"uri"}
     assert spec["recipe"] == {"configMap": {"name": "digits-recipe", "key": "recipe.py"}}
     assert spec["reward"] == {"verifier": "custom"}
-    assert spec["algorithm"]["learningRate"] == 1e-4
-    assert spec["algorithm"]["rejection"] is None
+    assert spec["optimizer"]["learningRate"] == 1e-4
+    assert spec["algorithm"]["advanced"]["rejection"] is None
     assert spec["replay"] == {"budgetBytes": "3Gi"}, "as it was written"
     assert "trainer" not in spec
     read = job_from_object(made)

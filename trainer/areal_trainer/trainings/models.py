@@ -31,7 +31,7 @@ def learner_of(spec: JobSpec, paths: Paths, options: EngineOptions, ranks: Ranks
     refuse_other_tokens(Tokenizer.from_dir(paths.tokenizer, model_dir=paths.start_model), paths.teacher)
     teacher = Engine(paths.teacher, options, ranks)  # frozen: no pass of it ever has a gradient
     block = spec.distillation
-    measure = Divergence(block.loss, block.temperature, block.teacher_share)
+    measure = Divergence(block.divergence, block.temperature, block.teacher_share)
     return Learner(
         engine, lambda micro: engine.divergence(micro, teacher, measure), trainer.micro_batch_tokens,
         trainer.pack_length,

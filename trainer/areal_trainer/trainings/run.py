@@ -22,12 +22,11 @@ from areal.workflow.tokenizer import Tokenizer
 
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.checkpoint.saving import Position, Saving
-from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.engine import EngineOptions
 from areal_trainer.engine.group import Ranks, first_works
 from areal_trainer.engine.meeting import LOAD_DEADLINE_S, Meeting
 from areal_trainer.engine.message import Message
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.options import adamw_options, schedule_of
 from areal_trainer.run import Ports
 from areal_trainer.settings import adapter_of
 from areal_trainer.timer import PhaseTimer
@@ -66,10 +65,6 @@ class _Course:
         block = spec.supervised
         assert block is not None
         self._settings, self._ranks, self._desk, self._stopping = settings, ranks, desk, stopping
-        options = AdamWOptions(
-            betas=block.betas, epsilon=block.eps, weight_decay=block.weight_decay, grad_clip=block.grad_clip,
-            state=spec.trainer.optimizer_state,
-        )  # fmt: skip
         numerics = EngineOptions(
             precision=spec.trainer.precision,
             attention=spec.trainer.attention_backend,
@@ -78,7 +73,7 @@ class _Course:
             fp32_head=spec.trainer.fp32_head,
             adapter=adapter_of(spec),
             seed=spec.seed,
-            optimizer=options,
+            optimizer=adamw_options(spec),
         )
         loaded = Meeting(ranks, "loading the model", LOAD_DEADLINE_S)
         self._learner = learner_of(spec, paths, numerics, ranks)
@@ -89,7 +84,7 @@ class _Course:
         held_out = settings.dataset / "evaluation"
         self._held_out = Rows(held_out, tokenizer, spec) if held_out.exists() else None
         self._order = Order.of(block, len(self._train), spec.seed)
-        self._schedule = Schedule(block.learning_rate, block.warmup_steps, block.lr_schedule, block.min_lr_ratio)
+        self._schedule = schedule_of(spec, spec.optimizer.learning_rate)
         self._kind = kind_of(spec, self._learner, settings.cache, _model_digest(paths.start_model))
         self._checkpointer = Checkpointer(paths.checkpoints, spec.checkpoint.keep, self._engine)
         self._saving: Saving | None = None  # on rank 0: the checkpoint that nobody was told of yet

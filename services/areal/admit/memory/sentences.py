@@ -19,7 +19,6 @@ from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import has_critic, has_reference
 from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngine, SglangEngine
-from areal.spec.supervised import BLOCKS
 
 _LEAST_ROW = 256  # tokens: shorter rows are no advice
 _FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
@@ -180,7 +179,7 @@ def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list
         return [f"lower trainer.microBatchTokens to {longest // 64 * 64:,}"]
     if longest < _LEAST_ROW:
         return []
-    field = "rollout.maxSampleTokens" if fixed is None else f"{BLOCKS[job.spec.training]}.maxTokens"
+    field = "rollout.maxSampleTokens" if fixed is None else "training.maxTokens"
     return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
 
 

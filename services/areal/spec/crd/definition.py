@@ -6,7 +6,7 @@ from typing import Any
 
 from areal.spec.block import blocks_in, fields_of
 from areal.spec.crd.schema import Schema, block_schema
-from areal.spec.crd.validations import change_validations, rule_validations
+from areal.spec.crd.validations import change_validations, rule_validations, value_validations
 from areal.spec.job import JobSpec, RLJob
 from areal.spec.runtime import Runtime, RuntimeSpec
 from areal.spec.status import JobStatus
@@ -69,6 +69,10 @@ def _job_schema() -> Schema:
     spec = block_schema([JobSpec])
     spec["description"] = _described(RLJob, "spec")
     spec["x-kubernetes-validations"] = [*spec.get("x-kubernetes-validations", []), *change_validations(JobSpec)]
+    for field, validations in value_validations().items():
+        spec["properties"][field.removeprefix("spec.")]["additionalProperties"]["x-kubernetes-validations"] = (
+            validations
+        )
     status = {**block_schema([JobStatus], defaults=False), "description": " ".join(str(JobStatus.__doc__).split())}
     return {**_top(RLJob, {"spec": spec, "status": status}), "x-kubernetes-validations": rule_validations()}
 

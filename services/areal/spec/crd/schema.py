@@ -67,7 +67,7 @@ def _typed(annotation: Any, limits: list[Any], extra: dict[str, Any], *, default
             schema["x-kubernetes-validations"] = [_whole_bytes(limits)]
         return schema
     if blocks := blocks_in(annotation):
-        return block_schema(blocks, defaults=defaults)
+        return _by_name(blocks[0]) if blocks[0].one_schema else block_schema(blocks, defaults=defaults)
     origin = get_origin(annotation)
     if origin is Literal:
         return {"type": "string", "maxLength": 253, "enum": list(get_args(annotation))}
@@ -87,6 +87,24 @@ def _typed(annotation: Any, limits: list[Any], extra: dict[str, Any], *, default
         return {"type": "object", "additionalProperties": inner, **size, **_keys(key)}
     made: Schema = _PLAIN[annotation](limits)
     return made
+
+
+def _by_name(block: type[Block]) -> Schema:
+    """A block whose fields are all of one other: a mapping with one schema, its keys by a rule."""
+    names = list(fields_of(block))
+    (inner,) = {member for field in block.model_fields.values() for member in blocks_in(field.annotation)}
+    return {
+        "description": _sentence([block]),
+        "type": "object",
+        "maxProperties": len(names),
+        "additionalProperties": block_schema([inner]),
+        "x-kubernetes-validations": [
+            {
+                "rule": f"self.all(k, k in {names})",
+                "message": f"A key is one of {', '.join(names)}. Write one of these.",
+            }
+        ],
+    }
 
 
 def _list_schema(annotation: Any, limits: list[Any], extra: dict[str, Any], *, defaults: bool) -> Schema:
@@ -203,7 +221,7 @@ def _default(field: FieldInfo, schema: Schema) -> Any:
 
 def _written_out(schema: Schema) -> dict[str, Any]:
     """The object that is there when nothing was said: every inner default."""
-    return {name: inner["default"] for name, inner in schema["properties"].items() if "default" in inner}
+    return {name: inner["default"] for name, inner in schema.get("properties", {}).items() if "default" in inner}
 
 
 def _whole_bytes(limits: list[Any]) -> Schema:

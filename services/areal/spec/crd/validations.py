@@ -13,27 +13,31 @@ from pydantic.fields import FieldInfo
 
 from areal.spec.block import Block, Change, blocks_in, fields_of
 from areal.spec.check import RULES
-from areal.spec.rules import Severity
+from areal.spec.rules import Rule, Severity
 
 Validation = dict[str, Any]
 
 
 def rule_validations() -> list[Validation]:
     """The rules that need no facts, at the top of the object, each reported at its field."""
-    return [
-        {
-            "rule": rule.cel,
-            "message": f"{rule.says} {rule.fix}",
-            "fieldPath": f".{rule.field}",
-            "reason": "FieldValueInvalid",
-        }
-        for rule in RULES
-        if rule.cel is not None and rule.severity is Severity.ERROR and not rule.field.startswith("metadata.")
-    ] + [
-        {"rule": rule.cel, "message": f"{rule.says} {rule.fix}", "reason": "FieldValueInvalid"}
-        for rule in RULES
-        if rule.cel is not None and rule.severity is Severity.ERROR and rule.field.startswith("metadata.")
+    errors = [rule for rule in RULES if rule.cel is not None and rule.severity is Severity.ERROR and not rule.each]
+    inside = [rule for rule in errors if not rule.field.startswith("metadata.")]
+    return [{**_validation(rule), "fieldPath": f".{rule.field}"} for rule in inside] + [
+        _validation(rule) for rule in errors if rule not in inside
     ]
+
+
+def value_validations() -> dict[str, list[Validation]]:
+    """The rules that are asked of each value of a mapping, by the mapping's field."""
+    found: dict[str, list[Validation]] = {}
+    for rule in RULES:
+        if rule.each:
+            found.setdefault(rule.field, []).append(_validation(rule))
+    return found
+
+
+def _validation(rule: Rule) -> Validation:
+    return {"rule": rule.cel, "message": f"{rule.says} {rule.fix}", "reason": "FieldValueInvalid"}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from areal.errors import ArealError, InfraError
-from areal.net.backoff import Backoff
 
 from areal_judge.sandbox.host.zygotes import Zygote, ZygoteConfig, start_zygote
 
@@ -22,7 +21,7 @@ _RECYCLE_S = 600.0
 _RECYCLE_GROWTH = 1.3
 _UIDS_EACH = 512  # more cells at once than a zygote ever has
 _UID_RANGES = 128
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0  # between failed starts
+_BACKOFF_S = (0.05, 0.2, 1.0, 2.0, 5.0)
 _numbers = itertools.count(1)
 
 
@@ -38,7 +37,7 @@ class Profile:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._stopping = False
-        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._failures = 0
         self.trouble: ArealError | None = None
 
     async def start(self) -> None:
@@ -117,12 +116,13 @@ class Profile:
             except ArealError as error:
                 self.trouble = error
                 self._changed.set()
-                await asyncio.sleep(self._backoff.failed())
+                await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
+                self._failures += 1
                 continue
             if self._stopping:
                 await fresh.stop()
                 return
-            self._backoff.succeeded()
+            self._failures = 0
             self.trouble = None
             self._zygotes.append(fresh)
             self._changed.set()

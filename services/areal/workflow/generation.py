@@ -1,4 +1,7 @@
-"""Generation requests and results, as workflows ask and clients answer."""
+"""Generation requests and results of a workflow. Values only.
+
+Values only.
+"""
 
 from __future__ import annotations
 
