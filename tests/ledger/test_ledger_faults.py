@@ -8,12 +8,13 @@ import pytest
 import xxhash
 from areal.errors import BugError, ConfigError, DataError, InfraError
 from areal.ledger import fences, payload
-from areal.ledger.connection import settings, shown
+from areal.ledger.connection import no_retry, settings, shown
 from areal.ledger.evidence import Attempt, Entry, Evidence, Exit
 from areal.ledger.faults import FIRST_PAUSE_S, LONGEST_PAUSE_S, Patience, typed
 from areal.ledger.poison import Precaution, precaution
 from areal.v1 import common_pb2 as common
 from redis import exceptions as redis_errors
+from redis.retry import Retry
 
 PASSES = (redis_errors.ConnectionError("gone"), redis_errors.BusyLoadingError("loading"), OSError("reset"))
 
@@ -83,6 +84,18 @@ def test_an_address_is_a_place_and_a_url_its_own_login(address: str, place: dict
 def test_a_url_without_a_host_is_refused(address: str) -> None:
     with pytest.raises(ConfigError):
         settings(address, None, None, None)
+
+
+def test_the_library_tries_nothing_again_by_itself() -> None:
+    tried = []
+
+    def fail() -> None:
+        tried.append(1)
+        raise redis_errors.ConnectionError("gone")
+
+    with pytest.raises(redis_errors.ConnectionError):
+        no_retry(Retry).call_with_retry(fail, lambda error: None)
+    assert tried == [1]
 
 
 def test_a_message_shows_no_login() -> None:

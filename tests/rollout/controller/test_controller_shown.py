@@ -1,0 +1,111 @@
+"""What people are told of the controller: its figures, and the one cause for which nothing is admitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from areal.observe.live import IdleCause
+from areal.observe.metrics import RoleMetrics
+from areal.observe.progress import ProgressCounter
+from areal.observe.waits import WaitRegistry
+from areal.rollout.contract.values import Failure, FailureKind
+from areal.rollout.controller.gauges import Gauges
+from areal.rollout.controller.idle import idle_of
+from areal.rollout.controller.inputs import AttachTrainer, PublishWeights
+from controller_bench import SETTINGS, Bench, started, weights
+from prometheus_client import generate_latest
+
+
+class Shown:
+    """A controller's metrics, as they are scraped."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.progress = ProgressCounter()
+        self.metrics = RoleMetrics("controller", "job")
+        self.gauges = Gauges(self.metrics, WaitRegistry("controller"), self.progress)
+
+    def at(self, now: float) -> dict[str, float]:
+        """Figures by name and its own labels."""
+        self.gauges.show(self.bench.core, now)
+        found = {}
+        for line in generate_latest(self.metrics.registry).decode().splitlines():
+            if line.startswith("areal_"):
+                name, _, value = line.rpartition(" ")
+                name, _, labels = name.partition("{")
+                own = [
+                    word
+                    for word in labels.rstrip("}").split(",")
+                    if word and word.split("=")[0] not in ("role", "rljob", "namespace")
+                ]
+                found[name + "".join(f" {word}" for word in sorted(own))] = float(value)
+        return found
+
+
+def test_figures_are_those_of_now_and_counts_grow_by_what_is_new() -> None:
+    bench = started(replace(SETTINGS, bytes_per_group=10, budget_bytes=1000))
+    shown = Shown(bench)
+    bench.done(0)
+    bench.done(1, (1.0, 1.0))
+    first = shown.at(1.0)
+    assert first["areal_replay_ready_groups"] == 1
+    assert first["areal_replay_bytes"] == 10 * bench.core.book.reserved
+    assert (first["areal_replay_budget_bytes"], first["areal_rollout_capacity"]) == (1000, 100)
+    assert first["areal_rollouts_inflight"] == bench.core.last_round.in_work == 3
+    assert first['areal_groups_total outcome="complete"'] == 1
+    assert first['areal_tombstones_total reason="filtered"'] == 1
+    assert first['areal_episode_ends_total end="complete"'] == 4
+    bench.done(2)
+    bench.worker(failures=(Failure(3, 0, 1, FailureKind.EXCEPTION, "KeyError"),))
+    assert shown.at(1.4) == first, "shown twice a second"
+    second = shown.at(1.5)
+    assert second['areal_groups_total outcome="complete"'] == 2
+    assert second['areal_groups_total outcome="tombstoned"'] == 2
+    assert second['areal_tombstones_total reason="rejected"'] == 1
+    assert second['areal_episode_ends_total end="complete"'] == 6
+    assert second["areal_replay_ready_groups"] == 2
+    assert second["areal_staleness_violations_total"] == 0
+
+
+def test_groups_with_some_samples_are_partial() -> None:
+    bench = started(replace(SETTINGS, group_size=2))
+    bench.done(0, (1.0,))
+    bench.done(1, (1.0,))
+    assert Shown(bench).at(1.0)["areal_replay_partial_groups"] == 2
+
+
+def test_each_cause_for_which_nothing_is_admitted_has_its_name() -> None:
+    def cause(bench: Bench) -> IdleCause | None:
+        idle = idle_of(bench.core)
+        return idle.cause if idle else None
+
+    assert cause(Bench()) is IdleCause.NO_WEIGHTS
+    bench = Bench()
+    bench.ask(PublishWeights(1, weights(0)))
+    assert cause(bench) is IdleCause.NO_SERVER
+    bench.server(0)
+    assert cause(bench) is IdleCause.NO_WORKER
+    assert cause(started()) is IdleCause.GATE_CLOSED
+    assert cause(started(replace(SETTINGS, max_steps=2))) is IdleCause.ALL_ADMITTED
+    assert cause(started(replace(SETTINGS, max_concurrent=4))) is IdleCause.CONCURRENCY
+    assert cause(started(replace(SETTINGS, max_staleness=9, budget_bytes=3))) is IdleCause.BYTES_FULL
+    roomy = started(replace(SETTINGS, max_staleness=9, max_concurrent=5))
+    assert cause(roomy) is IdleCause.CONCURRENCY
+    roomy.done(0)
+    assert cause(roomy) is IdleCause.CONCURRENCY
+    few = Bench(replace(SETTINGS, max_staleness=9))
+    few.ask(PublishWeights(1, weights(0)))
+    few.server(0)
+    few.worker(capacity=2)
+    assert cause(few) is None, "the gate has room and somebody works"
+    gone = tuple(Failure(0, index, 1, FailureKind.INFRA, "gone") for index in range(2))
+    few.worker(capacity=2, failures=gone)
+    assert cause(few) is IdleCause.NO_PLACE
+    few.core.desk.finished = True
+    assert cause(few) is IdleCause.LAST_EVALUATION
+    few.core.done = True
+    assert cause(few) is IdleCause.OVER
+    stalled = started(replace(SETTINGS, max_filtered_per_step=1))
+    stalled.ask(AttachTrainer(1, 0, 0))
+    stalled.done(0, (1.0, 1.0))
+    assert cause(stalled) is IdleCause.STALLED
