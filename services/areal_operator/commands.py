@@ -154,9 +154,9 @@ def operator(
     log_format: Annotated[LogFormat, typer.Option(envvar="AREAL_OPERATOR_LOG_FORMAT", help="How to log.")] = "json",
 ) -> None:
     """Keep what a cluster runs for each RLJob as its spec asks, until SIGTERM."""
-    from areal_operator.operator.main import Options, operate
+    from areal_operator.operator.main import OperatorOptions, operate
 
-    options = Options(
+    options = OperatorOptions(
         namespaces=tuple(namespace or ()),
         default_runtime=default_runtime,
         runtimes=runtimes,

@@ -13,7 +13,7 @@ from areal.errors import ConfigError
 from rich.console import Console
 from rich.table import Table
 
-from areal_view.pages.runs import Run
+from areal_view.pages.runs import ShownRun
 from areal_view.pages.slow import TimePage, time_page
 
 _LEAST = 0.0005  # of a role's time: less is not printed
@@ -22,7 +22,7 @@ _LEAST = 0.0005  # of a role's time: less is not printed
 def show_slow(run_dir: Path, *, as_json: bool) -> None:
     """Print the ledger of time and the forecast."""
     with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
-        run = Run(run_dir.name, run_dir.absolute(), Path(cache))
+        run = ShownRun(run_dir.name, run_dir.absolute(), Path(cache))
         try:
             run.index.refresh()
             while run.behind:

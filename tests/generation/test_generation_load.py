@@ -25,7 +25,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller import wire as controller_wire
-from areal.rollout.controller.fleet import Fleet
+from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.reports import ServerReport
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import PolicyId
@@ -200,7 +200,7 @@ async def scene() -> AsyncIterator[tuple[Server, GenerationClient]]:
     server = MemoryLink.server = Server()
     MemoryLink.abandoned = 0
     client = GenerationClient("t", owner="w", vocab_size=32, eos_ids=frozenset({1}), waits=WaitRegistry("w"))
-    fleet = Fleet()
+    fleet = ServerFleet()
 
     async def controller() -> None:
         while True:

@@ -96,7 +96,7 @@ def live(arguments: argparse.Namespace) -> None:
             return Mortal(await connect(kubeconfig), arguments.mortal)
 
         operator.connect = connect_mortal  # type: ignore[assignment]
-    options = operator.Options(
+    options = operator.OperatorOptions(
         namespaces=tuple(arguments.namespace),
         default_runtime=arguments.default_runtime,
         kubeconfig=arguments.kubeconfig,

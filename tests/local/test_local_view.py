@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 from areal.errors import Kind
 from areal.local import view
-from areal.local.display import Display, Lines
+from areal.local.display import Display, LineSchedule
 from areal.local.status import Rate, RunView
 from areal.observe.live import Idle, IdleCause, Live, LiveRole, LiveWait, RolloutFlow
 from areal.processes.core import Phase
@@ -131,7 +131,7 @@ def test_before_the_first_step_a_line_says_who_is_not_up():
 
 
 def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
-    lines = Lines()
+    lines = LineSchedule()
 
     def due(step: int, at: float) -> bool:
         steps = [Step(step - 1, 0.5)] if step else []
@@ -158,7 +158,7 @@ def test_lines_come_after_ten_steps_five_seconds_with_news_or_thirty_without():
     ],
 )
 def test_a_line_of_a_run_without_steps_says_within_a_minute_what_it_waits_for(shown: RunView, why: str) -> None:
-    lines = Lines()
+    lines = LineSchedule()
     said = [text for second in range(60) if (text := lines.due(shown, float(second))) is not None]
     assert "no step for" not in said[0]
     assert (f"no step for 30 s: {why}" in said[-1]) == bool(why)

@@ -14,7 +14,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.traces import NO_TRACES, Span, Traces
 from areal.rollout.contract.values import FailureKind
 from areal.rollout.controller.gauges import trace_life
-from areal.rollout.controller.tally import Life
+from areal.rollout.controller.tally import GroupLife
 from areal.rollout.worker.runner import EpisodeEnd, Key
 from areal.rollout.worker.spans import trace_episode, trace_stored
 from areal.v1 import record_pb2 as record
@@ -126,7 +126,7 @@ def test_a_group_s_trace_ends_with_a_link_to_the_version_that_holds_its_gradient
 
 def test_a_tombstoned_group_has_a_root_and_its_lease():
     traces, sink = _traces()
-    trace_life(traces, Life(3, leased_at=10.0, closed_at=15.0, ended_at=15.0, attempts=2, reason="rejected"))
+    trace_life(traces, GroupLife(3, leased_at=10.0, closed_at=15.0, ended_at=15.0, attempts=2, reason="rejected"))
     assert [span.name for span in sink.spans] == ["group", "lease"]
     root, lease = sink.spans
     assert (root.own, root.attributes["areal.outcome"], lease.parent) == (traces.group(3), "rejected", root.own)

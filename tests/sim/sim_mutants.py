@@ -24,9 +24,9 @@ from areal.rollout.controller import carrier, journal_writer, leasing
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.carrier import Carrier
 from areal.rollout.controller.core import Controller
-from areal.rollout.controller.fleet import Fleet
-from areal.rollout.controller.groups import Group
-from areal.rollout.controller.ranks import Ranks
+from areal.rollout.controller.fleet import ServerFleet
+from areal.rollout.controller.groups import PromptGroup
+from areal.rollout.controller.ranks import GroupRanks
 from areal.rollout.controller.trainer_desk import TrainerDesk
 from areal.rollout.worker.core import WorkerCore
 
@@ -80,7 +80,10 @@ MUTANTS = {
             "newest = self.fleet.served.version if self.fleet.served else None",
         ),
         Mutant(
-            "gate: a server that is not ready counts", Fleet.newest_version, "if server.routable", "if server.health"
+            "gate: a server that is not ready counts",
+            ServerFleet.newest_version,
+            "if server.routable",
+            "if server.health",
         ),
         Mutant(
             "floor: frozen at admission",
@@ -89,10 +92,12 @@ MUTANTS = {
             "self.__dict__.setdefault('frozen', {}).setdefault(group.index, self.ranks.rank(group.index))",
         ),
         Mutant("floor: one too low", gate.floor, "rank // batch_groups", "rank // batch_groups - 1"),
-        Mutant("rank: one too low", Ranks.rank, "group - self.below(group)", "max(0, group - self.below(group) - 1)"),
+        Mutant(
+            "rank: one too low", GroupRanks.rank, "group - self.below(group)", "max(0, group - self.below(group) - 1)"
+        ),
         Mutant(
             "rank: the group itself counts",
-            Ranks.below,
+            GroupRanks.below,
             "bisect_left(self._sorted, group)",
             "bisect_left(self._sorted, group + 1)",
         ),
@@ -107,8 +112,8 @@ MUTANTS = {
         Mutant(
             "journal: credit comes first",
             Book.end,
-            "group.phase = Phase.DECIDED",
-            "group.phase = Phase.DECIDED; self.ranks.add(group.index, verdict.reason)",
+            "group.phase = GroupPhase.DECIDED",
+            "group.phase = GroupPhase.DECIDED; self.ranks.add(group.index, verdict.reason)",
         ),
         Mutant(
             "journal: a short close goes first",
@@ -125,7 +130,7 @@ MUTANTS = {
         Mutant("fence: publisher, call", TrainerDesk.publish, "call.fence < self.fence", "False"),
         Mutant(
             "fence: publisher, order",
-            Fleet.follow,
+            ServerFleet.follow,
             "(weights.fence, weights.version) > (served.fence, served.version)",
             "True",
         ),
@@ -157,7 +162,7 @@ MUTANTS = {
             "journal: a cursor is acknowledged first",
             TrainerDesk._journal,
             "self._emit(JournalCursor(",
-            "self._emit(Answer(call.ticket)) or self._emit(JournalCursor(",
+            "self._emit(CallAnswer(call.ticket)) or self._emit(JournalCursor(",
         ),
         Mutant(
             "journal: an old controller is told that it wrote",
@@ -194,7 +199,7 @@ MUTANTS = {
         ),
         Mutant(
             "η: the current one for every group",
-            Group.eta,
+            PromptGroup.eta,
             "if self.done:",
             "if True: return current\n    if self.done:",
         ),

@@ -13,7 +13,7 @@ from areal.gateway.session import Limits
 from areal.rollout.worker.sessions import Gateways
 from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.data.batch import columns
-from areal_view.index.oracle import Sampled, TokenReport, TrainedSequence, compare
+from areal_view.index.oracle import JournalRequest, TokenReport, TrainedSequence, compare
 from support.conversing_agent import Answer, ConversingAgent
 from support.redis_server import RedisServer
 from support.scripted_controller import lease
@@ -101,7 +101,7 @@ class Scene:
         """What the ledger holds, as the trainer reads it, against what the server journaled."""
         assert self.bench is not None
         stored = await self.bench.stored()
-        made: defaultdict[tuple[int, int], list[Sampled]] = defaultdict(list)
+        made: defaultdict[tuple[int, int], list[JournalRequest]] = defaultdict(list)
         for kept in self.server.journal.values():
             made[kept.start.key.group, kept.start.key.index].append(kept.sampled())
         report = TokenReport()

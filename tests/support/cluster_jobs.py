@@ -8,7 +8,7 @@ from typing import Any
 from areal.admit.cluster import resolve_for_pods, roles_of
 from areal.spec.job import RLJob
 from areal.spec.runtime import RuntimeSpec
-from areal_operator.operator.children import Wanted
+from areal_operator.operator.children import JobBlueprint
 
 NAMESPACE = "team-a"
 UID = "5f0c9a52-8f43-4a3e-9c1b-1f3a6f0f7d11"
@@ -136,12 +136,12 @@ def large() -> Json:
     }
 
 
-def wanted(values: Json, runtime: Json, *, recipe: str | None = RECIPE, **changes: Any) -> Wanted:
+def wanted(values: Json, runtime: Json, *, recipe: str | None = RECIPE, **changes: Any) -> JobBlueprint:
     """A job with all its pods wanted; `changes` are fields of `Wanted`."""
     job = RLJob.model_validate(values)
     resolved = resolve_for_pods(job, namespace=NAMESPACE, uid=UID, recipe_source=recipe)
     raw = {**values, "metadata": {**values["metadata"], "namespace": NAMESPACE, "uid": UID}}
-    made = Wanted(
+    made = JobBlueprint(
         job=job,
         raw=raw,
         runtime=RuntimeSpec.model_validate(runtime),
@@ -153,17 +153,17 @@ def wanted(values: Json, runtime: Json, *, recipe: str | None = RECIPE, **change
     return replace(made, **changes)
 
 
-def quickstart_wanted(**changes: Any) -> Wanted:
+def quickstart_wanted(**changes: Any) -> JobBlueprint:
     return wanted(quickstart(), CPU_RUNTIME, **changes)
 
 
-def viewed_wanted(**changes: Any) -> Wanted:
+def viewed_wanted(**changes: Any) -> JobBlueprint:
     """The quickstart with a pod that shows it."""
     values = quickstart()
     return wanted({**values, "spec": {**values["spec"], "observability": {"view": True}}}, CPU_RUNTIME, **changes)
 
 
-def large_wanted(**changes: Any) -> Wanted:
+def large_wanted(**changes: Any) -> JobBlueprint:
     return wanted(large(), GPU_RUNTIME, recipe=None, **changes)
 
 

@@ -11,7 +11,7 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal.values.policy import version_of
 from areal.workflow.tokenizer import Tokenizer
-from areal_view.index.oracle import Sampled
+from areal_view.index.oracle import JournalRequest
 from support.scripted_agent import Running, ScriptedAgent, logprob_at
 
 Answer = Callable[[str], str]
@@ -28,9 +28,9 @@ class Journaled:
     logprobs: list[float] = field(default_factory=list)
     whole: bool = False
 
-    def sampled(self) -> Sampled:
+    def sampled(self) -> JournalRequest:
         """As the audit of tokens reads it."""
-        return Sampled(
+        return JournalRequest(
             self.start.request_id,
             self.start.key.attempt,
             np.frombuffer(self.start.token_ids, "<i4"),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from areal_operator.kube.errors import AlreadyExistsError, ApiError, UnreachableError
 from areal_operator.kube.resources import Json, Key, Resource
 from areal_operator.operator.reconcile import reconcile
-from areal_operator.operator.world import OperatorSettings, World
+from areal_operator.operator.world import OperatorSettings, OperatorWorld
 from support.fake_cluster import FakeCluster
 from support.fake_roles import FakeRoles
 from support.small_children import SmallChildren
@@ -53,7 +53,7 @@ class FakeOperator:
         self._dead = False  # what it sent beside its last request isn't sent either
         cluster.forget_caches()
         self.roles = FakeRoles(cluster)
-        self.world = World(
+        self.world = OperatorWorld(
             self, cluster.caches, self, self.roles, lambda: cluster.now, settings or OperatorSettings("cpu"),
             build=build or SmallChildren(),
         )  # fmt: skip

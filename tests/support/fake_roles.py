@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from areal.processes.core import Phase
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerReport
+from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
 from areal_operator.operator.reports import Targets
 from support.fake_cluster import FakeCluster, incarnation
 from support.fake_trainers import WORKS, Training
@@ -54,7 +54,7 @@ class FakeRoles:
             if training is not None and targets.controller is not None and self._pod_of(targets.controller) is not None:
                 controller = self._controller_report(training)
             if training is not None and any(report.phase in WORKS for report in heard.values()):
-                trainer = TrainerReport(training.step, training.checkpoint, self._cluster.now, self._cluster.now)
+                trainer = TrainerProgress(training.step, training.checkpoint, self._cluster.now, self._cluster.now)
             self.reports[key] = Reports(controller, trainer, {**kept, **heard})
 
     def _controller_report(self, training: Training) -> ControllerReport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from areal.plan.cluster_names import LABEL_JOB, Role, role_labels, workload
 from areal.plan.role_specs import spec_of
 from areal_operator.kube.resources import Json
-from areal_operator.operator.children import Wanted
+from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.children.snapshot import runtime_snapshot
 
 
@@ -15,28 +15,28 @@ class SmallChildren:
     def __init__(self) -> None:
         self._snapshots: dict[tuple[int, str], Json] = {}
 
-    def foundation(self, w: Wanted) -> list[Json]:
+    def foundation(self, w: JobBlueprint) -> list[Json]:
         config = {**self._child(w, "v1", "ConfigMap", f"{w.name}-job"), "data": {"name": w.name}}
         known = (id(w.runtime), w.uid)
         if known not in self._snapshots:
             self._snapshots[known] = runtime_snapshot(w)
         return [config, self._snapshots[known]]
 
-    def access_secret(self, w: Wanted) -> Json:
+    def access_secret(self, w: JobBlueprint) -> Json:
         return {**self._child(w, "v1", "Secret", f"{w.name}-access"), "data": {"token": "c2VjcmV0"}}
 
-    def prepare_job(self, w: Wanted) -> Json:
+    def prepare_job(self, w: JobBlueprint) -> Json:
         return self._batch(w, Role.PREPARE)
 
-    def finish_job(self, w: Wanted) -> Json:
+    def finish_job(self, w: JobBlueprint) -> Json:
         return self._batch(w, Role.FINISH)
 
-    def workloads(self, w: Wanted) -> list[Json]:
+    def workloads(self, w: JobBlueprint) -> list[Json]:
         awake = int(any(w.replicas.values()))
         beside = [self._workload(w, role, awake) for role in w.beside]
         return [*(self._workload(w, role, w.replicas[role.value]) for role in w.roles), *beside]
 
-    def _workload(self, w: Wanted, role: Role, replicas: int) -> Json:
+    def _workload(self, w: JobBlueprint, role: Role, replicas: int) -> Json:
         patch = w.job.spec.pod_template.generation if role is Role.GENERATION else w.job.spec.pod_template.trainer
         template = {
             "marks": [variable.value for variable in patch.env] if role in (Role.GENERATION, Role.TRAINER) else []
@@ -45,10 +45,10 @@ class SmallChildren:
         made = self._child(w, "apps/v1", kind, workload(w.name, role), role)
         return {**made, "spec": {"replicas": replicas, "template": template}}
 
-    def _batch(self, w: Wanted, role: Role) -> Json:
+    def _batch(self, w: JobBlueprint, role: Role) -> Json:
         return {**self._child(w, "batch/v1", "Job", workload(w.name, role), role), "spec": {"template": {}}}
 
-    def _child(self, w: Wanted, version: str, kind: str, name: str, role: Role | None = None) -> Json:
+    def _child(self, w: JobBlueprint, version: str, kind: str, name: str, role: Role | None = None) -> Json:
         labels = role_labels(w.name, role) if role else {LABEL_JOB: w.name}
         metadata = {
             "name": name, "namespace": w.namespace, "labels": labels, "ownerReferences": [w.owner()],

@@ -23,7 +23,7 @@ _QUIET_S = 30.0  # a line at least this often, however little happens
 _STALL_S = 60.0  # patience with a stalled run: a refused version may be replaced by the next one
 
 
-class Lines:
+class LineSchedule:
     """Decides when a line is due: after ten steps, after five seconds with news, after thirty without."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Display:
                 await asyncio.sleep(_EVERY_S)
 
     async def _lines(self) -> None:
-        lines = Lines()
+        lines = LineSchedule()
         while True:
             text = lines.due(await self._look(), self._clock())
             if text is not None:

@@ -14,7 +14,7 @@ from areal.ledger.values import COMPLETE, CloseResult, CloseStatus, Reason
 from areal.rollout.controller.carrier import Entry
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import CloseGroup, JournalTombstone
-from areal.rollout.controller.kept import Kept
+from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.world import Trained, World
 
@@ -62,13 +62,13 @@ def check_length(world: World, core: Controller) -> None:
         world.truth.problems.append(f"group {max(core.book.open)} beyond the end of {core.max_steps} steps stays open")
 
 
-def held(core: Controller) -> Kept:
+def held(core: Controller) -> RestoredState:
     """What a controller goes by of all that it keeps."""
     settings = core.settings
-    return Kept(core.fleet.served, settings.max_steps, settings.max_staleness, settings.max_concurrent)
+    return RestoredState(core.fleet.served, settings.max_steps, settings.max_staleness, settings.max_concurrent)
 
 
-def check_kept(world: World, core: Controller, on_disk: Sequence[Kept]) -> None:
+def check_kept(world: World, core: Controller, on_disk: Sequence[RestoredState]) -> None:
     """A controller goes by nothing that a restart could forget."""
     if held(core) not in on_disk[-2:]:
         world.truth.problems.append(f"{held(core)} holds before it is on disk")

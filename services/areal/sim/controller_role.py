@@ -14,17 +14,17 @@ from areal.rollout.controller.carrier import Carrier, Entry, LedgerAnswer, Opera
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     AdvanceLedger,
-    Answer,
+    CallAnswer,
     CloseGroup,
     JournalTombstone,
     RecordEvaluation,
     ReopenGroup,
     ScanLedger,
 )
-from areal.rollout.controller.groups import Phase
+from areal.rollout.controller.groups import GroupPhase
 from areal.rollout.controller.inputs import Input, TrainerBeat, WorkerBeat
 from areal.rollout.controller.journal_writer import write_entries
-from areal.rollout.controller.kept import Kept, check_alive
+from areal.rollout.controller.kept import RestoredState, check_alive
 from areal.rollout.controller.settings import ControllerSettings
 from areal.sim.checks import (
     HELD,
@@ -74,13 +74,13 @@ class WatchedController(Controller):
             index: (group.worker, group.infra_tries)
             for index in told
             if (group := self.book.groups.get(index)) is not None
-            and group.phase is Phase.OPEN
+            and group.phase is GroupPhase.OPEN
             and group.worker not in ("", report.worker_id)
         }
         super().take(item, now)
         for index, before in others.items():
             group = self.book.groups.get(index)
-            if group is None or group.phase is not Phase.OPEN or (group.worker, group.infra_tries) != before:
+            if group is None or group.phase is not GroupPhase.OPEN or (group.worker, group.infra_tries) != before:
                 self._blame(f"promise 5: {report.worker_id} changed group {index}, which {before[0]} holds")
 
 
@@ -143,12 +143,12 @@ class ControllerProcess:
         self.fence = world.fence("controller")
         self.carrier: Carrier | None = None
         self.workers: dict[str, Stream] = {}
-        self.answers: dict[int, Answer] = {}
+        self.answers: dict[int, CallAnswer] = {}
         self.callers: dict[int, int] = {}  # ticket → fence of the trainer that called
         self._obeyed = self._served = 0  # newest trainer whose call was accepted, whose weights were served
         self._journal = Journal(Path("journal"), world.journal)
         self._found = self._journal.start(self.fence)
-        self._kept = world.kept[max(world.kept)] if world.kept else Kept()
+        self._kept = world.kept[max(world.kept)] if world.kept else RestoredState()
         world.kept[self.fence] = self._kept
         self._orders: dict[str, list[WorkOrder]] = {}
         self._stepping = False
@@ -269,11 +269,11 @@ class ControllerProcess:
         assert self.carrier is not None
         self.carrier.journalled()
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: RestoredState) -> None:
         world = self.world
         self._after(world.scheduler.between(0.001, world.scenario.journal_s), self._write_kept, kept)
 
-    def _write_kept(self, kept: Kept) -> None:
+    def _write_kept(self, kept: RestoredState) -> None:
         self.world.kept[self.fence] = kept
         check_alive(self.fence, self.world.fences["controller"])
         self.world.truth.kept = kept
@@ -285,7 +285,7 @@ class ControllerProcess:
         assert self.carrier is not None
         self.carrier.kept()
 
-    def reply(self, answer: Answer) -> None:
+    def reply(self, answer: CallAnswer) -> None:
         self.answers[answer.ticket] = answer
         caller = self.callers.pop(answer.ticket, None)
         if caller is not None and answer.error is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from areal.clients.generation.routing import Server
 from areal.generation.core import AgentCore, Entry, Wanted
 from areal.rollout.controller.inputs import ServerBeat
-from areal.rollout.controller.reports import RefusalReport, ServerReport, Weights
+from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport
 from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scheduler import Life, Pipe, Process
 from areal.sim.world import World
@@ -34,7 +34,7 @@ class ServerProcess:
         self._incarnation = incarnation
         self._connection = Connection(world, controller)
         self._tokens = 0
-        self._heard: Weights | None = None  # the last order
+        self._heard: PublishedWeights | None = None  # the last order
         self._obeyed = 0  # newest trainer fence of weights that it holds
         self.life.start(self._beats())
         self.life.start(self._loads())

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from areal.errors import FencedError, InfraError
 from areal.ledger.consumer import Batch, Consumer, ConsumerPolicy
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, Call, PublishWeights, TrainerBeat
-from areal.rollout.controller.reports import TrainerReport, Weights
+from areal.rollout.controller.reports import PublishedWeights, TrainerReport
 from areal.sim.controller_role import Connection, ControllerRole
 from areal.sim.scenario import Point
 from areal.sim.scheduler import Life, Process
@@ -127,7 +127,7 @@ class TrainerProcess:
     def _publish(self, consumer: Consumer, *, rollback: bool = False) -> Process:
         version = consumer.version
         policy_id = f"{version}.f{consumer.fence}"
-        weights = Weights(policy_id, version, consumer.fence, "volume", "digest", rollback)
+        weights = PublishedWeights(policy_id, version, consumer.fence, "volume", "digest", rollback)
         yield from self._ask(PublishWeights(consumer.fence, weights))
         self.world.log(lambda: f"trainer published {policy_id}")
         consumer.published()

@@ -14,7 +14,7 @@ from areal.ledger.consumer import TrainerState
 from areal.ledger.journal import JournalState, apply
 from areal.ledger.lines import Line, Record
 from areal.ledger.state import LedgerModel
-from areal.rollout.controller.kept import Kept
+from areal.rollout.controller.kept import RestoredState
 from areal.sim.scenario import Point, Scenario
 from areal.sim.scheduler import VirtualScheduler
 
@@ -129,7 +129,7 @@ class Truth:
     broken_at_s: float = 0.0  # when a fault struck or healed last
     longest_idle_s: float = 0.0  # between two steps, with nothing broken
     closed: dict[int, set[tuple[bytes, ...]]] = field(default_factory=dict)  # what groups were closed complete with
-    kept: Kept = field(default_factory=Kept)  # what a controller last said to be on disk
+    kept: RestoredState = field(default_factory=RestoredState)  # what a controller last said to be on disk
     finished: bool = False
 
     def payload(self, sample: TrueSample) -> bytes:
@@ -146,7 +146,7 @@ class World:
         self.scheduler = VirtualScheduler(scenario.seed * 2 + 1)
         self.store = Store(self.scheduler)
         self.journal = JournalFile()
-        self.kept: dict[int, Kept] = {}  # by controller fence
+        self.kept: dict[int, RestoredState] = {}  # by controller fence
         self.checkpoints: list[Checkpoint] = []
         self.evaluated: list[str] = []
         self.truth = Truth()

@@ -24,7 +24,7 @@ from areal.spec.status import AcceptedReason
 from areal_operator.kube.resources import Json
 from areal_operator.operator.children import snapshot_hash
 from areal_operator.operator.children.pods import pod_template
-from areal_operator.operator.children.wanted import Wanted
+from areal_operator.operator.children.wanted import JobBlueprint
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import reason_of
 
@@ -105,7 +105,7 @@ def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
 
 def _unjudgeable(raw: Json, job: RLJob, resolved: ResolvedJob, runtime: RuntimeSpec) -> str | None:
     """Why the pods that this job would get can't run its programs or its boxes; None when they can, or it has none."""
-    wanted = Wanted(job=job, raw=raw, runtime=runtime, resolved=resolved, replicas={}, operator_namespace="")
+    wanted = JobBlueprint(job=job, raw=raw, runtime=runtime, resolved=resolved, replicas={}, operator_namespace="")
     asked: dict[Role, Callable[[Offer], tuple[str, str] | None]] = {}
     if resolved.verifier == "code":
         asked[Role.REWARD] = partial(refusal, job)

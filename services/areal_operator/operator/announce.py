@@ -21,7 +21,7 @@ from areal.spec.status import (
 )
 
 from areal_operator.kube.resources import Json
-from areal_operator.operator.job_state import Condition, JobState, state_in
+from areal_operator.operator.job_state import JobCondition, JobState, state_in
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def announcements(before: Json, after: Json) -> list[Announcement]:
     return [*found, *_failures(was, now), *_epoch(was, now)]
 
 
-def _transition(kind: ConditionType, old: Condition | None, new: Condition) -> list[Announcement]:
+def _transition(kind: ConditionType, old: JobCondition | None, new: JobCondition) -> list[Announcement]:
     if kind is ConditionType.ACCEPTED and new.status == "False":
         return [Announcement("Warning", new.reason, new.message)]
     if kind is ConditionType.FAILED and new.status == "True":

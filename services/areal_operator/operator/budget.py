@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from areal.spec.cluster import FailurePolicy
 
-from areal_operator.operator.failure_policy import Action, Incident, Ruling, kept
+from areal_operator.operator.failure_policy import FailureAction, Incident, Ruling, kept
 from areal_operator.operator.job_state import JobState
 
 FIRST_PAUSE_S = 10.0
@@ -22,22 +22,24 @@ LONGEST_PAUSE_S = 300.0
 
 
 @dataclass(frozen=True)
-class Charged:
+class BudgetCharge:
     """A state with an incident dealt with. `exhausted`: one counted restart more than the policy allows."""
 
     state: JobState
     exhausted: bool
 
 
-def charge(state: JobState, incident: Incident, ruling: Ruling, policy: FailurePolicy, now: float) -> Charged:
+def charge(state: JobState, incident: Incident, ruling: Ruling, policy: FailurePolicy, now: float) -> BudgetCharge:
     """Deal with an incident: record it, and spend a restart where the ruling counts it."""
     state = _window(state, policy, now)
     # An uncounted restart of another role's pod is the cluster's business, not an attempt of the job.
-    restarts = ruling.action is not Action.FAIL_JOB and (ruling.action is Action.RESTART_TRAINER or ruling.counted)
+    restarts = ruling.action is not FailureAction.FAIL_JOB and (
+        ruling.action is FailureAction.RESTART_TRAINER or ruling.counted
+    )
     costs = restarts and ruling.counted
     exhausted = costs and state.counted >= policy.max_restarts
     if exhausted:
-        ruling = replace(ruling, action=Action.FAIL_JOB)
+        ruling = replace(ruling, action=FailureAction.FAIL_JOB)
         restarts = costs = False
     since = state.counted_since
     if costs and state.counted == 0:
@@ -49,7 +51,7 @@ def charge(state: JobState, incident: Incident, ruling: Ruling, policy: FailureP
         counted_since=since,
         failures=kept((*state.failures, incident.failure(ruling, state))),
     )
-    return Charged(state, exhausted)
+    return BudgetCharge(state, exhausted)
 
 
 def refunded(state: JobState, checkpoint_step: int) -> JobState:

@@ -29,24 +29,24 @@ from areal.spec.status import (
 )
 
 from areal_operator.operator import fault_owner
-from areal_operator.operator.decision import CleanUp, Converge, Decision, End, Finish, Prepare, Reject, Suspend
+from areal_operator.operator.decision import CleanUp, Converge, Decision, EndJob, Finish, Prepare, Reject, Suspend
 from areal_operator.operator.failure_policy import STALLED
-from areal_operator.operator.gang import Gang, gang_of
-from areal_operator.operator.job_state import Condition, JobState, Outcome, Rest, reason_of
-from areal_operator.operator.observed import Observed, Pod, Stage
+from areal_operator.operator.gang import TrainerGang, gang_of
+from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest, reason_of
+from areal_operator.operator.observed import BatchStage, Observation, Pod
 from areal_operator.operator.times import CREATED_S, FRESH_S
 from areal_operator.operator.timestamps import render, words
 
 
 @dataclass(frozen=True)
-class Said:
+class ConditionText:
     """A reason, whose `when` is the condition's status, and a sentence."""
 
     reason: Reason
     message: str
 
 
-def conditions(seen: Observed, decision: Decision, state: JobState, now: float) -> dict[ConditionType, Condition]:
+def conditions(seen: Observation, decision: Decision, state: JobState, now: float) -> dict[ConditionType, JobCondition]:
     """All conditions after `decision`, in the order of a job's life."""
     view = _View(seen, decision, state, now)
     found = {}
@@ -56,19 +56,19 @@ def conditions(seen: Observed, decision: Decision, state: JobState, now: float) 
     return found
 
 
-def transition(before: Condition | None, said: Said, generation: int, now: float) -> Condition:
+def transition(before: JobCondition | None, said: ConditionText, generation: int, now: float) -> JobCondition:
     """The condition that says this now: its time is kept while its status is."""
     kept = before is not None and before.status == said.reason.when
     since = before.since if kept and before is not None else float(int(now))
     message = said.message if len(said.message) <= CONDITION_MESSAGE else said.message[: CONDITION_MESSAGE - 1] + "…"
-    return Condition(said.reason.when, said.reason.value, message, since, generation)
+    return JobCondition(said.reason.when, said.reason.value, message, since, generation)
 
 
 @dataclass(frozen=True)
 class _View:
     """What the questions are asked of. `state` is the one that is about to be written."""
 
-    seen: Observed
+    seen: Observation
     decision: Decision
     state: JobState
     now: float
@@ -87,13 +87,13 @@ class _View:
         return isinstance(self.decision, Reject | Prepare) or not self.state.prepared
 
     @property
-    def gang(self) -> Gang | None:
+    def gang(self) -> TrainerGang | None:
         if self.seen.admitted is None:
             return None
         return gang_of(self._remembered, self.seen.admitted.replicas[Role.TRAINER], self.now)
 
     @property
-    def _remembered(self) -> Observed:
+    def _remembered(self) -> Observation:
         return replace(self.seen, state=self.state)
 
     def desired(self, role: Role) -> int:
@@ -117,47 +117,47 @@ class _View:
     def ready(self, role: Role) -> list[Pod]:
         return [pod for pod in self.seen.of(role) if pod.ready and not pod.terminating]
 
-    def before(self, kind: ConditionType) -> Condition | None:
+    def before(self, kind: ConditionType) -> JobCondition | None:
         return self.state.conditions.get(kind)
 
 
-def _accepted(view: _View) -> Said:
+def _accepted(view: _View) -> ConditionText:
     if isinstance(view.decision, Reject):
-        return Said(view.decision.reason, view.decision.message)
+        return ConditionText(view.decision.reason, view.decision.message)
     if view.seen.refusal is not None and not view.over:
-        return Said(view.seen.refusal.reason, view.seen.refusal.message)
-    return Said(AcceptedReason.VALID, "every rule holds, and the API server takes every object")
+        return ConditionText(view.seen.refusal.reason, view.seen.refusal.message)
+    return ConditionText(AcceptedReason.VALID, "every rule holds, and the API server takes every object")
 
 
-def _prepared(view: _View) -> Said:
+def _prepared(view: _View) -> ConditionText:
     if view.state.prepared:
-        return Said(PreparedReason.SNAPSHOTS_WRITTEN, "sources are checked, snapshots are on the volume")
-    if isinstance(view.decision, End) and view.decision.reason is FailedReason.SOURCES_REFUSED:
-        return Said(PreparedReason.SOURCES_REFUSED, view.decision.message)
+        return ConditionText(PreparedReason.SNAPSHOTS_WRITTEN, "sources are checked, snapshots are on the volume")
+    if isinstance(view.decision, EndJob) and view.decision.reason is FailedReason.SOURCES_REFUSED:
+        return ConditionText(PreparedReason.SOURCES_REFUSED, view.decision.message)
     if isinstance(view.decision, Prepare) and view.decision.retire:
         last = view.state.failures[-1] if view.state.failures else None
         text = f"the preparing pod ended with {last.exit_code} ({last.reason}) and is tried again" if last else ""
-        return Said(PreparedReason.PREPARE_FAILED, text)
+        return ConditionText(PreparedReason.PREPARE_FAILED, text)
     if isinstance(view.decision, Prepare):
         pods = view.seen.of(Role.PREPARE)
         why = next((f": {pod.name} is {pod.waiting}" for pod in pods if pod.waiting), "")
-        return Said(PreparedReason.PREPARING, f"the preparing pod is at work{why}")
+        return ConditionText(PreparedReason.PREPARING, f"the preparing pod is at work{why}")
     if view.over and (before := view.before(ConditionType.PREPARED)) is not None:
-        return Said(reason_of(PreparedReason, before.reason), before.message)
-    return Said(PreparedReason.NOT_STARTED, "")
+        return ConditionText(reason_of(PreparedReason, before.reason), before.message)
+    return ConditionText(PreparedReason.NOT_STARTED, "")
 
 
-def _suspended(view: _View) -> Said:
+def _suspended(view: _View) -> ConditionText:
     if not view.resting or view.over:
-        return Said(SuspendedReason.NOT_SUSPENDED, "")
+        return ConditionText(SuspendedReason.NOT_SUSPENDED, "")
     pods = [pod for pod in view.seen.pods if not pod.over]
     match view.state.rest:
         case Rest.SAVING:
-            return Said(SuspendedReason.CHECKPOINT_PENDING, "the trainers save a checkpoint and stop")
+            return ConditionText(SuspendedReason.CHECKPOINT_PENDING, "the trainers save a checkpoint and stop")
         case Rest.ASLEEP:
-            return Said(SuspendedReason.SUSPENDED, "all pods are gone; set spec.suspend to false to go on")
+            return ConditionText(SuspendedReason.SUSPENDED, "all pods are gone; set spec.suspend to false to go on")
         case _:
-            return Said(SuspendedReason.PODS_TERMINATING, f"{len(pods)} pods are ending{_held(view, pods)}")
+            return ConditionText(SuspendedReason.PODS_TERMINATING, f"{len(pods)} pods are ending{_held(view, pods)}")
 
 
 def _held(view: _View, pods: list[Pod]) -> str:
@@ -170,26 +170,26 @@ _KEPT = (ScheduledReason.UNSCHEDULABLE, ScheduledReason.PODS_REFUSED, ScheduledR
 """Reasons that stay when the job has failed: they may be why."""
 
 
-def _scheduled(view: _View) -> Said:
+def _scheduled(view: _View) -> ConditionText:
     if view.over:
         before = view.before(ConditionType.SCHEDULED)
-        if before is not None and view.state.outcome is Outcome.FAILED and before.reason in _KEPT:
-            return Said(reason_of(ScheduledReason, before.reason), before.message)
-        return Said(ScheduledReason.FINISHED, "")
+        if before is not None and view.state.outcome is JobOutcome.FAILED and before.reason in _KEPT:
+            return ConditionText(reason_of(ScheduledReason, before.reason), before.message)
+        return ConditionText(ScheduledReason.FINISHED, "")
     if view.resting:
-        return Said(ScheduledReason.SUSPENDED, "")
+        return ConditionText(ScheduledReason.SUSPENDED, "")
     if isinstance(view.decision, Reject):
-        return Said(ScheduledReason.NOT_STARTED, "")
+        return ConditionText(ScheduledReason.NOT_STARTED, "")
     for role, why in view.seen.refused.items():
-        return Said(ScheduledReason.PODS_REFUSED, f"pods of {role.value} are refused: {why}")
+        return ConditionText(ScheduledReason.PODS_REFUSED, f"pods of {role.value} are refused: {why}")
     if (pod := fault_owner.unbound(view.seen)) is not None:
         bound = pod.conditions["PodScheduled"]
         if bound.reason == fault_owner.UNSCHEDULABLE:
-            return Said(ScheduledReason.UNSCHEDULABLE, f"{pod.name}: {bound.message}")
-        return Said(ScheduledReason.GATED, f"{pod.name}: {bound.message or 'has scheduling gates'}")
+            return ConditionText(ScheduledReason.UNSCHEDULABLE, f"{pod.name}: {bound.message}")
+        return ConditionText(ScheduledReason.GATED, f"{pod.name}: {bound.message or 'has scheduling gates'}")
     silent = fault_owner.silent_pod(view.seen)
     if silent is not None:
-        return Said(ScheduledReason.NODE_SILENT, fault_owner.silence(silent))
+        return ConditionText(ScheduledReason.NODE_SILENT, fault_owner.silence(silent))
     if not isinstance(view.decision, Converge | Finish):
         pods = view.seen.of(Role.PREPARE)
         wanted = 1
@@ -198,68 +198,68 @@ def _scheduled(view: _View) -> Said:
         wanted = sum(view.desired(role) for role in long_running())
     bound_pods = sum(bool(pod.node) for pod in pods)
     if bound_pods < wanted:
-        return Said(ScheduledReason.PODS_MISSING, f"{bound_pods} of {wanted} pods have a node")
-    return Said(ScheduledReason.ALL_PODS_BOUND, f"{bound_pods} pods have a node")
+        return ConditionText(ScheduledReason.PODS_MISSING, f"{bound_pods} of {wanted} pods have a node")
+    return ConditionText(ScheduledReason.ALL_PODS_BOUND, f"{bound_pods} pods have a node")
 
 
-def _trainer(view: _View) -> Said:
+def _trainer(view: _View) -> ConditionText:
     if view.over:
-        return Said(TrainerReason.FINISHED, "")
+        return ConditionText(TrainerReason.FINISHED, "")
     if view.resting:
-        return Said(TrainerReason.SUSPENDED, "")
+        return ConditionText(TrainerReason.SUSPENDED, "")
     gang = view.gang
     if view.idle or gang is None:
-        return Said(TrainerReason.NOT_STARTED, "")
+        return ConditionText(TrainerReason.NOT_STARTED, "")
     if isinstance(view.decision, Finish):
-        return Said(TrainerReason.FINISHED, "the last step is trained")
+        return ConditionText(TrainerReason.FINISHED, "the last step is trained")
     if gang.formed and gang.up == gang.size:
-        return Said(TrainerReason.RENDEZVOUS_COMPLETE, f"{gang.size} pods train in epoch {view.state.epoch}")
+        return ConditionText(TrainerReason.RENDEZVOUS_COMPLETE, f"{gang.size} pods train in epoch {view.state.epoch}")
     if gang.formed:
         text = f"epoch {view.state.epoch}: {gang.up} of {gang.size} pods are in it"
-        return Said(TrainerReason.RESTARTING if view.state.restarts else TrainerReason.FORMING, text)
+        return ConditionText(TrainerReason.RESTARTING if view.state.restarts else TrainerReason.FORMING, text)
     why = "; ".join(gang.missing[:3])
     if view.state.epoch > 0:
-        return Said(TrainerReason.RESTARTING, f"waiting until the gang is whole: {why}")
-    return Said(TrainerReason.PODS_NOT_READY, why)
+        return ConditionText(TrainerReason.RESTARTING, f"waiting until the gang is whole: {why}")
+    return ConditionText(TrainerReason.PODS_NOT_READY, why)
 
 
-def _generation(view: _View) -> Said:
+def _generation(view: _View) -> ConditionText:
     if view.over:
-        return Said(GenerationReason.FINISHED, "")
+        return ConditionText(GenerationReason.FINISHED, "")
     if view.resting:
-        return Said(GenerationReason.SUSPENDED, "")
+        return ConditionText(GenerationReason.SUSPENDED, "")
     if view.idle:
-        return Said(GenerationReason.NOT_STARTED, "")
+        return ConditionText(GenerationReason.NOT_STARTED, "")
     ready, wanted = len(view.ready(Role.GENERATION)), view.desired(Role.GENERATION)
     if Role.GENERATION not in view.replicas:
-        return Said(GenerationReason.NOT_NEEDED, "the training generates nothing")
+        return ConditionText(GenerationReason.NOT_NEEDED, "the training generates nothing")
     text = f"{ready} of {wanted} servers answer"
     if ready >= wanted:
-        return Said(GenerationReason.ALL_REPLICAS_READY, text)
+        return ConditionText(GenerationReason.ALL_REPLICAS_READY, text)
     if ready:
-        return Said(GenerationReason.SOME_REPLICAS_READY, text)
-    return Said(GenerationReason.NO_REPLICA_READY, text + _waiting(view, Role.GENERATION))
+        return ConditionText(GenerationReason.SOME_REPLICAS_READY, text)
+    return ConditionText(GenerationReason.NO_REPLICA_READY, text + _waiting(view, Role.GENERATION))
 
 
-def _reward(view: _View) -> Said:
+def _reward(view: _View) -> ConditionText:
     if view.over:
-        return Said(RewardReason.FINISHED, "")
+        return ConditionText(RewardReason.FINISHED, "")
     if view.resting:
-        return Said(RewardReason.SUSPENDED, "")
+        return ConditionText(RewardReason.SUSPENDED, "")
     if view.idle:
-        return Said(RewardReason.NOT_STARTED, "")
+        return ConditionText(RewardReason.NOT_STARTED, "")
     roles = [role for role in (Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL) if view.desired(role)]
     if not roles:
         generates = Role.GENERATION in view.replicas
-        return Said(
+        return ConditionText(
             RewardReason.NOT_NEEDED, f"the {'workflow scores by itself' if generates else 'training scores nothing'}"
         )
     ready, wanted = len(view.ready(roles[0])), view.desired(roles[0])
     text = f"{ready} of {wanted} pods answer"
     return (
-        Said(RewardReason.READY, text)
+        ConditionText(RewardReason.READY, text)
         if ready
-        else Said(RewardReason.NO_REPLICA_READY, text + _waiting(view, roles[0]))
+        else ConditionText(RewardReason.NO_REPLICA_READY, text + _waiting(view, roles[0]))
     )
 
 
@@ -271,16 +271,16 @@ def _waiting(view: _View, role: Role) -> str:
     return ""
 
 
-def _progressing(view: _View) -> Said:
+def _progressing(view: _View) -> ConditionText:
     if view.over:
-        return Said(ProgressingReason.FINISHED, "")
+        return ConditionText(ProgressingReason.FINISHED, "")
     if view.resting:
-        return Said(ProgressingReason.SUSPENDED, "")
+        return ConditionText(ProgressingReason.SUSPENDED, "")
     if view.idle:
-        return Said(ProgressingReason.NOT_STARTED, "")
+        return ConditionText(ProgressingReason.NOT_STARTED, "")
     state = view.state
     if isinstance(view.decision, Finish):
-        return Said(ProgressingReason.FINISHED, f"step {state.step} was the last")
+        return ConditionText(ProgressingReason.FINISHED, f"step {state.step} was the last")
     controller = view.seen.reports.controller
     fresh = controller is not None and view.now - controller.at <= FRESH_S
     said = controller.stalled if fresh and controller is not None else ""
@@ -288,51 +288,53 @@ def _progressing(view: _View) -> Said:
     unbroken = state.step_at or 0.0
     if last is not None and last.reason == STALLED and last.at >= unbroken:
         text = f"no step since {words(view.now - unbroken)}{f': {said}' if said else ''}"
-        return Said(ProgressingReason.STALLED, text)
+        return ConditionText(ProgressingReason.STALLED, text)
     if said:
-        return Said(ProgressingReason.STALLED, said)
+        return ConditionText(ProgressingReason.STALLED, said)
     if state.next_epoch_at is not None and view.now < state.next_epoch_at:
         text = f"{state.fruitless} epochs ended without a step; the next starts at {render(state.next_epoch_at)}"
-        return Said(ProgressingReason.BACKING_OFF, text)
+        return ConditionText(ProgressingReason.BACKING_OFF, text)
     if state.step_at is None:
-        return Said(ProgressingReason.AWAITING_FIRST_STEP, "no step was trained yet")
+        return ConditionText(ProgressingReason.AWAITING_FIRST_STEP, "no step was trained yet")
     lack = fault_owner.lack_of(view.seen, view.replicas)
     if lack is not None and (view.overdue(unbroken) or view.unplaced_long):
-        return Said(ProgressingReason.WAITING, f"step {state.step} was last; {lack.text}")
+        return ConditionText(ProgressingReason.WAITING, f"step {state.step} was last; {lack.text}")
     began = max(state.started_at or 0.0, last.at if last is not None else 0.0)
     if not state.members or unbroken <= began:
-        return Said(
+        return ConditionText(
             ProgressingReason.RECOVERING, f"the trainers go on from their checkpoint; step {state.step} was last"
         )
-    return Said(ProgressingReason.STEP_REPORTED, "steps are being trained")
+    return ConditionText(ProgressingReason.STEP_REPORTED, "steps are being trained")
 
 
-def _complete(view: _View) -> Said:
+def _complete(view: _View) -> ConditionText:
     decision = view.decision
-    if isinstance(decision, End) and isinstance(decision.reason, CompleteReason):
-        return Said(decision.reason, decision.message)
+    if isinstance(decision, EndJob) and isinstance(decision.reason, CompleteReason):
+        return ConditionText(decision.reason, decision.message)
     before = view.before(ConditionType.COMPLETE)
     if isinstance(decision, CleanUp) and before is not None:
-        return Said(reason_of(CompleteReason, before.reason), before.message)
-    if view.state.outcome is Outcome.FAILED:
-        return Said(CompleteReason.FAILED, "")
+        return ConditionText(reason_of(CompleteReason, before.reason), before.message)
+    if view.state.outcome is JobOutcome.FAILED:
+        return ConditionText(CompleteReason.FAILED, "")
     if view.state.finishing:
         stage = view.seen.finish.stage
-        return Said(CompleteReason.AUDITING, "audit and report are being made" if stage is Stage.RUNNING else "")
-    return Said(CompleteReason.RUNNING, "")
+        return ConditionText(
+            CompleteReason.AUDITING, "audit and report are being made" if stage is BatchStage.RUNNING else ""
+        )
+    return ConditionText(CompleteReason.RUNNING, "")
 
 
-def _failed(view: _View) -> Said:
+def _failed(view: _View) -> ConditionText:
     decision = view.decision
-    if isinstance(decision, End) and isinstance(decision.reason, FailedReason):
-        return Said(decision.reason, decision.message)
+    if isinstance(decision, EndJob) and isinstance(decision.reason, FailedReason):
+        return ConditionText(decision.reason, decision.message)
     before = view.before(ConditionType.FAILED)
     if isinstance(decision, CleanUp) and before is not None:
-        return Said(reason_of(FailedReason, before.reason), before.message)
-    return Said(FailedReason.NOT_FAILED, "")
+        return ConditionText(reason_of(FailedReason, before.reason), before.message)
+    return ConditionText(FailedReason.NOT_FAILED, "")
 
 
-_QUESTIONS: dict[ConditionType, Callable[[_View], Said]] = {
+_QUESTIONS: dict[ConditionType, Callable[[_View], ConditionText]] = {
     ConditionType.ACCEPTED: _accepted,
     ConditionType.PREPARED: _prepared,
     ConditionType.SUSPENDED: _suspended,

@@ -21,7 +21,7 @@ from areal_operator.operator.decision import (
     CleanUp,
     Converge,
     Decision,
-    End,
+    EndJob,
     Eviction,
     Finish,
     HandsOff,
@@ -29,12 +29,12 @@ from areal_operator.operator.decision import (
     Reject,
     Suspend,
 )
-from areal_operator.operator.failure_policy import STALLED, Action, Incident, Ruling
+from areal_operator.operator.failure_policy import STALLED, FailureAction, Incident, Ruling
 from areal_operator.operator.fault_owner import Lack
-from areal_operator.operator.gang import Gang, gang_of
+from areal_operator.operator.gang import TrainerGang, gang_of
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import JobState, Outcome, Rest
-from areal_operator.operator.observed import Observed, Stage, audit_of
+from areal_operator.operator.job_state import JobOutcome, JobState, Rest
+from areal_operator.operator.observed import BatchStage, Observation, audit_of
 from areal_operator.operator.pod_failures import of_batch, of_roles
 from areal_operator.operator.times import DRAIN_S, FRESH_S, RETRY_MISSING_S, RETRY_REFUSED_S, SOON_S, STEADY_S
 from areal_operator.operator.timestamps import words
@@ -46,7 +46,7 @@ _RETRY_S = {
 }
 
 
-def decide(seen: Observed, now: float) -> Decision:
+def decide(seen: Observation, now: float) -> Decision:
     """The next thing to do. `now` is in seconds since 1970."""
     if seen.raw.get("spec", {}).get("managedBy", MANAGER) != MANAGER:
         return HandsOff()
@@ -70,7 +70,7 @@ def _awake(state: JobState, now: float) -> JobState:
     return state
 
 
-def _suspend(seen: Observed, admitted: Admitted, now: float) -> Suspend:
+def _suspend(seen: Observation, admitted: Admitted, now: float) -> Suspend:
     """First the trainers save, then the pods go, then the job rests. What has begun is not taken back half-way."""
     state, stuck = seen.state, evictions.stuck(seen, now)
     gang = gang_of(seen, admitted.replicas[Role.TRAINER], now)
@@ -84,13 +84,15 @@ def _suspend(seen: Observed, admitted: Admitted, now: float) -> Suspend:
         state = replace(state, rest=Rest.SAVING)
         return Suspend(state, drain=gang.to_drain(), evict=stuck, again_s=SOON_S)
     running = [pod for pod in seen.pods if not pod.over]
-    batches = tuple(batch for batch in (seen.prepare, seen.finish) if batch.stage in (Stage.RUNNING, Stage.FAILED))
+    batches = tuple(
+        batch for batch in (seen.prepare, seen.finish) if batch.stage in (BatchStage.RUNNING, BatchStage.FAILED)
+    )
     rest = Rest.ENDING if running else Rest.ASLEEP
     nobody = dict.fromkeys(admitted.replicas, 0) if state.prepared else None
     return Suspend(replace(state, rest=rest), replicas=nobody, retire=batches, evict=stuck, again_s=STEADY_S)
 
 
-def _clean_up(seen: Observed, now: float) -> CleanUp:
+def _clean_up(seen: Observation, now: float) -> CleanUp:
     """Pods go after the time that the run policy gives them, the job itself after its own."""
     state, policy = seen.state, _policy_of(seen)
     ended = state.ended_at if state.ended_at is not None else now
@@ -112,7 +114,7 @@ def _clean_up(seen: Observed, now: float) -> CleanUp:
     return CleanUp(state, kept=kept, remove=remove, evict=stuck, delete_job=expired, again_s=again_s)
 
 
-def _policy_of(seen: Observed) -> RunPolicy:
+def _policy_of(seen: Observation) -> RunPolicy:
     """The run policy of a job that has ended, whatever else its spec says by now."""
     return seen.admitted.job.spec.run_policy if seen.admitted is not None else RunPolicy()
 
@@ -121,7 +123,7 @@ def _policy_of(seen: Observed) -> RunPolicy:
 class _Run:
     """One reconcile of a job that should run. `state` becomes the status; it changes as questions are asked."""
 
-    seen: Observed
+    seen: Observation
     admitted: Admitted
     state: JobState
     now: float
@@ -147,7 +149,7 @@ class _Run:
         return self._converge()
 
     @property
-    def gang(self) -> Gang:
+    def gang(self) -> TrainerGang:
         seen = replace(self.seen, state=self.state)
         return gang_of(seen, self.admitted.replicas[Role.TRAINER], self.now)
 
@@ -164,12 +166,12 @@ class _Run:
     def _started(self) -> float:
         return self.state.started_at if self.state.started_at is not None else self.now
 
-    def _end(self, reason: CompleteReason | FailedReason, message: str, audit: AuditStatus | None = None) -> End:
-        outcome = Outcome.COMPLETE if isinstance(reason, CompleteReason) else Outcome.FAILED
+    def _end(self, reason: CompleteReason | FailedReason, message: str, audit: AuditStatus | None = None) -> EndJob:
+        outcome = JobOutcome.COMPLETE if isinstance(reason, CompleteReason) else JobOutcome.FAILED
         state = replace(self.state, outcome=outcome, ended_at=float(int(self.now)), members=(), finishing=False)
-        return End(state, reason=reason, message=message, audit=audit)
+        return EndJob(state, reason=reason, message=message, audit=audit)
 
-    def _deadline(self) -> End | None:
+    def _deadline(self) -> EndJob | None:
         policy = self.admitted.job.spec.run_policy
         limit = policy.active_deadline_seconds
         if limit is not None and self.now >= self._started + limit:
@@ -187,7 +189,7 @@ class _Run:
             return self._end(FailedReason.STARTUP_DEADLINE_EXCEEDED, text + why)
         return None
 
-    def _roles_failures(self) -> End | None:
+    def _roles_failures(self) -> EndJob | None:
         """Pods of all roles but the trainer: each failure is judged once, for itself."""
         policy = self.admitted.job.spec.failure_policy
         dealt_before = self.state.failures
@@ -197,11 +199,11 @@ class _Run:
             ruling = failure_policy.judge(incident, policy, worked=self._worked)
             if (end := self._charge(incident, ruling)) is not None:
                 return end
-            if ruling.action is Action.RESTART_TRAINER:
+            if ruling.action is FailureAction.RESTART_TRAINER:
                 self.state = budget.epoch_over(self.state, self.now)
         return None
 
-    def _charge(self, incident: Incident, ruling: Ruling, stalled: bool = False) -> End | None:
+    def _charge(self, incident: Incident, ruling: Ruling, stalled: bool = False) -> EndJob | None:
         """Remember a failure; the end, when it is one too many or fails the job."""
         policy = self.admitted.job.spec.failure_policy
         charged = budget.charge(self.state, incident, ruling, policy, self.now)
@@ -212,7 +214,7 @@ class _Run:
                 "(failurePolicy.maxRestarts)"
             )
             return self._end(FailedReason.STALLED if stalled else FailedReason.MAX_RESTARTS_EXCEEDED, text)
-        if ruling.action is not Action.FAIL_JOB:
+        if ruling.action is not FailureAction.FAIL_JOB:
             return None
         if ruling.rule:
             return self._end(FailedReason.RULE_MATCHED, f"{_words(incident)}; rule {ruling.rule} of failurePolicy")
@@ -222,21 +224,23 @@ class _Run:
         if self.state.prepared:
             return None
         batch = self.seen.prepare
-        if batch.stage is Stage.COMPLETE:
+        if batch.stage is BatchStage.COMPLETE:
             self.state = replace(self.state, prepared=True)
             return None
         incident = of_batch(batch, Role.PREPARE, self.seen)
         if incident is None:
             return Prepare(
-                self.state, evict=self._stuck, again_s=self._wake(SOON_S if batch.stage is Stage.GOING else STEADY_S)
+                self.state,
+                evict=self._stuck,
+                again_s=self._wake(SOON_S if batch.stage is BatchStage.GOING else STEADY_S),
             )
         if incident.exit_code in failure_policy.HOPELESS[:2]:
-            ruling, policy = Ruling(Action.FAIL_JOB, counted=False), self.admitted.job.spec.failure_policy
+            ruling, policy = Ruling(FailureAction.FAIL_JOB, counted=False), self.admitted.job.spec.failure_policy
             self.state = budget.charge(self.state, incident, ruling, policy, self.now).state
             return self._end(FailedReason.SOURCES_REFUSED, incident.message or _words(incident))
         return self._retry(incident) or Prepare(self.state, retire=(batch,), evict=self._stuck, again_s=SOON_S)
 
-    def _retry(self, incident: Incident) -> End | None:
+    def _retry(self, incident: Incident) -> EndJob | None:
         """Count one more try of a Job, once."""
         if failure_policy.dealt_with(incident, self.state.failures):
             return None
@@ -249,29 +253,33 @@ class _Run:
             self.state = replace(self.state, finishing=True)
         batch = self.seen.finish
         audit = audit_of(self.seen)
-        if batch.stage is Stage.COMPLETE or (audit is not None and not audit.ok):
+        if batch.stage is BatchStage.COMPLETE or (audit is not None and not audit.ok):
             if audit is None or audit.ok:
                 text = audit.message if audit is not None else "the audit is clean; its report is on the volume"
                 return self._end(CompleteReason.MAX_STEPS_REACHED, text, audit=audit)
             return self._end(FailedReason.AUDIT_FAILED, audit.message, audit=audit)
         incident = of_batch(batch, Role.FINISH, self.seen)
         if incident is None:
-            return Finish(self.state, evict=self._stuck, again_s=SOON_S if batch.stage is Stage.GOING else STEADY_S)
+            return Finish(
+                self.state, evict=self._stuck, again_s=SOON_S if batch.stage is BatchStage.GOING else STEADY_S
+            )
         if incident.exit_code in failure_policy.HOPELESS:
             return self._end(FailedReason.AUDIT_FAILED, incident.message or _words(incident))
         return self._retry(incident) or Finish(self.state, retire=(batch,), evict=self._stuck, again_s=SOON_S)
 
-    def _trainers_failures(self) -> End | None:
+    def _trainers_failures(self) -> EndJob | None:
         gang, policy, worked = self.gang, self.admitted.job.spec.failure_policy, self._worked
         ended = gang.ended_launchers()
-        hopeless = [one for one in ended if failure_policy.judge(one, policy, worked=worked).action is Action.FAIL_JOB]
+        hopeless = [
+            one for one in ended if failure_policy.judge(one, policy, worked=worked).action is FailureAction.FAIL_JOB
+        ]
         incidents = [*gang.incidents(), *hopeless]
         if incidents and not hopeless and gang.unexplained:
             return None  # judged when its cause is known
         if incidents:
             incident, ruling = failure_policy.worst(incidents, policy, worked=worked)
-            if ruling.action is Action.RESTART_POD:  # of a gang, one pod can't restart alone
-                ruling = replace(ruling, action=Action.RESTART_TRAINER)
+            if ruling.action is FailureAction.RESTART_POD:  # of a gang, one pod can't restart alone
+                ruling = replace(ruling, action=FailureAction.RESTART_TRAINER)
             if (end := self._charge(incident, ruling)) is not None:
                 return end
             self.state = budget.epoch_over(self.state, self.now)
@@ -279,7 +287,7 @@ class _Run:
             self.state = replace(self.state, members=())
         return None
 
-    def _stall(self) -> End | None:
+    def _stall(self) -> EndJob | None:
         """No step for too long, though the trainers have all that they need: their own incident.
 
         Judged only by an operator that hears any launcher at all.
@@ -294,8 +302,8 @@ class _Run:
         text = f"no step for {words(limit)} (runPolicy.stallTimeoutSeconds){f': {said}' if said else ''}"
         incident = Incident(Role.TRAINER, "", float(int(self.now)), STALLED, text)
         ruling = failure_policy.judge(incident, self.admitted.job.spec.failure_policy, worked=self._worked)
-        if ruling.action is Action.RESTART_POD:
-            ruling = replace(ruling, action=Action.RESTART_TRAINER)
+        if ruling.action is FailureAction.RESTART_POD:
+            ruling = replace(ruling, action=FailureAction.RESTART_TRAINER)
         if (end := self._charge(incident, ruling, stalled=True)) is not None:
             return end
         self.state = budget.epoch_over(self.state, self.now)

@@ -14,7 +14,7 @@ from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, Faile
 
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import JobState
-from areal_operator.operator.observed import Batch, Pod, Workload
+from areal_operator.operator.observed import BatchJob, Pod, Workload
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class HandsOff:
 
 
 @dataclass(frozen=True)
-class Step:
+class JobDecision:
     """What every decision about a job of ours has: what the status keeps, and when to reconcile again."""
 
     state: JobState
@@ -40,14 +40,14 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Acting(Step):
+class EvictingDecision(JobDecision):
     """A decision after which pods may have to go, whatever else is done."""
 
     evict: tuple[Eviction, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reject(Step):
+class Reject(JobDecision):
     """The job can't run as it is."""
 
     reason: AcceptedReason
@@ -55,14 +55,14 @@ class Reject(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepare(Acting):
+class Prepare(EvictingDecision):
     """Sources are checked and snapshots written, by a Job; nothing else runs yet."""
 
-    retire: tuple[Batch, ...] = ()  # a Job that failed, to be made anew
+    retire: tuple[BatchJob, ...] = ()  # a Job that failed, to be made anew
 
 
 @dataclass(frozen=True, kw_only=True)
-class Converge(Acting):
+class Converge(EvictingDecision):
     """All roles run as the spec asks."""
 
     replicas: Mapping[Role, int]
@@ -72,23 +72,23 @@ class Converge(Acting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Suspend(Acting):
+class Suspend(EvictingDecision):
     """The trainers save, then all pods go; volumes and objects stay."""
 
     drain: tuple[Pod, ...] = ()  # trainers whose child must save and stop
     replicas: Mapping[Role, int] | None = None  # all 0, once nothing is left to save
-    retire: tuple[Batch, ...] = ()
+    retire: tuple[BatchJob, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish(Acting):
+class Finish(EvictingDecision):
     """The last step is trained: audit and report are made, by a Job."""
 
-    retire: tuple[Batch, ...] = ()
+    retire: tuple[BatchJob, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class End(Step):
+class EndJob(JobDecision):
     """The job has ended, for good."""
 
     reason: CompleteReason | FailedReason
@@ -98,7 +98,7 @@ class End(Step):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CleanUp(Acting):
+class CleanUp(EvictingDecision):
     """What is left of a job that ended goes when its time has come; nothing is made any more."""
 
     kept: bool = False  # pods stay for now, or for good
@@ -106,4 +106,4 @@ class CleanUp(Acting):
     delete_job: bool = False
 
 
-Decision = HandsOff | Reject | Prepare | Converge | Suspend | Finish | End | CleanUp
+Decision = HandsOff | Reject | Prepare | Converge | Suspend | Finish | EndJob | CleanUp

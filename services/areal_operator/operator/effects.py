@@ -25,15 +25,15 @@ from areal_operator.kube.resources import (
     key_of,
     resource_of,
 )
-from areal_operator.operator.children import Wanted
+from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.decision import Eviction
 from areal_operator.operator.drift import differs, inputs_hash, settled
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.observe import access, remember_access, wanted
-from areal_operator.operator.observed import Batch, Observed, Pod, Stage, Workload, owner_of
+from areal_operator.operator.observed import BatchJob, BatchStage, Observation, Pod, Workload, owner_of
 from areal_operator.operator.reports import Targets
 from areal_operator.operator.together import together
-from areal_operator.operator.world import World
+from areal_operator.operator.world import OperatorWorld
 from areal_operator.runtime.api import MANAGER
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 class Effects:
     """Applies one reconcile's decision to the API server and the roles."""
 
-    def __init__(self, seen: Observed, world: World) -> None:
+    def __init__(self, seen: Observation, world: OperatorWorld) -> None:
         self._seen = seen
         self._world = world
         self._uid = seen.raw["metadata"]["uid"]
@@ -76,12 +76,12 @@ class Effects:
 
     async def run_prepare(self) -> None:
         """The Job that prepares, unless there is one, or a pod of one: never two at once on one directory."""
-        if self._seen.prepare.stage is Stage.ABSENT and self._is_free(Role.PREPARE):
+        if self._seen.prepare.stage is BatchStage.ABSENT and self._is_free(Role.PREPARE):
             await self._apply([self._world.build.prepare_job(wanted(self._seen, self._world))])
 
     async def run_finish(self) -> None:
         """The Job that finishes, likewise."""
-        if self._seen.finish.stage is Stage.ABSENT and self._is_free(Role.FINISH):
+        if self._seen.finish.stage is BatchStage.ABSENT and self._is_free(Role.FINISH):
             await self._apply([self._world.build.finish_job(wanted(self._seen, self._world))])
 
     def _is_free(self, role: Role) -> bool:
@@ -92,7 +92,7 @@ class Effects:
         asked = {role.value: count for role, count in replicas.items()}
         await self._settle("workloads", wanted(self._seen, self._world, asked), self._world.build.workloads)
 
-    async def _settle(self, part: str, w: Wanted, build: Callable[[Wanted], list[Json]]) -> None:
+    async def _settle(self, part: str, w: JobBlueprint, build: Callable[[JobBlueprint], list[Json]]) -> None:
         """Apply a part of the children, unless it was as it should be and nothing has changed since.
 
         To build all children takes ten milliseconds, which a thousand quiet jobs would pay every few seconds.
@@ -137,7 +137,7 @@ class Effects:
         answer = await self._world.api.apply(desired, manager=MANAGER)
         self._notes.applied[place] = (digest, _mark(answer))
 
-    async def retire(self, batches: Iterable[Batch]) -> None:
+    async def retire(self, batches: Iterable[BatchJob]) -> None:
         """Delete Jobs with their pods: gone only when the pods are."""
         for batch in batches:
             await self._world.api.delete(JOBS, self._seen.key[0], batch.name, uid=batch.uid, background=False)

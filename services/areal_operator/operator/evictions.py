@@ -11,7 +11,7 @@ from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
 
 from areal_operator.operator.decision import Eviction
-from areal_operator.operator.observed import Observed, Pod
+from areal_operator.operator.observed import Observation, Pod
 from areal_operator.operator.times import SILENT_S, STUCK_S
 
 _FENCED = (
@@ -29,19 +29,19 @@ _FENCED = (
 controller writes, and the others own nothing."""
 
 
-def stuck(seen: Observed, now: float) -> tuple[Eviction, ...]:
+def stuck(seen: Observation, now: float) -> tuple[Eviction, ...]:
     """Pods to delete by force: on silent machines, and those that will never be seen to end."""
     return tuple({e.pod.uid: e for e in (*_silent(seen, now), *_endless(seen, now))}.values())
 
 
-def silence_due(seen: Observed) -> float | None:
+def silence_due(seen: Observation) -> float | None:
     """When the next pod on a silent machine is to be given up; None when there is none."""
     nodes = seen.nodes or {}
     at = [nodes[pod.node].silent_since for pod in seen.pods if pod.node in nodes and pod.role in _FENCED]
     return min((since + SILENT_S for since in at if since is not None), default=None)
 
 
-def _silent(seen: Observed, now: float) -> list[Eviction]:
+def _silent(seen: Observation, now: float) -> list[Eviction]:
     """Pods of fenced roles whose machine is silent, and whose launcher isn't heard either."""
     found = []
     for pod in seen.pods:
@@ -54,7 +54,7 @@ def _silent(seen: Observed, now: float) -> list[Eviction]:
     return found
 
 
-def _endless(seen: Observed, now: float) -> tuple[Eviction, ...]:
+def _endless(seen: Observation, now: float) -> tuple[Eviction, ...]:
     """Terminating pods whose kubelet will never say that they ended, so that their place stays taken.
 
     A machine that is only silent may still run the pod. For roles that is harmless: the fence refuses what an old
@@ -77,7 +77,7 @@ def _endless(seen: Observed, now: float) -> tuple[Eviction, ...]:
     return tuple(found)
 
 
-def failed(seen: Observed) -> tuple[Eviction, ...]:
+def failed(seen: Observation) -> tuple[Eviction, ...]:
     """Pods that ended for good, evicted by a kubelet for example: a Deployment replaces them but leaves them there."""
     return tuple(
         Eviction(pod, "it has failed for good")
@@ -86,7 +86,7 @@ def failed(seen: Observed) -> tuple[Eviction, ...]:
     )
 
 
-def outdated_server(seen: Observed, replicas: int) -> tuple[Eviction, ...]:
+def outdated_server(seen: Observation, replicas: int) -> tuple[Eviction, ...]:
     """At most one generation pod of an old template: the next goes when all are back.
 
     One that isn't ready anyway goes first, or a template that can't start would never be replaced.

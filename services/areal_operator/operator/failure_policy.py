@@ -17,8 +17,8 @@ from areal.plan.role_specs import batch_jobs
 from areal.spec.cluster import FailurePolicy, FailureRule
 from areal.spec.status import FAILURES_KEPT
 
-from areal_operator.operator.fault_owner import Owner, owner_of
-from areal_operator.operator.job_state import Failure, JobState
+from areal_operator.operator.fault_owner import FaultOwner, owner_of
+from areal_operator.operator.job_state import JobFailure, JobState
 
 HOPELESS = (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)
 """A start with the same job file would end the same way."""
@@ -33,7 +33,7 @@ STALLED = "Stalled"
 """The reason of the failure that is no process's end: nothing happened for too long."""
 
 
-class Action(StrEnum):
+class FailureAction(StrEnum):
     """What a failure leads to."""
 
     RESTART_TRAINER = "RestartTrainer"
@@ -54,16 +54,16 @@ class Incident:
     conditions: Mapping[str, str] = field(default_factory=dict)  # type → status, of the pod
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> FaultOwner:
         """Whose incident it is."""
         return owner_of(self.role, self.reason, self.conditions)
 
-    def failure(self, ruling: Ruling, state: JobState) -> Failure:
+    def failure(self, ruling: Ruling, state: JobState) -> JobFailure:
         """What the status keeps of it."""
-        return Failure(
+        return JobFailure(
             at=self.at, role=self.role.value, pod=self.pod, exit_code=self.exit_code, reason=self.reason,
             rule=ruling.rule, action=ruling.action.value, step=state.step, epoch=state.epoch,
-            owner=self.owner.value, counted=ruling.counted and ruling.action is not Action.FAIL_JOB,
+            owner=self.owner.value, counted=ruling.counted and ruling.action is not FailureAction.FAIL_JOB,
         )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ class Incident:
 class Ruling:
     """What a rule says about an incident."""
 
-    action: Action
+    action: FailureAction
     counted: bool
     rule: str = ""  # "" is no rule of the job's: the default
 
@@ -85,13 +85,13 @@ def judge(incident: Incident, policy: FailurePolicy, *, worked: bool = False) ->
     """
     for rule in policy.rules:
         if _matches(rule, incident):
-            return Ruling(Action(rule.action), rule.count_towards_max, rule.name)
+            return Ruling(FailureAction(rule.action), rule.count_towards_max, rule.name)
     if hopeless(incident.exit_code, worked=worked):
-        return Ruling(Action.FAIL_JOB, counted=True)
-    own = incident.owner is Owner.JOB
+        return Ruling(FailureAction.FAIL_JOB, counted=True)
+    own = incident.owner is FaultOwner.JOB
     if incident.role is Role.TRAINER:
-        return Ruling(Action.RESTART_TRAINER, counted=own)
-    return Ruling(Action.RESTART_POD, counted=own and incident.role in batch_jobs())
+        return Ruling(FailureAction.RESTART_TRAINER, counted=own)
+    return Ruling(FailureAction.RESTART_POD, counted=own and incident.role in batch_jobs())
 
 
 def _matches(rule: FailureRule, incident: Incident) -> bool:
@@ -119,14 +119,14 @@ def worst(incidents: Sequence[Incident], policy: FailurePolicy, *, worked: bool 
 
     def weight(pair: tuple[Incident, Ruling]) -> tuple[bool, int, bool, bool, float]:
         incident, ruling = pair
-        harmless = ruling.action is not Action.FAIL_JOB
-        own = incident.owner is Owner.JOB
+        harmless = ruling.action is not FailureAction.FAIL_JOB
+        own = incident.owner is FaultOwner.JOB
         return harmless, order.get(ruling.rule, len(order)), own, incident.exit_code == 1, incident.at
 
     return min(judged, key=weight)
 
 
-def kept(failures: Iterable[Failure]) -> tuple[Failure, ...]:
+def kept(failures: Iterable[JobFailure]) -> tuple[JobFailure, ...]:
     """The newest failures, oldest first; among them always the trainers' newest and the other roles' newest.
 
     So one part of the job that fails often can't wash the other's last failure out.
@@ -140,7 +140,7 @@ def kept(failures: Iterable[Failure]) -> tuple[Failure, ...]:
     return tuple(sorted(found))
 
 
-def dealt_with(incident: Incident, failures: Sequence[Failure]) -> bool:
+def dealt_with(incident: Incident, failures: Sequence[JobFailure]) -> bool:
     """Whether an incident of another role than the trainer is in the record, or so old that it was once.
 
     A tie with the oldest kept one counts as dealt with: better not to count one than to count one twice.
@@ -155,7 +155,7 @@ def dealt_with(incident: Incident, failures: Sequence[Failure]) -> bool:
     return len(failures) >= FAILURES_KEPT and bool(others) and incident.at <= others[0].at
 
 
-def _of_trainer(failure: Failure) -> bool:
+def _of_trainer(failure: JobFailure) -> bool:
     return failure.role == Role.TRAINER.value
 
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 from areal.plan.cluster_names import Role
 from areal.plan.role_specs import batch_jobs
 
-from areal_operator.operator.observed import Node, Observed, Pod, Stage
+from areal_operator.operator.observed import BatchStage, NodeState, Observation, Pod
 
 DISRUPTION = "DisruptionTarget"
 NODE_LOST = "NodeLost"
@@ -23,7 +23,7 @@ POD_DELETED = "PodDeleted"
 UNSCHEDULABLE, GATED = "Unschedulable", "SchedulingGated"  # Kubernetes' words
 
 
-class Owner(StrEnum):
+class FaultOwner(StrEnum):
     """Whose incident it is."""
 
     JOB = "job"  # the trainers' processes
@@ -34,69 +34,69 @@ class Owner(StrEnum):
 
 
 _OF_DISRUPTION = {
-    "PreemptionByScheduler": Owner.QUEUE,
-    "DeletionByTaintManager": Owner.NODE,
-    "DeletionByPodGC": Owner.NODE,
-    "TerminationByKubelet": Owner.NODE,
-    "EvictionByEvictionAPI": Owner.PLATFORM,
+    "PreemptionByScheduler": FaultOwner.QUEUE,
+    "DeletionByTaintManager": FaultOwner.NODE,
+    "DeletionByPodGC": FaultOwner.NODE,
+    "TerminationByKubelet": FaultOwner.NODE,
+    "EvictionByEvictionAPI": FaultOwner.PLATFORM,
 }
 """Reasons of the pod condition DisruptionTarget."""
 
 _OF_REASON = {
-    NODE_LOST: Owner.NODE,
-    POD_GONE: Owner.PLATFORM,  # no process can delete its own pod
-    POD_DELETED: Owner.PLATFORM,
-    "Evicted": Owner.NODE,
-    "Preempting": Owner.QUEUE,
-    "NodeShutdown": Owner.NODE,
-    "Terminated": Owner.NODE,  # by a node that shuts down
-    "Drained": Owner.PLATFORM,
+    NODE_LOST: FaultOwner.NODE,
+    POD_GONE: FaultOwner.PLATFORM,  # no process can delete its own pod
+    POD_DELETED: FaultOwner.PLATFORM,
+    "Evicted": FaultOwner.NODE,
+    "Preempting": FaultOwner.QUEUE,
+    "NodeShutdown": FaultOwner.NODE,
+    "Terminated": FaultOwner.NODE,  # by a node that shuts down
+    "Drained": FaultOwner.PLATFORM,
 }
 
 
-def owner_of(role: Role, reason: str, conditions: Mapping[str, str]) -> Owner:
+def owner_of(role: Role, reason: str, conditions: Mapping[str, str]) -> FaultOwner:
     """Whose incident it is, by what Kubernetes says of the pod."""
     if conditions.get(DISRUPTION) == "True":
-        return _OF_DISRUPTION.get(reason, Owner.PLATFORM)
+        return _OF_DISRUPTION.get(reason, FaultOwner.PLATFORM)
     if reason in _OF_REASON:
         return _OF_REASON[reason]
-    return Owner.JOB if role is Role.TRAINER or role in batch_jobs() else Owner.ROLE
+    return FaultOwner.JOB if role is Role.TRAINER or role in batch_jobs() else FaultOwner.ROLE
 
 
 @dataclass(frozen=True)
 class Lack:
     """Something that the trainers can't do without and can't bring about."""
 
-    owner: Owner
+    owner: FaultOwner
     text: str
 
 
-def lack_of(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
+def lack_of(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
     """What the job lacks now, the most fundamental first; None: nothing that is known of."""
     return unplaced(seen, desired) or _unserved(seen, desired)
 
 
-def unplaced(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
+def unplaced(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
     """Why not every pod is on a machine that answers."""
     pods = [pod for pod in seen.pods if pod.role not in batch_jobs() and not pod.over]
-    if not seen.state.prepared and seen.prepare.stage is not Stage.COMPLETE:
+    if not seen.state.prepared and seen.prepare.stage is not BatchStage.COMPLETE:
         pods, desired = list(seen.of(Role.PREPARE)), {Role.PREPARE: 1}
     for role, text in seen.refused.items():
-        return Lack(Owner.QUEUE, f"pods of {role.value} are refused: {text}")
+        return Lack(FaultOwner.QUEUE, f"pods of {role.value} are refused: {text}")
     for pod in pods:
         bound = pod.conditions.get("PodScheduled")
         if not pod.node and bound is not None and bound.status == "False":
-            return Lack(Owner.QUEUE, f"{pod.name}: {bound.message or bound.reason}")
+            return Lack(FaultOwner.QUEUE, f"{pod.name}: {bound.message or bound.reason}")
     if (silent := silent_pod(seen, pods)) is not None:
-        return Lack(Owner.NODE, silence(silent))
+        return Lack(FaultOwner.NODE, silence(silent))
     for role, count in desired.items():
         bound_pods = sum(bool(pod.node) for pod in pods if pod.role is role)
         if bound_pods < count:
-            return Lack(Owner.QUEUE, f"{bound_pods} of {count} pods of {role.value} have a node")
+            return Lack(FaultOwner.QUEUE, f"{bound_pods} of {count} pods of {role.value} have a node")
     return None
 
 
-def unbound(seen: Observed) -> Pod | None:
+def unbound(seen: Observation) -> Pod | None:
     """The first pod that the scheduler has no node for, or may not place yet."""
     for pod in seen.pods:
         bound = pod.conditions.get("PodScheduled")
@@ -105,7 +105,7 @@ def unbound(seen: Observed) -> Pod | None:
     return None
 
 
-def silent_pod(seen: Observed, pods: list[Pod] | None = None) -> Pod | None:
+def silent_pod(seen: Observation, pods: list[Pod] | None = None) -> Pod | None:
     """A pod on a machine of which nothing is heard, Redis' first: it alone waits for a person.
 
     Args:
@@ -114,7 +114,7 @@ def silent_pod(seen: Observed, pods: list[Pod] | None = None) -> Pod | None:
     nodes = seen.nodes or {}
     if pods is None:
         pods = [pod for pod in seen.pods if not pod.over]
-    held = [pod for pod in pods if nodes.get(pod.node, Node()).silent]
+    held = [pod for pod in pods if nodes.get(pod.node, NodeState()).silent]
     return min(held, key=lambda pod: (pod.role is not Role.REDIS, pod.name), default=None)
 
 
@@ -141,19 +141,19 @@ _ANY_OF = (
 )
 
 
-def _unserved(seen: Observed, desired: Mapping[Role, int]) -> Lack | None:
+def _unserved(seen: Observation, desired: Mapping[Role, int]) -> Lack | None:
     for role, text in (*_NEEDED, *_ANY_OF):
         if desired.get(role) and not _serving(seen, role):
             waiting = next((f"; {pod.name}: {pod.waiting}" for pod in seen.of(role) if pod.waiting), "")
-            return Lack(Owner.ROLE, text + waiting)
+            return Lack(FaultOwner.ROLE, text + waiting)
     return None
 
 
-def _serving(seen: Observed, role: Role) -> list[Pod]:
+def _serving(seen: Observation, role: Role) -> list[Pod]:
     return [pod for pod in seen.of(role) if pod.ready and not pod.terminating]
 
 
-def served_since(seen: Observed, desired: Mapping[Role, int]) -> float:
+def served_since(seen: Observation, desired: Mapping[Role, int]) -> float:
     """Since when everything that the trainers need has been there: before that, no step was theirs to make."""
     since = [0.0]
     for role, _ in (*_NEEDED, *_ANY_OF):

@@ -18,19 +18,19 @@ from areal.spec.status import ConditionType
 from areal_operator.operator.failure_policy import Incident, shell_code
 from areal_operator.operator.fault_owner import DISRUPTION, NODE_LOST, POD_DELETED, POD_GONE
 from areal_operator.operator.job_state import JobState
-from areal_operator.operator.observed import LauncherReport, Node, Observed, Pod
+from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
 from areal_operator.operator.times import CAUSE_S, FRESH_S, POLL_S
 
 _OVER = (Phase.STOPPED, Phase.COMPLETE, Phase.FAILED)
 
 
 @dataclass(frozen=True)
-class Gang:
+class TrainerGang:
     """The trainer's pods and what their launchers said. `size` pods make it whole."""
 
     size: int
     pods: tuple[Pod, ...]  # of its ordinals, by index
-    seen: Observed
+    seen: Observation
     now: float
 
     @property
@@ -48,9 +48,9 @@ class Gang:
         report = self.report(pod)
         return report is not None and newest - report.at < POLL_S
 
-    def node(self, pod: Pod) -> Node:
+    def node(self, pod: Pod) -> NodeState:
         """The machine under a pod; one that is not known is taken to be fine."""
-        return (self.seen.nodes or {}).get(pod.node, Node())
+        return (self.seen.nodes or {}).get(pod.node, NodeState())
 
     @property
     def missing(self) -> list[str]:
@@ -259,7 +259,7 @@ class Gang:
         )
 
 
-def gang_of(seen: Observed, size: int, now: float) -> Gang:
+def gang_of(seen: Observation, size: int, now: float) -> TrainerGang:
     """The gang of a job whose trainer has `size` pods."""
     pods = [pod for pod in seen.of(Role.TRAINER) if pod.index is not None and pod.index < size]
-    return Gang(size, tuple(sorted(pods, key=lambda pod: pod.index or 0)), seen, now)
+    return TrainerGang(size, tuple(sorted(pods, key=lambda pod: pod.index or 0)), seen, now)

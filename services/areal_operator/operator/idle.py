@@ -15,8 +15,8 @@ from areal.spec.status import ConditionType, ProgressingReason, ScheduledReason,
 from areal_view.why.causes import IDLE_S, Diagnosis, why
 
 from areal_operator.operator.fault_owner import unbound
-from areal_operator.operator.job_state import Condition
-from areal_operator.operator.observed import Observed
+from areal_operator.operator.job_state import JobCondition
+from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import FRESH_S
 
 _PASSING = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -26,16 +26,16 @@ _HELD_UP = frozenset({ProgressingReason.STALLED, ProgressingReason.WAITING, Prog
 
 @dataclass(frozen=True)
 class _Look:
-    seen: Observed
-    found: Mapping[ConditionType, Condition]
+    seen: Observation
+    found: Mapping[ConditionType, JobCondition]
     now: float
 
-    def false(self, kind: ConditionType) -> Condition | None:
+    def false(self, kind: ConditionType) -> JobCondition | None:
         condition = self.found[kind]
         return condition if condition.status != "True" else None
 
 
-def idle_of(seen: Observed, found: Mapping[ConditionType, Condition], now: float) -> Diagnosis | None:
+def idle_of(seen: Observation, found: Mapping[ConditionType, JobCondition], now: float) -> Diagnosis | None:
     """None while steps are trained, while none are wanted, and after the end.
 
     Args:
@@ -108,7 +108,7 @@ def _trainer(look: _Look) -> Diagnosis | None:
     return _at(condition, Role.TRAINER)
 
 
-def _at(condition: Condition, role: str = "", pod: str = "") -> Diagnosis:
+def _at(condition: JobCondition, role: str = "", pod: str = "") -> Diagnosis:
     """A condition as a cause."""
     return Diagnosis(condition.reason, condition.message or condition.reason, role=role, pod=pod)
 

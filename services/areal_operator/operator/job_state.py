@@ -27,7 +27,7 @@ class Rest(StrEnum):
     ASLEEP = SuspendedReason.SUSPENDED.value  # no pod is left
 
 
-class Outcome(StrEnum):
+class JobOutcome(StrEnum):
     """How a job ended."""
 
     COMPLETE = "Complete"
@@ -35,7 +35,7 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, order=True)
-class Failure:
+class JobFailure:
     """One failure that has been dealt with, as the status shows it."""
 
     at: float
@@ -52,7 +52,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Condition:
+class JobCondition:
     """One condition of the status."""
 
     status: str
@@ -81,14 +81,14 @@ class JobState:
     waited_s: float = 0.0  # for nodes, since the start, the resumption or the last step
     waiting_since: float | None = None  # and still
     checkpoint_step: int = 0  # newest checkpoint that was reported
-    failures: tuple[Failure, ...] = ()  # oldest first
+    failures: tuple[JobFailure, ...] = ()  # oldest first
     step: int = 0
     step_at: float | None = None  # when a step was reported last
     finishing: bool = False  # the trainer is done: the audit is what remains
-    outcome: Outcome | None = None
+    outcome: JobOutcome | None = None
     ended_at: float | None = None
     snapshot: str = ""  # hash of the runtime that the job keeps
-    conditions: Mapping[str, Condition] = field(default_factory=dict)
+    conditions: Mapping[str, JobCondition] = field(default_factory=dict)
 
 
 R = TypeVar("R", bound=Reason)
@@ -102,7 +102,7 @@ def reason_of(kind: type[R], word: str) -> R:
 def state_in(status: Json) -> JobState:
     """The state in a status as the API server keeps it; what is missing was never so."""
     conditions = {
-        c["type"]: Condition(
+        c["type"]: JobCondition(
             c.get("status", "Unknown"), c.get("reason", ""), c.get("message", ""),
             timestamps.parse(c.get("lastTransitionTime")) or 0.0, int(c.get("observedGeneration", 0)),
         )
@@ -136,15 +136,15 @@ def state_in(status: Json) -> JobState:
         step=int(progress.get("step", 0)),
         step_at=timestamps.parse(progress.get("lastReportTime")),
         finishing=complete is not None and complete.reason == CompleteReason.AUDITING,
-        outcome=next((outcome for outcome in Outcome if true(outcome)), None),
+        outcome=next((outcome for outcome in JobOutcome if true(outcome)), None),
         ended_at=timestamps.parse(status.get("completionTime")),
         snapshot=status.get("runtimeSnapshot", {}).get("hash", ""),
         conditions=conditions,
     )
 
 
-def _failure(entry: Json) -> Failure:
-    return Failure(
+def _failure(entry: Json) -> JobFailure:
+    return JobFailure(
         at=timestamps.parse(entry.get("time")) or 0.0,
         role=entry.get("role", ""),
         pod=entry.get("pod", ""),

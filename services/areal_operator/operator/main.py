@@ -27,7 +27,7 @@ from areal_operator.operator.job_metrics import JobCollector
 from areal_operator.operator.reconcile import reconcile
 from areal_operator.operator.reports import Asker, Dialer, Poller, by_pod_ip
 from areal_operator.operator.watched import watched
-from areal_operator.operator.world import OperatorSettings, World
+from areal_operator.operator.world import OperatorSettings, OperatorWorld
 from areal_operator.runtime.manager import Manager, ManagerSettings, Times
 from areal_operator.runtime.transport import connect
 
@@ -37,7 +37,7 @@ _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 @dataclass(frozen=True)
-class Options:
+class OperatorOptions:
     """What `areal operator` was told. Empty strings mean: find out."""
 
     namespaces: tuple[str, ...] = ()
@@ -57,21 +57,23 @@ class Options:
     json_logs: bool = True
 
 
-def operate(options: Options) -> int:
+def operate(options: OperatorOptions) -> int:
     """Run until SIGTERM or SIGINT; the exit code. Raises LeaseLostError when another operator took over."""
     logs.setup("operator", "", json=options.json_logs)
     asyncio.run(_until_signal(options))
     return int(ExitCode.DONE)
 
 
-async def _until_signal(options: Options) -> None:
+async def _until_signal(options: OperatorOptions) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await run(options, stop)
 
 
-async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_ip, times: Times | None = None) -> None:
+async def run(
+    options: OperatorOptions, stop: asyncio.Event, *, dialer: Dialer = by_pod_ip, times: Times | None = None
+) -> None:
     """Run until `stop`. `dialer` says where a pod's ports are reached."""
     settings = manager_settings(options, times or Times())
     runtimes = default_runtimes.read(options.runtimes) if options.runtimes else []
@@ -87,7 +89,9 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
             operator_namespace=settings.lease_namespace,
             metrics_from=namespace_labels(options.metrics_from),
         )
-        world = World(manager.api, manager.caches, manager.recorder, poller, time.time, told, deleted_pods=deleted_pods)
+        world = OperatorWorld(
+            manager.api, manager.caches, manager.recorder, poller, time.time, told, deleted_pods=deleted_pods
+        )
         log.info("operator %s", __version__, extra={"identity": settings.identity, "namespaces": settings.namespaces})
         try:
             keep = functools.partial(default_runtimes.keep, manager.api, runtimes) if runtimes else None
@@ -98,7 +102,7 @@ async def run(options: Options, stop: asyncio.Event, *, dialer: Dialer = by_pod_
         await transport.close()
 
 
-def manager_settings(options: Options, times: Times) -> ManagerSettings:
+def manager_settings(options: OperatorOptions, times: Times) -> ManagerSettings:
     """The runtime's settings, with what was left open filled in."""
     return ManagerSettings(
         identity=options.identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{os.getpid()}",

@@ -41,12 +41,12 @@ from areal_operator.kube.resources import (
     resource_of,
 )
 from areal_operator.operator.admission import Admitted, Material, Refusal, admit, parse, words_of
-from areal_operator.operator.children import Wanted, read_snapshot
+from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
 from areal_operator.operator.job_state import JobState, Rest, state_in
 from areal_operator.operator.observed import (
-    Node,
-    Observed,
+    NodeState,
+    Observation,
     Pod,
     Workload,
     owner_of,
@@ -59,14 +59,14 @@ from areal_operator.operator.refusals import refusal_of_pods
 from areal_operator.operator.sharing import shared
 from areal_operator.operator.times import PODS_LATE_S, RETRY_PODS_S
 from areal_operator.operator.together import together
-from areal_operator.operator.world import Notes, World
+from areal_operator.operator.world import Notes, OperatorWorld
 from areal_operator.runtime.api import MANAGER
 
 _SECRET_AGE_S = 600.0
 """A Secret that somebody deleted is missed within this time; pods that run have read it already."""
 
 
-async def observe(job: Json, world: World) -> Observed:
+async def observe(job: Json, world: OperatorWorld) -> Observation:
     """The job as it is now. `job` is its object, from the cache."""
     key, state = key_of(job), state_in(job.get("status", {}))
     uid = job["metadata"]["uid"]
@@ -82,7 +82,7 @@ async def observe(job: Json, world: World) -> Observed:
     made = tuple(_workloads(uid, world))
     workloads = tuple(one for one in made if not spec_of(one.role).beside)
     departed = world.deleted_pods.of(key)
-    return Observed(
+    return Observation(
         key=key,
         raw=job,
         state=state,
@@ -100,16 +100,18 @@ async def observe(job: Json, world: World) -> Observed:
     )
 
 
-def wanted(seen: Observed, world: World, replicas: dict[str, int] | None = None) -> Wanted:
+def wanted(seen: Observation, world: OperatorWorld, replicas: dict[str, int] | None = None) -> JobBlueprint:
     """What the builders of children need."""
     assert seen.admitted is not None
     return wanted_of(seen.raw, seen.admitted, world, replicas)
 
 
-def wanted_of(job: Json, admitted: Admitted, world: World, replicas: dict[str, int] | None = None) -> Wanted:
+def wanted_of(
+    job: Json, admitted: Admitted, world: OperatorWorld, replicas: dict[str, int] | None = None
+) -> JobBlueprint:
     """The same, before all is gathered. Without `replicas`, as many pods as the spec asks for."""
     key, uid = key_of(job), job["metadata"]["uid"]
-    return Wanted(
+    return JobBlueprint(
         job=admitted.job,
         raw=job,
         runtime=admitted.runtime,
@@ -123,7 +125,7 @@ def wanted_of(job: Json, admitted: Admitted, world: World, replicas: dict[str, i
     )
 
 
-async def access(key: Key, uid: str, world: World) -> str | None:
+async def access(key: Key, uid: str, world: OperatorWorld) -> str | None:
     """The job's token; None while there is no Secret."""
     notes = world.notes(key, uid)
     if notes.secret is None or world.now() - notes.secret_at > _SECRET_AGE_S:
@@ -145,7 +147,7 @@ def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
 # Admission
 
 
-async def _admission(job: Json, state: JobState, world: World) -> Admitted | Refusal:
+async def _admission(job: Json, state: JobState, world: OperatorWorld) -> Admitted | Refusal:
     """Whether the job may run; looked up again only when the job, its runtime or its recipe changed."""
     key, metadata = key_of(job), job["metadata"]
     notes = world.notes(key, metadata["uid"])
@@ -172,7 +174,7 @@ async def _admission(job: Json, state: JobState, world: World) -> Admitted | Ref
     return found
 
 
-def _runtime(job: Json, world: World) -> Json | None:
+def _runtime(job: Json, world: OperatorWorld) -> Json | None:
     """The object that holds the job's runtime: the job's own snapshot, else what it names, else the default."""
     metadata = job["metadata"]
     snapshot = world.caches[CONFIGMAPS].get(metadata["namespace"], runtime_config_map(metadata["name"]))
@@ -187,12 +189,12 @@ def _runtime(job: Json, world: World) -> Json | None:
     return cache.get("", name) if cache is not None else None
 
 
-def _runtime_name(job: Json, world: World) -> tuple[str, str]:
+def _runtime_name(job: Json, world: OperatorWorld) -> tuple[str, str]:
     ref = job["spec"].get("runtimeRef") or {}
     return ref.get("kind", CLUSTER_RUNTIMES.kind), ref.get("name", world.settings.default_runtime)
 
 
-def _runtime_spec(runtime: Json | None, job: Json, world: World) -> tuple[RuntimeSpec | None, str]:
+def _runtime_spec(runtime: Json | None, job: Json, world: OperatorWorld) -> tuple[RuntimeSpec | None, str]:
     """The runtime, or why there is none."""
     kind, name = _runtime_name(job, world)
     if runtime is None:
@@ -210,7 +212,7 @@ def _runtime_spec(runtime: Json | None, job: Json, world: World) -> tuple[Runtim
         return None, f"{kind} {name} can't be used: {words_of(error)}"
 
 
-async def _recipe(job: Json, parsed: RLJob, state: JobState, world: World) -> str | None:
+async def _recipe(job: Json, parsed: RLJob, state: JobState, world: OperatorWorld) -> str | None:
     """The recipe's text, when it comes from a ConfigMap; None when it doesn't, or isn't there.
 
     It is read once. A job that was prepared has its own copy: whatever became of the ConfigMap, who scores stays.
@@ -229,7 +231,7 @@ async def _recipe(job: Json, parsed: RLJob, state: JobState, world: World) -> st
     return notes.recipe
 
 
-def _as_prepared(world: World, uid: str) -> str | None:
+def _as_prepared(world: OperatorWorld, uid: str) -> str | None:
     """A text that says of `reward` what the lost recipe said, by what the job's pods were told then."""
     kept = resolved_text(world.caches[CONFIGMAPS].owned_by(uid))
     if kept is None:
@@ -241,7 +243,7 @@ def _as_prepared(world: World, uid: str) -> str | None:
 # What the API server would say
 
 
-async def _try(job: Json, admitted: Admitted, state: JobState, world: World) -> Refusal | None:
+async def _try(job: Json, admitted: Admitted, state: JobState, world: OperatorWorld) -> Refusal | None:
     """Ask the API server about every object before the first is made, and again when the spec has changed."""
     accepted = state.conditions.get("Accepted")
     generation = job["metadata"].get("generation", 0)
@@ -255,7 +257,7 @@ async def _try(job: Json, admitted: Admitted, state: JobState, world: World) -> 
     return notes.tried[about]
 
 
-async def _dry_run(job: Json, admitted: Admitted, world: World) -> Refusal | None:
+async def _dry_run(job: Json, admitted: Admitted, world: OperatorWorld) -> Refusal | None:
     w = wanted_of(job, admitted, world)
     try:
         objects = [*world.build.foundation(w), *world.build.workloads(w)]
@@ -270,7 +272,7 @@ async def _dry_run(job: Json, admitted: Admitted, world: World) -> Refusal | Non
     return Refusal(AcceptedReason.DRY_RUN_REJECTED, "; ".join(words)) if words else None
 
 
-async def _objection(obj: Json, job: Json, world: World) -> str:
+async def _objection(obj: Json, job: Json, world: OperatorWorld) -> str:
     """Why an object can't be; empty when it can. One that isn't there is created: that costs a server half an apply."""
     name, resource = f"{obj['kind']} {obj['metadata']['name']}", resource_of(obj)
     cache = world.cached(resource)
@@ -290,7 +292,7 @@ async def _objection(obj: Json, job: Json, world: World) -> str:
     return ""
 
 
-async def _pods_objections(makers: Iterable[Json], world: World) -> list[str]:
+async def _pods_objections(makers: Iterable[Json], world: OperatorWorld) -> list[str]:
     """What the API server has against the pods of workloads that aren't made yet, a phrase a workload."""
     found = [maker for maker in makers if maker["spec"].get("replicas", 1)]
     answers = await together(refusal_of_pods(world.api, maker, own_account=False) for maker in found)
@@ -301,7 +303,9 @@ async def _pods_objections(makers: Iterable[Json], world: World) -> list[str]:
     ]
 
 
-async def _refused_pods(job: Json, state: JobState, workloads: Iterable[Workload], world: World) -> Mapping[Role, str]:
+async def _refused_pods(
+    job: Json, state: JobState, workloads: Iterable[Workload], world: OperatorWorld
+) -> Mapping[Role, str]:
     """Why pods of a role are missing for long, where the API server refuses them now. Asked every `RETRY_PODS_S`."""
     now, key, uid = world.now(), key_of(job), job["metadata"]["uid"]
     scheduled = state.conditions.get(ConditionType.SCHEDULED)
@@ -330,24 +334,24 @@ async def _refused_pods(job: Json, state: JobState, workloads: Iterable[Workload
 # Children
 
 
-def _own(world: World, key: Key, uid: str, role: Role) -> Json | None:
+def _own(world: OperatorWorld, key: Key, uid: str, role: Role) -> Json | None:
     """The job's own batch Job for a role."""
     found = world.caches[JOBS].get(key[0], workload(key[1], role))
     return found if found is not None and owner_of(found).get("uid") == uid else None
 
 
-def _sets(uid: str, world: World) -> Iterable[Json]:
+def _sets(uid: str, world: OperatorWorld) -> Iterable[Json]:
     for resource in (STATEFULSETS, DEPLOYMENTS):
         yield from world.caches[resource].owned_by(uid)
 
 
-def _workloads(uid: str, world: World) -> Iterable[Workload]:
+def _workloads(uid: str, world: OperatorWorld) -> Iterable[Workload]:
     for obj in _sets(uid, world):
         if (found := read_workload(obj)) is not None:
             yield found
 
 
-def _pods(job: Json, key: Key, world: World) -> Iterable[Pod]:
+def _pods(job: Json, key: Key, world: OperatorWorld) -> Iterable[Pod]:
     """The job's pods. Those of an earlier job of the same name may still be ending beside them."""
     born = job["metadata"].get("creationTimestamp", "")
     owners = {
@@ -369,7 +373,7 @@ def _pods(job: Json, key: Key, world: World) -> Iterable[Pod]:
             yield pod
 
 
-def _nodes(pods: Iterable[Pod], world: World) -> dict[str, Node] | None:
+def _nodes(pods: Iterable[Pod], world: OperatorWorld) -> dict[str, NodeState] | None:
     cache = world.cached(NODES)
     if cache is None:
         return None
@@ -380,7 +384,7 @@ def _nodes(pods: Iterable[Pod], world: World) -> dict[str, Node] | None:
 _UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 
 
-def _claimed_bytes(world: World, key: Key) -> int:
+def _claimed_bytes(world: OperatorWorld, key: Key) -> int:
     """What Redis' claim asks for already."""
     cache = world.cached(PVCS)
     claim = cache.get(key[0], workload(key[1], Role.REDIS)) if cache is not None else None

@@ -102,7 +102,7 @@ class Workload:
     revision: str  # that new pods are made from; "" until the controller has seen the newest template
 
 
-class Stage(StrEnum):
+class BatchStage(StrEnum):
     """Where a batch Job is."""
 
     ABSENT = "absent"
@@ -113,10 +113,10 @@ class Stage(StrEnum):
 
 
 @dataclass(frozen=True)
-class Batch:
+class BatchJob:
     """The Job that prepares or finishes."""
 
-    stage: Stage = Stage.ABSENT
+    stage: BatchStage = BatchStage.ABSENT
     name: str = ""
     uid: str = ""
     at: float = 0.0  # when it completed or failed
@@ -125,7 +125,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Node:
+class NodeState:
     """State of the machine under a pod."""
 
     ready: bool = True
@@ -152,7 +152,7 @@ class LauncherReport:
 
 
 @dataclass(frozen=True)
-class TrainerReport:
+class TrainerProgress:
     """The trainer's newest answer, by rank 0."""
 
     step: int
@@ -182,12 +182,12 @@ class Reports:
     """The last answers of a job's roles; of launchers, by pod uid."""
 
     controller: ControllerReport | None = None
-    trainer: TrainerReport | None = None
+    trainer: TrainerProgress | None = None
     launchers: Mapping[str, LauncherReport] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Observed:
+class Observation:
     """One job, all that is known of it."""
 
     key: Key
@@ -198,11 +198,11 @@ class Observed:
     pods: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     beside: tuple[Workload, ...] = ()  # of roles whose pods nothing depends on
-    prepare: Batch = field(default_factory=Batch)
-    finish: Batch = field(default_factory=Batch)
+    prepare: BatchJob = field(default_factory=BatchJob)
+    finish: BatchJob = field(default_factory=BatchJob)
     departed: Mapping[str, Pod] = field(default_factory=dict)  # pods that are gone, as they were last, by uid
     refused: Mapping[Role, str] = field(default_factory=dict)  # why no more pods of a role can be made now
-    nodes: Mapping[str, Node] | None = None  # None: the operator may not see machines
+    nodes: Mapping[str, NodeState] | None = None  # None: the operator may not see machines
     reports: Reports = field(default_factory=Reports)
 
     @property
@@ -305,20 +305,20 @@ def read_workload(obj: Json) -> Workload | None:
     )
 
 
-def read_batch(obj: Json | None) -> Batch:
+def read_batch(obj: Json | None) -> BatchJob:
     """The stage of a Job that may not be there."""
     if obj is None:
-        return Batch()
+        return BatchJob()
     metadata = obj["metadata"]
-    stage, at, reason, message = Stage.RUNNING, 0.0, "", ""
+    stage, at, reason, message = BatchStage.RUNNING, 0.0, "", ""
     for condition in obj.get("status", {}).get("conditions", []):
         if condition.get("status") == "True" and condition.get("type") in ("Complete", "Failed"):
-            stage = Stage.COMPLETE if condition["type"] == "Complete" else Stage.FAILED
+            stage = BatchStage.COMPLETE if condition["type"] == "Complete" else BatchStage.FAILED
             at = timestamps.parse(condition.get("lastTransitionTime")) or 0.0
             reason, message = condition.get("reason", ""), condition.get("message", "")
     if metadata.get("deletionTimestamp"):
-        stage = Stage.GOING
-    return Batch(stage, metadata["name"], metadata["uid"], at, reason, message)
+        stage = BatchStage.GOING
+    return BatchJob(stage, metadata["name"], metadata["uid"], at, reason, message)
 
 
 _LEAVING_TAINTS = frozenset({
@@ -333,13 +333,13 @@ _LEAVING_TAINTS = frozenset({
 _OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
-def read_node(obj: Json) -> Node:
+def read_node(obj: Json) -> NodeState:
     """Whether a machine is alive, and whether it is about to be removed."""
     spec: dict[str, Any] = obj.get("spec", {})
     taints = {taint.get("key", "") for taint in spec.get("taints", [])}
     ready: Json = next((c for c in obj.get("status", {}).get("conditions", []) if c.get("type") == "Ready"), {})
     silent = ready.get("status") == "Unknown"
-    return Node(
+    return NodeState(
         ready=ready.get("status") == "True",
         silent_since=(timestamps.parse(ready.get("lastTransitionTime")) or 0.0) if silent else None,
         out_of_service=_OUT_OF_SERVICE in taints,
@@ -347,7 +347,7 @@ def read_node(obj: Json) -> Node:
     )
 
 
-def audit_of(seen: Observed) -> AuditStatus | None:
+def audit_of(seen: Observation) -> AuditStatus | None:
     """The newest audit that a finishing pod wrote; None when none did, or it can't be read."""
     endings = [pod.ending for pod in seen.of(Role.FINISH) if pod.ending is not None and pod.ending.message]
     for ending in sorted(endings, key=lambda ending: ending.at, reverse=True):

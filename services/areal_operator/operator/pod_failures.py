@@ -12,12 +12,12 @@ from areal.plan.role_specs import batch_jobs
 
 from areal_operator.operator.failure_policy import Incident
 from areal_operator.operator.fault_owner import DISRUPTION
-from areal_operator.operator.observed import Batch, Observed, Pod, Stage
+from areal_operator.operator.observed import BatchJob, BatchStage, Observation, Pod
 
 _NO_FAILURE = (ExitCode.DONE, ExitCode.DRAINED)
 
 
-def of_roles(seen: Observed) -> list[Incident]:
+def of_roles(seen: Observation) -> list[Incident]:
     """All that can be seen, new and old, earliest first."""
     pods = [pod for pod in seen.pods if pod.role is not Role.TRAINER and pod.role not in batch_jobs()]
     found = [incident for pod in pods if (incident := _of_pod(pod)) is not None]
@@ -43,16 +43,16 @@ def _of_pod(pod: Pod) -> Incident | None:
     return None
 
 
-def of_batch(batch: Batch, role: Role, seen: Observed) -> Incident | None:
+def of_batch(batch: BatchJob, role: Role, seen: Observation) -> Incident | None:
     """Why a Job must be made anew, or ends the run: it gave up, or its pod said that no try can help."""
-    if batch.stage not in (Stage.RUNNING, Stage.FAILED):
+    if batch.stage not in (BatchStage.RUNNING, BatchStage.FAILED):
         return None
     endings = [
         (pod.ending, pod) for pod in seen.of(role) if pod.ending is not None and pod.ending.code not in _NO_FAILURE
     ]
     last = max(endings, key=lambda pair: pair[0].at, default=None)
     hopeless = last is not None and last[0].code in (ExitCode.CONFIG, ExitCode.DATA, ExitCode.BUG)
-    if batch.stage is not Stage.FAILED and not hopeless:
+    if batch.stage is not BatchStage.FAILED and not hopeless:
         return None
     if last is None:
         return Incident(role, batch.name, batch.at, batch.reason or "Failed", batch.message)

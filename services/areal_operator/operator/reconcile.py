@@ -13,11 +13,11 @@ from areal_operator.kube.resources import Key
 from areal_operator.operator.announce import announcements
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import (
-    Acting,
     CleanUp,
     Converge,
     Decision,
-    End,
+    EndJob,
+    EvictingDecision,
     Finish,
     HandsOff,
     Prepare,
@@ -26,15 +26,15 @@ from areal_operator.operator.decision import (
 )
 from areal_operator.operator.effects import Effects
 from areal_operator.operator.observe import observe
-from areal_operator.operator.observed import Observed
+from areal_operator.operator.observed import Observation
 from areal_operator.operator.summarize import summarize, urgent
 from areal_operator.operator.times import FLUSH_S, SOON_S
 from areal_operator.operator.together import together
-from areal_operator.operator.world import World
+from areal_operator.operator.world import OperatorWorld
 from areal_operator.runtime.api import STATUS_MANAGER
 
 
-async def reconcile(key: Key, world: World) -> float | None:
+async def reconcile(key: Key, world: OperatorWorld) -> float | None:
     """Bring one RLJob's children to what its spec, its status and the clock ask for.
 
     Returns in how many seconds to reconcile again at the latest; None: when something changes.
@@ -56,7 +56,7 @@ async def reconcile(key: Key, world: World) -> float | None:
 
     effects = Effects(seen, world)
     match decision:
-        case Reject() | End():
+        case Reject() | EndJob():
             effects.listen_no_more()
 
         case Prepare(retire=retire):
@@ -89,7 +89,7 @@ async def reconcile(key: Key, world: World) -> float | None:
             if delete_job:
                 await effects.delete_job()
 
-    if isinstance(decision, Acting):
+    if isinstance(decision, EvictingDecision):
         await effects.evict(decision.evict)
     return written.again_s(decision.again_s)
 
@@ -110,7 +110,7 @@ class StatusWrite:
         return min(times, default=None)
 
 
-async def write_status(seen: Observed, decision: Decision, world: World) -> StatusWrite:
+async def write_status(seen: Observation, decision: Decision, world: OperatorWorld) -> StatusWrite:
     """Write what is new: at once what anyone may wait for, figures every `FLUSH_S`, nothing when all is equal."""
     before, now = seen.raw.get("status", {}), world.now()
     status = summarize(seen, decision, now)

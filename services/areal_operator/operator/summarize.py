@@ -16,14 +16,14 @@ from areal_view.why.causes import Diagnosis
 from areal_operator.kube.resources import Json
 from areal_operator.operator import timestamps
 from areal_operator.operator.conditions import conditions
-from areal_operator.operator.decision import CleanUp, Decision, End, HandsOff, Prepare, Reject, Suspend
+from areal_operator.operator.decision import CleanUp, Decision, EndJob, HandsOff, Prepare, Reject, Suspend
 from areal_operator.operator.idle import idle_of
-from areal_operator.operator.job_state import Condition, Failure, JobState, Rest
-from areal_operator.operator.observed import Observed
+from areal_operator.operator.job_state import JobCondition, JobFailure, JobState, Rest
+from areal_operator.operator.observed import Observation
 from areal_operator.operator.times import FRESH_S
 
 
-def summarize(seen: Observed, decision: Decision, now: float) -> Json:
+def summarize(seen: Observation, decision: Decision, now: float) -> Json:
     """The status to write: a `spec.status.JobStatus` as the API server stores it."""
     assert not isinstance(decision, HandsOff), "another controller's status is its own"
     state, before = decision.state, seen.raw.get("status", {})
@@ -52,7 +52,9 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
         status["generation"] = _fleet(seen)
         status["roles"] = _roles(seen, _desired(decision, admitted.replicas))
     status["checkpoint"] = _checkpoint(seen, now)
-    status["audit"] = decision.audit.model_dump(mode="json") if isinstance(decision, End) and decision.audit else None
+    status["audit"] = (
+        decision.audit.model_dump(mode="json") if isinstance(decision, EndJob) and decision.audit else None
+    )
     for kept in ("runtimeSnapshot", "generation", "roles", "checkpoint", "audit", "startTime"):
         if status.get(kept) is None:
             status.pop(kept, None)
@@ -62,7 +64,7 @@ def summarize(seen: Observed, decision: Decision, now: float) -> Json:
     return status
 
 
-def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
+def summary_of(found: Mapping[ConditionType, JobCondition]) -> Summary:
     """One word, from the conditions alone."""
 
     def true(kind: ConditionType) -> bool:
@@ -92,7 +94,7 @@ def summary_of(found: Mapping[ConditionType, Condition]) -> Summary:
     return Summary.RUNNING if true(ConditionType.PROGRESSING) else Summary.STARTING
 
 
-def _condition(kind: ConditionType, condition: Condition) -> Json:
+def _condition(kind: ConditionType, condition: JobCondition) -> Json:
     return {
         "type": kind.value,
         "status": condition.status,
@@ -132,7 +134,7 @@ def _idle(idle: Diagnosis, before: Json, now: float) -> Json:
     return {**where, "since": before["since"] if same else timestamps.render(now), "text": idle.text[:IDLE_TEXT]}
 
 
-def _failure(failure: Failure) -> Json:
+def _failure(failure: JobFailure) -> Json:
     entry: Json = {
         "time": timestamps.render(failure.at),
         "role": failure.role,
@@ -148,7 +150,7 @@ def _failure(failure: Failure) -> Json:
     return entry if failure.exit_code is None else {**entry, "exitCode": failure.exit_code}
 
 
-def _progress(seen: Observed, state: JobState, now: float) -> Json:
+def _progress(seen: Observation, state: JobState, now: float) -> Json:
     """The newest figures; of a role that doesn't answer now, its last ones."""
     found: dict[str, Any] = dict(seen.raw.get("status", {}).get("progress", {}))
     found["step"] = state.step
@@ -178,7 +180,7 @@ _OLD_PACE = 0.8
 """Weight of what was known: one slow step moves the estimate little, a new pace is followed within a dozen reports."""
 
 
-def _remaining(seen: Observed, state: JobState, max_steps: int) -> Json:
+def _remaining(seen: Observation, state: JobState, max_steps: int) -> Json:
     """How long the remaining steps take, by their pace so far; nothing before it can be said."""
     known = seen.state
     if state.outcome is not None or state.step_at is None or state.step == known.step or not max_steps:
@@ -195,7 +197,7 @@ def _remaining(seen: Observed, state: JobState, max_steps: int) -> Json:
     return {"estimatedRemainingSeconds": int(pace * max(0, max_steps - state.step))}
 
 
-def _checkpoint(seen: Observed, now: float) -> Json | None:
+def _checkpoint(seen: Observation, now: float) -> Json | None:
     report = seen.reports.trainer
     if report is None or now - report.at > FRESH_S or not report.checkpoint_step:
         return None
@@ -205,7 +207,7 @@ def _checkpoint(seen: Observed, now: float) -> Json | None:
     return {"step": report.checkpoint_step, "time": timestamps.render(report.checkpoint_at or report.at)}
 
 
-def _fleet(seen: Observed) -> Json:
+def _fleet(seen: Observation) -> Json:
     chosen = selector(seen.key[1], Role.GENERATION)
     pods = [pod for pod in seen.of(Role.GENERATION) if not pod.terminating]
     return {
@@ -223,7 +225,7 @@ def _desired(decision: Decision, replicas: Mapping[Role, int]) -> Mapping[Role, 
     return dict.fromkeys(replicas, 0) if gone else replicas
 
 
-def _roles(seen: Observed, replicas: Mapping[Role, int]) -> list[Json]:
+def _roles(seen: Observation, replicas: Mapping[Role, int]) -> list[Json]:
     found = []
     for role, desired in replicas.items():
         pods = [pod for pod in seen.of(role) if not pod.terminating]

@@ -31,7 +31,7 @@ from areal_operator.kube.resources import (
 )
 from areal_operator.operator.world import keys_of, keys_of_node, keys_of_runtime, node_of
 from areal_operator.runtime.cache import Cache
-from areal_operator.runtime.manager import Watched
+from areal_operator.runtime.manager import WatchSpec
 
 # What the caches keep of pods and machines: what `observed` reads, and by what a cache finds an object.
 _METADATA = (
@@ -53,16 +53,16 @@ CHILDREN = (
 
 def watched(
     caches: Callable[[], Mapping[Resource, Cache]], on_pod_gone: Callable[[Json], None] = lambda pod: None
-) -> list[Watched]:
+) -> list[WatchSpec]:
     """All of them. `caches` gives the caches once they exist: some keys are found by looking at other objects."""
     return [
-        Watched(RLJOBS, keys_of),
-        Watched(RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches())),
+        WatchSpec(RLJOBS, keys_of),
+        WatchSpec(RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches())),
         # An operator of a few namespaces may have no right to what is in none.
-        Watched(CLUSTER_RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches()), optional=True),
-        Watched(NODES, lambda node: keys_of_node(node, caches()), optional=True, project=projected_node),
-        Watched(PODS, keys_of, labelled_only=True, on_gone=on_pod_gone, index=node_of, project=projected_pod),
-        *(Watched(child, keys_of, labelled_only=True) for child in CHILDREN),
+        WatchSpec(CLUSTER_RUNTIMES, lambda runtime: keys_of_runtime(runtime, caches()), optional=True),
+        WatchSpec(NODES, lambda node: keys_of_node(node, caches()), optional=True, project=projected_node),
+        WatchSpec(PODS, keys_of, labelled_only=True, on_gone=on_pod_gone, index=node_of, project=projected_pod),
+        *(WatchSpec(child, keys_of, labelled_only=True) for child in CHILDREN),
     ]
 
 

@@ -19,16 +19,16 @@ from areal.spec.runtime import RuntimeSpec
 from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
 from areal_operator.operator import children
 from areal_operator.operator.admission import Admitted, Refusal
-from areal_operator.operator.children import Wanted
+from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.deleted_pods import DeletedPods
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import Node, Pod, Reports, read_node
+from areal_operator.operator.observed import NodeState, Pod, Reports, read_node
 from areal_operator.operator.reports import Targets
 from areal_operator.operator.sharing import Blocks
 from areal_operator.runtime.cache import Cache
 
 
-class Server(Protocol):
+class KubernetesApi(Protocol):
     """What is needed of the API server; `runtime.api.Api` says what each verb promises."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None: ...
@@ -74,15 +74,15 @@ class Roles(Protocol):
 class Builders(Protocol):
     """Who makes a job's objects; `children` does."""
 
-    def foundation(self, w: Wanted) -> list[Json]: ...
+    def foundation(self, w: JobBlueprint) -> list[Json]: ...
 
-    def access_secret(self, w: Wanted) -> Json: ...
+    def access_secret(self, w: JobBlueprint) -> Json: ...
 
-    def prepare_job(self, w: Wanted) -> Json: ...
+    def prepare_job(self, w: JobBlueprint) -> Json: ...
 
-    def finish_job(self, w: Wanted) -> Json: ...
+    def finish_job(self, w: JobBlueprint) -> Json: ...
 
-    def workloads(self, w: Wanted) -> list[Json]: ...
+    def workloads(self, w: JobBlueprint) -> list[Json]: ...
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,12 @@ class Notes:
     applied: dict[tuple[str, str], tuple[str, str]] = field(default_factory=dict)  # kind, name → digest, mark
 
 
-class World:
+class OperatorWorld:
     """Everything that a reconcile touches."""
 
     def __init__(
         self,
-        api: Server,
+        api: KubernetesApi,
         caches: Mapping[Resource, Cache],
         recorder: Voice,
         reports: Roles,
@@ -196,7 +196,7 @@ def keys_of_runtime(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key
 
 def keys_of_node(obj: Json, caches: Mapping[Resource, Cache]) -> Iterable[Key]:
     """Jobs with a pod on a machine, when the machine's state may matter to them."""
-    if read_node(obj) == Node():
+    if read_node(obj) == NodeState():
         return set()
     return {key for pod in caches[PODS].indexed(obj["metadata"]["name"]) for key in keys_of(pod)}
 

@@ -26,7 +26,7 @@ from areal_operator.kube.errors import (
     error_of,
 )
 from areal_operator.kube.resources import Json, Resource, resource_of
-from areal_operator.runtime.limiter import Limiter, Priority
+from areal_operator.runtime.limiter import Limiter, RequestPriority
 from areal_operator.runtime.stream import WatchEvent, events
 from areal_operator.runtime.times import RequestTimes, WatchTimes
 from areal_operator.runtime.transport import MERGE, Request, Response, Transport
@@ -70,7 +70,7 @@ class Api:
     async def get(self, resource: Resource, namespace: str, name: str) -> Json | None:
         """The object now, past any cache; None where there is none."""
         try:
-            return await self._json(Request("GET", resource.path(namespace, name)), Priority.READ)
+            return await self._json(Request("GET", resource.path(namespace, name)), RequestPriority.READ)
         except NotFoundError:
             return None
 
@@ -82,7 +82,7 @@ class Api:
             query = {"limit": str(self._page)} | ({"labelSelector": labels} if labels else {})
             query |= {"continue": token} if token else {}
             try:
-                page = await self._json(Request("GET", resource.path(namespace), query), Priority.READ)
+                page = await self._json(Request("GET", resource.path(namespace), query), RequestPriority.READ)
             except GoneError:
                 if not token:
                     raise
@@ -94,7 +94,7 @@ class Api:
                 return found
 
     async def create(
-        self, resource: Resource, obj: Json, *, dry_run: bool = False, priority: Priority = Priority.WRITE
+        self, resource: Resource, obj: Json, *, dry_run: bool = False, priority: RequestPriority = RequestPriority.WRITE
     ) -> Json:
         """Create, and return what the server made of it. Raises AlreadyExistsError. A dry run stores nothing."""
         query = {"fieldValidation": "Strict", "fieldManager": MANAGER}
@@ -115,7 +115,7 @@ class Api:
         metadata = obj["metadata"]
         path = resource.path(metadata.get("namespace", ""), metadata["name"], subresource)
         query = apply_query(manager, force=True, dry_run=dry_run)
-        priority = Priority.STATUS if subresource == "status" else Priority.WRITE
+        priority = RequestPriority.STATUS if subresource == "status" else RequestPriority.WRITE
         try:
             applied = await self._write(Request("PATCH", path, query, obj, APPLY), priority)
         except InvalidError as error:
@@ -127,7 +127,13 @@ class Api:
         return applied
 
     async def merge(
-        self, resource: Resource, namespace: str, name: str, patch: Json, *, priority: Priority = Priority.WRITE
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        patch: Json,
+        *,
+        priority: RequestPriority = RequestPriority.WRITE,
     ) -> Json:
         """JSON merge patch; for what has one writer and no apply (events)."""
         path = resource.path(namespace, name)
@@ -153,7 +159,9 @@ class Api:
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         try:
-            answer = await self._write(Request("DELETE", resource.path(namespace, name), {}, options), Priority.WRITE)
+            answer = await self._write(
+                Request("DELETE", resource.path(namespace, name), {}, options), RequestPriority.WRITE
+            )
         except NotFoundError:
             if uid is not None:
                 self._gone(resource, namespace, name, uid)
@@ -186,11 +194,11 @@ class Api:
         """Close all connections."""
         await self._transport.close()
 
-    async def _write(self, request: Request, priority: Priority) -> Json:
+    async def _write(self, request: Request, priority: RequestPriority) -> Json:
         self.guard()
         return await self._json(request, priority)
 
-    async def _json(self, request: Request, priority: Priority) -> Json:
+    async def _json(self, request: Request, priority: RequestPriority) -> Json:
         """Send when it is our turn, again while the server is busy, within `patience_s`."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._times.patience_s

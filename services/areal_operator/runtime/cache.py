@@ -25,7 +25,7 @@ _FASTEST = 1
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CacheEntry:
     """One object as compressed text."""
 
     uid: str
@@ -67,7 +67,7 @@ class Cache:
         self._by_index: dict[str, set[Key]] = {}
         self._unlisted = set(scopes)
         self._all_listed = asyncio.Event()
-        self._kept: dict[Key, _Kept] = {}
+        self._kept: dict[Key, _CacheEntry] = {}
         self._by_owner: dict[str, set[Key]] = {}
         self._by_job: dict[Key, set[Key]] = {}
         self._gone: dict[str, str] = {}  # uid → namespace of what our own delete ended, until the stream says so too
@@ -166,10 +166,10 @@ class Cache:
         if not self._unlisted:
             self._all_listed.set()
 
-    def _within(self, scope: str) -> Iterator[tuple[Key, _Kept]]:
+    def _within(self, scope: str) -> Iterator[tuple[Key, _CacheEntry]]:
         return ((key, kept) for key, kept in self._kept.items() if not scope or key[0] == scope)
 
-    def _put(self, key: Key, obj: Json, kept: _Kept | None) -> None:
+    def _put(self, key: Key, obj: Json, kept: _CacheEntry | None) -> None:
         obj["metadata"].pop("managedFields", None)  # half of an object's size, and nobody here reads it
         obj = self._project(obj)
         known = None if kept is None else kept.object()
@@ -186,7 +186,7 @@ class Cache:
         if known is not None and _labels(known) != _labels(obj):
             self._on_change(known)
 
-    def _drop(self, key: Key, kept: _Kept, last: Json | None = None) -> None:
+    def _drop(self, key: Key, kept: _CacheEntry, last: Json | None = None) -> None:
         known = kept.object()
         self._unindex(key, known)
         del self._kept[key]
@@ -202,9 +202,9 @@ class Cache:
             _discard(self._by_index, value, key)
 
 
-def _kept(obj: Json) -> _Kept:
+def _kept(obj: Json) -> _CacheEntry:
     """An object as compressed text."""
-    return _Kept(_uid(obj), version_of(obj), zlib.compress(orjson.dumps(obj), _FASTEST))
+    return _CacheEntry(_uid(obj), version_of(obj), zlib.compress(orjson.dumps(obj), _FASTEST))
 
 
 def _discard(index: dict[_Entry, set[Key]], entry: _Entry, key: Key) -> None:

@@ -17,7 +17,7 @@ from cachetools import LRUCache
 
 from areal_operator.kube.errors import ApiError, NotFoundError
 from areal_operator.kube.resources import EVENTS, Json, Resource
-from areal_operator.runtime.limiter import Bucket, Priority
+from areal_operator.runtime.limiter import RequestPriority, TokenBucket
 from areal_operator.runtime.times import EventTimes
 
 log = logging.getLogger(__name__)
@@ -30,10 +30,12 @@ _REMEMBERED = 4096  # series and budgets; the least recently used are forgotten
 class EventWriter(Protocol):
     """What is needed of the Api."""
 
-    async def create(self, resource: Resource, obj: Json, *, priority: Priority) -> Json:
+    async def create(self, resource: Resource, obj: Json, *, priority: RequestPriority) -> Json:
         """See `Api`."""
 
-    async def merge(self, resource: Resource, namespace: str, name: str, patch: Json, *, priority: Priority) -> Json:
+    async def merge(
+        self, resource: Resource, namespace: str, name: str, patch: Json, *, priority: RequestPriority
+    ) -> Json:
         """See `Api`."""
 
 
@@ -64,7 +66,7 @@ class Recorder:
         self._clock = clock
         self._wall = wall
         self._series: LRUCache[tuple[str, ...], _Series] = LRUCache(_REMEMBERED)
-        self._budgets: LRUCache[str, Bucket] = LRUCache(_REMEMBERED)
+        self._budgets: LRUCache[str, TokenBucket] = LRUCache(_REMEMBERED)
         self.dropped = 0
 
     async def event(self, about: Json, *, type: Literal["Normal", "Warning"], reason: str, message: str) -> None:
@@ -91,7 +93,7 @@ class Recorder:
         metadata = made["metadata"]
         self._series[kind] = _Series(metadata["namespace"], metadata["name"], 1, now, now)
         try:
-            await self._api.create(EVENTS, made, priority=Priority.EVENT)
+            await self._api.create(EVENTS, made, priority=RequestPriority.EVENT)
         except ApiError:
             self._series.pop(kind, None)
             raise
@@ -104,14 +106,14 @@ class Recorder:
         series.written = now
         patch = {"series": {"count": series.count, "lastObservedTime": microtime(self._wall())}}
         try:
-            await self._api.merge(EVENTS, series.namespace, series.name, patch, priority=Priority.EVENT)
+            await self._api.merge(EVENTS, series.namespace, series.name, patch, priority=RequestPriority.EVENT)
         except NotFoundError:  # events live for an hour
             self._series.pop(kind, None)
 
     def _affords(self, uid: str, now: float) -> bool:
         bucket = self._budgets.get(uid)
         if bucket is None:
-            bucket = self._budgets[uid] = Bucket(1 / self._times.refill_s, self._times.budget, now)
+            bucket = self._budgets[uid] = TokenBucket(1 / self._times.refill_s, self._times.budget, now)
         return bucket.take(now)
 
 

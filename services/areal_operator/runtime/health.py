@@ -16,7 +16,7 @@ from areal_operator.runtime.reflector import Pulse
 from areal_operator.runtime.times import HealthTimes, WatchTimes
 
 
-class Health:
+class OperatorHealth:
     """What is wrong, as sentences; nothing is good. Safe from any thread."""
 
     def __init__(

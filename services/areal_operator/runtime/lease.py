@@ -32,7 +32,7 @@ class LeaseLostError(InfraError):
 
 
 @dataclass(frozen=True)
-class Seen:
+class LeaseView:
     """The lease as last read, and since when (monotonic) it has not changed. `record` None: there is none."""
 
     record: Json | None
@@ -43,20 +43,20 @@ class Seen:
         """Who holds it; "" is nobody."""
         return str(_spec(self.record).get("holderIdentity") or "")
 
-    def follow(self, record: Json | None, now: float) -> Seen:
+    def follow(self, record: Json | None, now: float) -> LeaseView:
         """After one more look: only a change of the record is a sign of life of its holder."""
         unchanged = _version(record) == _version(self.record)
-        return Seen(record, self.since if unchanged else now)
+        return LeaseView(record, self.since if unchanged else now)
 
 
-def may_write(seen: Seen, identity: str, now: float) -> bool:
+def may_write(seen: LeaseView, identity: str, now: float) -> bool:
     """Whether to put one's own name (again) into the lease: it is ours, nobody's, or was left behind."""
     if seen.record is None or seen.holder in ("", identity):
         return True
     return now - seen.since > float(_spec(seen.record).get("leaseDurationSeconds") or 0)
 
 
-def renewed(seen: Seen, lease: Json, identity: str, times: LeaseTimes, wall: datetime) -> Json:
+def renewed(seen: LeaseView, lease: Json, identity: str, times: LeaseTimes, wall: datetime) -> Json:
     """The lease to write: renewed when it was ours, acquired otherwise. Times in it are for people."""
     before = _spec(seen.record)
     stamp = microtime(wall)
@@ -71,13 +71,13 @@ def renewed(seen: Seen, lease: Json, identity: str, times: LeaseTimes, wall: dat
     return _lease_with(seen, lease, spec)
 
 
-def released(seen: Seen, lease: Json, wall: datetime) -> Json:
+def released(seen: LeaseView, lease: Json, wall: datetime) -> Json:
     """The lease to write when its holder goes: free at once for anybody."""
     spec = {**_spec(seen.record), "holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": microtime(wall)}
     return _lease_with(seen, lease, spec)
 
 
-def _lease_with(seen: Seen, lease: Json, spec: Json) -> Json:
+def _lease_with(seen: LeaseView, lease: Json, spec: Json) -> Json:
     metadata = {**lease["metadata"]}
     if seen.record is not None:
         metadata["resourceVersion"] = seen.record["metadata"]["resourceVersion"]  # only if nobody wrote meanwhile
@@ -148,7 +148,7 @@ class Election:
         self._times = times or LeaseTimes()
         self._clock = clock
         self._wall = wall
-        self._seen = Seen(None, clock())
+        self._seen = LeaseView(None, clock())
         self._leads_until: float | None = None
 
     @property

@@ -14,7 +14,7 @@ from enum import IntEnum
 from itertools import count
 
 
-class Priority(IntEnum):
+class RequestPriority(IntEnum):
     """Order of service; the lower first."""
 
     WRITE = 0  # children: create, apply, delete
@@ -23,7 +23,7 @@ class Priority(IntEnum):
     EVENT = 3
 
 
-class Bucket:
+class TokenBucket:
     """Tokens at `qps` a second, `burst` at most. Pure."""
 
     def __init__(self, qps: float, burst: int, now: float) -> None:
@@ -65,8 +65,8 @@ class Limiter:
 
     def __init__(self, qps: float = 20.0, burst: int = 40, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._bucket = Bucket(qps, burst, clock())
-        self._waiters: list[tuple[Priority, int, asyncio.Future[None]]] = []
+        self._bucket = TokenBucket(qps, burst, clock())
+        self._waiters: list[tuple[RequestPriority, int, asyncio.Future[None]]] = []
         self._arrivals = count()
         self._held_until = 0.0
         self._timer: asyncio.TimerHandle | None = None
@@ -76,7 +76,7 @@ class Limiter:
         """How many callers wait."""
         return sum(not waiter.done() for _priority, _arrival, waiter in self._waiters)
 
-    async def turn(self, priority: Priority) -> None:
+    async def turn(self, priority: RequestPriority) -> None:
         """Return when the caller may send one request."""
         waiter = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiters, (priority, next(self._arrivals), waiter))

@@ -19,11 +19,11 @@ from areal_operator.kube.resources import Json, Key, Resource
 from areal_operator.runtime.api import Api
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.events import Recorder
-from areal_operator.runtime.health import Health, page_of
+from areal_operator.runtime.health import OperatorHealth, page_of
 from areal_operator.runtime.lease import ApiLeases, Election
 from areal_operator.runtime.limiter import Limiter
 from areal_operator.runtime.metrics import OperatorMetrics
-from areal_operator.runtime.pages import Pages
+from areal_operator.runtime.pages import HttpPages
 from areal_operator.runtime.queue import Queue
 from areal_operator.runtime.reflector import Reflector
 from areal_operator.runtime.times import HealthTimes, LeaseTimes, QueueTimes, WatchTimes
@@ -39,7 +39,7 @@ _PATIENCE_S = 30.0  # between two lines in the log that say what is waited for
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchSpec:
     """A resource to keep in memory, and the keys that one of its objects concerns."""
 
     resource: Resource
@@ -84,7 +84,7 @@ class Manager:
     def __init__(
         self,
         transport: Transport,
-        watched: Sequence[Watched],
+        watched: Sequence[WatchSpec],
         settings: ManagerSettings,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -110,7 +110,7 @@ class Manager:
         self._watched = watched
         for one in watched:
             self._watch(one)
-        self.health = Health(
+        self.health = OperatorHealth(
             synced=lambda: self.synced,
             pulses=[reflector.pulse for reflector in self._reflectors],
             times=times.health,
@@ -147,8 +147,8 @@ class Manager:
         bind = self.settings.bind
         probes = {"/healthz": page_of(self.health.ills), "/readyz": page_of(self.health.unready)}
         with (
-            Pages(bind, self.settings.health_port, probes) as health,
-            Pages(bind, self.settings.metrics_port, {"/metrics": self.metrics.page}) as metrics,
+            HttpPages(bind, self.settings.health_port, probes) as health,
+            HttpPages(bind, self.settings.metrics_port, {"/metrics": self.metrics.page}) as metrics,
         ):
             self.health_port, self.metrics_port = health.port, metrics.port
             watching = [asyncio.create_task(one.run(), name=f"watch {one.pulse.resource}") for one in self._reflectors]
@@ -165,7 +165,7 @@ class Manager:
                 await self.election.release()
                 await _cancel(*watching)
 
-    def _watch(self, one: Watched) -> None:
+    def _watch(self, one: WatchSpec) -> None:
         resource, queue = one.resource, self.queue
         scopes = self._scopes(resource)
 
@@ -217,7 +217,7 @@ class Manager:
                 for obj in await self._listed(one, scope, cache.selector):
                     cache.offer(obj)
 
-    async def _listed(self, one: Watched, scope: str, selector: str) -> list[Json]:
+    async def _listed(self, one: WatchSpec, scope: str, selector: str) -> list[Json]:
         backoff = Backoff(self.settings.times.watch.first_backoff_s, self.settings.times.watch.longest_backoff_s)
         while True:
             try:

@@ -11,7 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from areal_operator.runtime.cache import Cache
 from areal_operator.runtime.pages import Page
-from areal_operator.runtime.queue import Done
+from areal_operator.runtime.queue import WorkResult
 from areal_operator.runtime.reflector import Pulse
 
 
@@ -24,7 +24,7 @@ class OperatorMetrics(Metrics):
         self.gauge("areal_operator_leader").set(0)
         self._told: dict[tuple[str, str], int] = {}
 
-    def reconciled(self, done: Done) -> None:
+    def reconciled(self, done: WorkResult) -> None:
         """A worker is through with a key."""
         self.counter("areal_operator_reconcile_total", result=done.result).inc()
         self.histogram("areal_operator_reconcile_duration_seconds").observe(done.took_s)

@@ -23,7 +23,7 @@ class Page:
     content_type: str = "text/plain; charset=utf-8"
 
 
-class Pages:
+class HttpPages:
     """Serves pages by path for the time of the block. Port 0 picks a free one."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
@@ -50,7 +50,7 @@ class Pages:
         """Where it listens."""
         return int(self._server.server_address[1])
 
-    def __enter__(self) -> Pages:
+    def __enter__(self) -> HttpPages:
         self._thread.start()
         return self
 

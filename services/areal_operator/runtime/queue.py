@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Schedule:
+class KeySchedule:
     """When each key is due. A key is in at most one worker's hands; what is added meanwhile waits for its return."""
 
     _due: dict[Key, float] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Schedule:
 
 
 @dataclass(frozen=True)
-class Done:
+class WorkResult:
     """What became of one run of the worker; for metrics."""
 
     key: Key
@@ -90,13 +90,13 @@ class Queue:
         times: QueueTimes | None = None,
         clock: Callable[[], float] = time.monotonic,
         uniform: Callable[[float, float], float] = random.uniform,
-        on_done: Callable[[Done], None] = lambda done: None,
+        on_done: Callable[[WorkResult], None] = lambda done: None,
     ) -> None:
         self._times = times or QueueTimes()
         self._clock = clock
         self._uniform = uniform
         self._on_done = on_done
-        self._schedule = Schedule()
+        self._schedule = KeySchedule()
         self._backoffs: dict[Key, Backoff] = {}
         self._changed = asyncio.Event()
         self._stopping = False
@@ -161,7 +161,7 @@ class Queue:
         finally:
             self._schedule.done(key)
             self._changed.set()
-            self._on_done(Done(key, result, began - due_at, self._clock() - began))
+            self._on_done(WorkResult(key, result, began - due_at, self._clock() - began))
 
     def _again(self, key: Key, error: Exception) -> None:
         backoff = self._backoffs.get(key)

@@ -20,7 +20,7 @@ from areal_operator.kube.errors import ApiError, ForbiddenError, GoneError, NotF
 from areal_operator.kube.resources import Json
 from areal_operator.runtime.api import Api, typed
 from areal_operator.runtime.cache import Cache
-from areal_operator.runtime.stream import Change, GarbledError, WatchEvent, identified
+from areal_operator.runtime.stream import GarbledError, StreamEvent, WatchEvent, identified
 from areal_operator.runtime.times import RequestTimes, WatchTimes
 from areal_operator.runtime.transport import Request
 
@@ -35,7 +35,7 @@ class Empty:
 
 
 @dataclass(frozen=True)
-class Paging:
+class PageCursor:
     """Some pages of a list are here: next comes the page at `token`. They are worth nothing until all are here."""
 
     items: tuple[Json, ...]
@@ -43,7 +43,7 @@ class Paging:
 
 
 @dataclass(frozen=True)
-class Current:
+class CacheCurrent:
     """The cache is the server's state at `version`: next comes a watch from there; a list after `relist_at`."""
 
     version: int
@@ -51,14 +51,14 @@ class Current:
 
 
 @dataclass(frozen=True)
-class Resting:
+class WatchPause:
     """The last step failed: nothing is asked for `pause_s`, then `then` goes on."""
 
     pause_s: float
-    then: Empty | Current
+    then: Empty | CacheCurrent
 
 
-State = Empty | Paging | Current | Resting
+State = Empty | PageCursor | CacheCurrent | WatchPause
 
 
 @dataclass
@@ -114,23 +114,23 @@ class Reflector:
     async def step(self, state: State) -> State:
         """One request of the protocol (or one rest), and the state after it."""
         match state:
-            case Resting(pause_s=pause_s, then=then):
+            case WatchPause(pause_s=pause_s, then=then):
                 await asyncio.sleep(pause_s)
                 return then
-            case Current(relist_at=relist_at) if self._clock() >= relist_at:
+            case CacheCurrent(relist_at=relist_at) if self._clock() >= relist_at:
                 self.pulse.restarted("hourly")
                 return Empty()
-            case Current():
+            case CacheCurrent():
                 return await self._watch(state)
-            case Empty() | Paging():
+            case Empty() | PageCursor():
                 return await self._list(state)
 
-    async def _list(self, state: Empty | Paging) -> State:
+    async def _list(self, state: Empty | PageCursor) -> State:
         query = dict(self._selector)
         match state:
             case Empty(at_once=False):
                 query["limit"] = str(self._times.page)
-            case Paging(token=token):
+            case PageCursor(token=token):
                 query |= {"limit": str(self._times.page), "continue": token}
         try:
             page = await self._api.fetch(Request("GET", self._path, query), deadline_s=RequestTimes.deadline_s)
@@ -140,19 +140,19 @@ class Reflector:
             for item in items:
                 identified(item)
         except GoneError as error:
-            return self._failed("expired", error, Empty(at_once=isinstance(state, Paging)))
+            return self._failed("expired", error, Empty(at_once=isinstance(state, PageCursor)))
         except ApiError as error:
             return self._refused(error)
         except (KeyError, TypeError, ValueError):
             return self._failed("garbled", GarbledError("not a list"), Empty())
-        items = (*state.items, *items) if isinstance(state, Paging) else items
+        items = (*state.items, *items) if isinstance(state, PageCursor) else items
         if token:
-            return Paging(items, token)
+            return PageCursor(items, token)
         self.cache.replace(self.scope, items, version, rewound=version < self._newest)
         self._newest = version
-        return Current(version, self._clock() + self._times.relist_s)
+        return CacheCurrent(version, self._clock() + self._times.relist_s)
 
-    async def _watch(self, state: Current) -> State:
+    async def _watch(self, state: CacheCurrent) -> State:
         """Follow the stream to its end. What it brought stays good however it ends, unless it was garbled."""
         seconds = round(self._uniform(self._times.shortest_s, self._times.longest_s))
         query = self._selector | {
@@ -177,7 +177,7 @@ class Reflector:
         except ApiError as refused:
             return self._failed("refused", refused, Empty())
         self.pulse.restarted(cause)
-        then = Current(version, state.relist_at)
+        then = CacheCurrent(version, state.relist_at)
         if version > state.version or self._clock() - began >= self._times.steady_s:
             self._backoff.succeeded()
         if error is None:
@@ -191,9 +191,9 @@ class Reflector:
         version = int(event.obj["metadata"]["resourceVersion"])
         self._newest = max(self._newest, version)
         match event.change:
-            case Change.ADDED | Change.MODIFIED:
+            case StreamEvent.ADDED | StreamEvent.MODIFIED:
                 self.cache.offer(event.obj)
-            case Change.DELETED:
+            case StreamEvent.DELETED:
                 self.cache.removed(event.obj)
         return version
 
@@ -205,16 +205,16 @@ class Reflector:
         if self._optional and isinstance(error, ForbiddenError | NotFoundError):
             self.cache.replace(self.scope, (), 0)
             log.info("%s is not to be had and counts as empty: %s", self._path, error.message)
-            return Resting(self._times.longest_backoff_s, Empty())
+            return WatchPause(self._times.longest_backoff_s, Empty())
         return self._failed("refused", error, Empty())
 
-    def _failed(self, cause: str, error: ApiError | None, then: Empty | Current) -> Resting:
+    def _failed(self, cause: str, error: ApiError | None, then: Empty | CacheCurrent) -> WatchPause:
         if cause:
             self.pulse.restarted(cause)
         pause_s = self._backoff.failed()
         if error is not None:
             log.warning("watch of %s: %s; again in %.1f s", self._path, error.message, pause_s)
-        return Resting(pause_s, then)
+        return WatchPause(pause_s, then)
 
     def _heard(self) -> None:
         self.pulse.heard_at = self._clock()

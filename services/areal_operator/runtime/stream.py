@@ -12,7 +12,7 @@ from areal_operator.kube.errors import ApiError, error_of
 from areal_operator.kube.resources import Json
 
 
-class Change(StrEnum):
+class StreamEvent(StrEnum):
     """What an event of a watch says about its object."""
 
     ADDED = "ADDED"
@@ -25,7 +25,7 @@ class Change(StrEnum):
 class WatchEvent:
     """One event. A bookmark's object has a resourceVersion and nothing else."""
 
-    change: Change
+    change: StreamEvent
     obj: Json
 
 
@@ -59,8 +59,8 @@ async def events(chunks: AsyncIterable[bytes]) -> AsyncIterator[WatchEvent]:
             kind, obj = read["type"], read["object"]
             if kind == "ERROR":
                 raise error_of(int(obj["code"]), obj, what="watch")
-            event = WatchEvent(Change(kind), obj)
-            if event.change is Change.BOOKMARK:
+            event = WatchEvent(StreamEvent(kind), obj)
+            if event.change is StreamEvent.BOOKMARK:
                 int(obj["metadata"]["resourceVersion"])
             else:
                 identified(obj)

@@ -63,14 +63,14 @@ class Transport(Protocol):
     async def request(self, request: Request, *, deadline_s: float) -> Response:
         """The whole answer, of any status. Raises UnreachableError when there is none within the deadline."""
 
-    def stream(self, request: Request, *, deadline_s: float) -> contextlib.AbstractAsyncContextManager[Stream]:
+    def stream(self, request: Request, *, deadline_s: float) -> contextlib.AbstractAsyncContextManager[WatchStream]:
         """The answer as it comes; all of it within the deadline. Breaks are UnreachableErrors."""
 
     async def close(self) -> None:
         """Close all connections."""
 
 
-class Stream(Protocol):
+class WatchStream(Protocol):
     """An answer of which the head is there."""
 
     @property

@@ -70,7 +70,7 @@ def _stream(missing: dict[str, File], channel: Channel, sent: Sent) -> None:
             member.size, member.mode = file.size, 0o644
             try:
                 with file.source.open("rb") as source:
-                    stream.addfile(member, _Counted(source, sent))
+                    stream.addfile(member, _ReadCounter(source, sent))
             except OSError as error:
                 raise DataError(f"{file.source} changed or vanished while it was sent: {error}", fix=_AGAIN) from error
     writer.flush()
@@ -102,7 +102,7 @@ class _Raw(io.RawIOBase):
         return len(data)
 
 
-class _Counted:
+class _ReadCounter:
     """A file that tells how much of it was read."""
 
     def __init__(self, source: Any, sent: Sent) -> None:

@@ -36,7 +36,7 @@ class FaultOf(StrEnum):
     UNTOLD = "in a batch that the trainer did not journal"
 
 
-class Untrained(StrEnum):
+class UntrainedReason(StrEnum):
     """Why a sampled token is not trained."""
 
     EVALUATION = "of an evaluation"
@@ -50,7 +50,7 @@ class Untrained(StrEnum):
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class JournalRequest:
     """One request, as its server journaled it."""
 
     request: str
@@ -123,12 +123,14 @@ class TokenReport:
         }
 
 
-def compare(name: str, trained: Sequence[TrainedSequence], made: Sequence[Sampled], *, gaps: bool) -> TokenReport:
+def compare(
+    name: str, trained: Sequence[TrainedSequence], made: Sequence[JournalRequest], *, gaps: bool
+) -> TokenReport:
     """Audits one sample, called `name`. `gaps`: journals are not whole, so a missing request proves nothing.
 
     A sample comes from one attempt: from the one that explains it best.
     """
-    attempts: defaultdict[int, list[Sampled]] = defaultdict(list)
+    attempts: defaultdict[int, list[JournalRequest]] = defaultdict(list)
     for one in made:
         attempts[one.attempt].append(one)
     tried = {number: _compare(name, trained, requests, gaps) for number, requests in attempts.items()}
@@ -140,11 +142,11 @@ def compare(name: str, trained: Sequence[TrainedSequence], made: Sequence[Sample
         if number != best:
             tokens = sum(len(one.ids) for one in requests)
             report.sampled += tokens
-            report.untrained[Untrained.OTHER_ATTEMPT] += tokens
+            report.untrained[UntrainedReason.OTHER_ATTEMPT] += tokens
     return report
 
 
-def _compare(name: str, trained: Sequence[TrainedSequence], made: Sequence[Sampled], gaps: bool) -> TokenReport:
+def _compare(name: str, trained: Sequence[TrainedSequence], made: Sequence[JournalRequest], gaps: bool) -> TokenReport:
     report = TokenReport(sampled=sum(len(one.ids) for one in made))
     uses = [np.zeros(len(one.ids), np.int32) for one in made]
     held = [np.zeros(len(one.ids), np.bool_) for one in made]
@@ -171,7 +173,7 @@ def _compare(name: str, trained: Sequence[TrainedSequence], made: Sequence[Sampl
 
 
 def _request_at(
-    sequence: TrainedSequence, at: int, made: Sequence[Sampled], uses: Sequence[NDArray[np.int32]]
+    sequence: TrainedSequence, at: int, made: Sequence[JournalRequest], uses: Sequence[NDArray[np.int32]]
 ) -> int | None:
     """The request that was fed what stands before `at`: the one that agrees longest, if possible not used yet."""
     best, best_rank = None, (-1, False)
@@ -186,7 +188,7 @@ def _request_at(
     return best
 
 
-def _fed(one: Sampled, sequence: TrainedSequence, at: int) -> bool:
+def _fed(one: JournalRequest, sequence: TrainedSequence, at: int) -> bool:
     """Whether a request continued exactly what stands before `at`."""
     return len(one.fed) == at and len(one.ids) > 0 and np.array_equal(one.fed, sequence.ids[:at])
 
@@ -197,7 +199,7 @@ def _unexplained(
     sequence: TrainedSequence,
     at: int,
     until: int,
-    made: Sequence[Sampled],
+    made: Sequence[JournalRequest],
     gaps: bool,
 ) -> int:
     """Tokens that nobody journaled, up to the next that somebody did; returns where that is."""
@@ -210,7 +212,7 @@ def _unexplained(
     return end
 
 
-def _judge(report: TokenReport, where: str, sequence: TrainedSequence, part: slice, one: Sampled) -> None:
+def _judge(report: TokenReport, where: str, sequence: TrainedSequence, part: slice, one: JournalRequest) -> None:
     """Compare tokens one by one; bits of log-probabilities, not their distance."""
     count = part.stop - part.start
     learned = sequence.trained[part]
@@ -228,18 +230,18 @@ def _judge(report: TokenReport, where: str, sequence: TrainedSequence, part: sli
     report.equal += int(good.sum())
 
 
-def _leftover(report: TokenReport, name: str, one: Sampled, used: NDArray[np.int32], held: Bools) -> None:
+def _leftover(report: TokenReport, name: str, one: JournalRequest, used: NDArray[np.int32], held: Bools) -> None:
     """What became of a request's tokens that are not trained, and of those trained more than once."""
     if again := int(np.maximum(used - 1, 0).sum()):
         report.fault(FaultOf.TWICE, again, f"{name} request {one.request}")
         report.equal -= again
-    report.untrained[Untrained.MASKED] += int((held & (used == 0)).sum())
+    report.untrained[UntrainedReason.MASKED] += int((held & (used == 0)).sum())
     left = int((~held).sum())
     if not left:
         return
     if not held.any():
-        report.untrained[Untrained.NOT_TAKEN] += left
+        report.untrained[UntrainedReason.NOT_TAKEN] += left
     elif one.whole:
         report.fault(FaultOf.DROPPED, left, f"{name} request {one.request}")
     else:
-        report.untrained[Untrained.CUT] += left
+        report.untrained[UntrainedReason.CUT] += left

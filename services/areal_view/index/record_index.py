@@ -43,7 +43,7 @@ CREATE INDEX tokens_by_step ON tokens(step, fence);
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """Where a record lies."""
 
     file: str
@@ -61,11 +61,11 @@ class SampleRow:
     version: int  # newest of its tokens; −1 without any
     outcome: str
     evaluation: str
-    place: Place
+    place: RecordPlace
 
 
 @dataclass(frozen=True, slots=True)
-class GroupRow:
+class RecordedGroup:
     """A trained group."""
 
     group: int
@@ -166,17 +166,17 @@ class RecordIndex:
         """The rows of an evaluation."""
         return self._samples(f"evaluation = ? ORDER BY g LIMIT {int(limit)}", evaluation)
 
-    def sample(self, place: Place) -> record.SampleRecord | None:
+    def sample(self, place: RecordPlace) -> record.SampleRecord | None:
         """The record at `place`; None when it is gone or damaged."""
         raw = self._read(place)
         return None if raw is None else record.SampleRecord.FromString(raw)
 
-    def group(self, group: int) -> GroupRow | None:
+    def group(self, group: int) -> RecordedGroup | None:
         """The step that trained a group, and its figures; the newest trainer counts."""
         rows = self._groups("g = ? ORDER BY fence DESC LIMIT 1", group)
         return rows[0] if rows else None
 
-    def groups(self, step: int) -> list[GroupRow]:
+    def groups(self, step: int) -> list[RecordedGroup]:
         """The groups of a step, as its newest trainer trained them."""
         return self._groups(
             "step = ? AND fence = (SELECT MAX(fence) FROM groups WHERE step = ?) ORDER BY g", step, step
@@ -185,14 +185,14 @@ class RecordIndex:
     def step(self, step: int) -> record.StepRecord | None:
         """A step as its newest trainer recorded it."""
         rows = self._rows("SELECT file, offset FROM steps WHERE step = ? ORDER BY fence DESC LIMIT 1", step)
-        raw = self._read(Place(*rows[0])) if rows else None
+        raw = self._read(RecordPlace(*rows[0])) if rows else None
         return None if raw is None else record.StepRecord.FromString(raw)
 
     def tokens(self, step: int, fence: int, group: int) -> list[record.TokenRecord]:
         """The chunks of token columns that may hold a group."""
         where = "step = ? AND fence = ? AND first <= ? AND last >= ?"
         rows = self._rows(f"SELECT file, offset FROM tokens WHERE {where}", step, fence, group, group)
-        found = [self._read(Place(*row)) for row in rows]
+        found = [self._read(RecordPlace(*row)) for row in rows]
         return [record.TokenRecord.FromString(raw) for raw in found if raw is not None]
 
     # ---- inside
@@ -319,7 +319,7 @@ class RecordIndex:
         directory, _, name = file.partition("/")
         return self._directories[directory] / name
 
-    def _read(self, place: Place) -> bytes | None:
+    def _read(self, place: RecordPlace) -> bytes | None:
         return read(self._where(place.file), place.offset)
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -330,13 +330,13 @@ class RecordIndex:
         columns = "g, i, reward, tokens, version, outcome, evaluation, file, offset"
         rows = self._rows(f"SELECT {columns} FROM samples WHERE {where}", *values)
         return [
-            SampleRow(g, i, reward, tokens, version, OUTCOMES[outcome], evaluation, Place(file, offset))
+            SampleRow(g, i, reward, tokens, version, OUTCOMES[outcome], evaluation, RecordPlace(file, offset))
             for g, i, reward, tokens, version, outcome, evaluation, file, offset in rows
         ]
 
-    def _groups(self, where: str, *values: Any) -> list[GroupRow]:
+    def _groups(self, where: str, *values: Any) -> list[RecordedGroup]:
         columns = "g, step, samples, mean, low, high, tokens, age, mismatch"
-        return [GroupRow(*row) for row in self._rows(f"SELECT {columns} FROM groups WHERE {where}", *values)]
+        return [RecordedGroup(*row) for row in self._rows(f"SELECT {columns} FROM groups WHERE {where}", *values)]
 
 
 def _evaluation(path: Path, frame: Frame) -> str:

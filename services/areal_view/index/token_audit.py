@@ -21,14 +21,14 @@ from areal.v1 import generation_pb2 as wire
 from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
 
-from areal_view.index.oracle import FaultOf, Sampled, TokenReport, TrainedSequence, Untrained, compare
+from areal_view.index.oracle import FaultOf, JournalRequest, TokenReport, TrainedSequence, UntrainedReason, compare
 
 Key = tuple[int, int]  # (group, index)
 _OWN_ENDS = (wire.END_REASON_STOP, wire.END_REASON_LENGTH)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _TokenPlace:
     """Where a request's record lies, and how many tokens it made."""
 
     path: Path
@@ -40,7 +40,7 @@ class _Place:
 class _Journals:
     """The frames of all journals of a run."""
 
-    requests: defaultdict[Key, list[_Place]] = field(default_factory=lambda: defaultdict(list))
+    requests: defaultdict[Key, list[_TokenPlace]] = field(default_factory=lambda: defaultdict(list))
     batches: list[tuple[Path, Frame]] = field(default_factory=list)
     evaluated: int = 0  # tokens
     gaps: list[str] = field(default_factory=list)
@@ -75,7 +75,7 @@ def audit_tokens(run_dir: Path) -> TokenReport:
         for index, _ in group.samples
     }
     _untold(report, trained, told)
-    report.untrained[Untrained.EVALUATION] += journals.evaluated
+    report.untrained[UntrainedReason.EVALUATION] += journals.evaluated
     report.sampled += journals.evaluated
     groups = {group for group, _ in trained}
     for key, places in journals.requests.items():
@@ -84,11 +84,11 @@ def audit_tokens(run_dir: Path) -> TokenReport:
         tokens = sum(place.tokens for place in places)
         report.sampled += tokens
         if key[0] in tombstones:
-            report.untrained[f"{Untrained.TOMBSTONED} ({tombstones[key[0]].reason})"] += tokens
+            report.untrained[f"{UntrainedReason.TOMBSTONED} ({tombstones[key[0]].reason})"] += tokens
         elif key[0] in groups:
-            report.untrained[Untrained.NOT_IN_GROUP] += tokens
+            report.untrained[UntrainedReason.NOT_IN_GROUP] += tokens
         else:
-            report.untrained[Untrained.IN_FLIGHT] += tokens
+            report.untrained[UntrainedReason.IN_FLIGHT] += tokens
     report.untrained = Counter({why: tokens for why, tokens in report.untrained.items() if tokens})
     return report
 
@@ -147,7 +147,7 @@ def _take(found: _Journals, path: Path, frame: Frame) -> int | None:
     head = frame.header
     match head.kind:
         case Kind.GENERATION if head.step:
-            found.requests[head.group, head.index].append(_Place(path, frame.offset, head.tokens))
+            found.requests[head.group, head.index].append(_TokenPlace(path, frame.offset, head.tokens))
         case Kind.GENERATION:
             found.evaluated += head.tokens
         case Kind.BATCH:
@@ -157,7 +157,7 @@ def _take(found: _Journals, path: Path, frame: Frame) -> int | None:
     return None
 
 
-def _sampled(place: _Place) -> Sampled | None:
+def _sampled(place: _TokenPlace) -> JournalRequest | None:
     raw = read(place.path, place.offset)
     if raw is None:
         return None
@@ -166,7 +166,7 @@ def _sampled(place: _Place) -> Sampled | None:
     versions = np.full(len(ids), -1, np.int32)
     for span in one.spans:
         versions[span.start : span.end] = version_of(span.policy_id)
-    return Sampled(
+    return JournalRequest(
         request=f"{one.request_id} at {one.server_id}",
         attempt=one.key.attempt,
         fed=np.frombuffer(one.fed, "<i4"),

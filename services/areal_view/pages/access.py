@@ -49,7 +49,7 @@ def cookie_of(headers: Headers, name: str) -> str:
     return found.value if found else ""
 
 
-class Access:
+class PageAccess:
     """Around the whole application. `port` names the cookie: cookies of one host are shared by its ports."""
 
     def __init__(self, app: ASGIApp, *, key: str, port: int) -> None:

@@ -25,19 +25,19 @@ from areal_view.index import export
 from areal_view.index.forms import FORMS, written
 from areal_view.index.record_index import SampleRow
 from areal_view.pages import detail, diff, overview
-from areal_view.pages.access import Access
+from areal_view.pages.access import PageAccess
 from areal_view.pages.rendering import STATIC, environment
-from areal_view.pages.runs import Run, Runs
+from areal_view.pages.runs import Runs, ShownRun
 from areal_view.pages.slow import time_page
 
 _LOOK_S = 2.0  # between two looks at the files of a run that a page follows
 _OTHERS = 20  # runs that one can be compared with
 _LARGEST = 2**63 - 1
 
-Page = Callable[[Run, Request], Any]
+Page = Callable[[ShownRun, Request], Any]
 
 
-class Pages:
+class ViewHandlers:
     """The handlers; `runs` is what they show."""
 
     def __init__(self, runs: Runs) -> None:
@@ -84,7 +84,7 @@ class Pages:
     def _diff_curve(self, request: Request) -> Response:
         return _as_json(_there(diff.both_curves(*self._two(request), request.path_params["name"])))
 
-    def _two(self, request: Request) -> tuple[Run, Run]:
+    def _two(self, request: Request) -> tuple[ShownRun, ShownRun]:
         a, b = (_there(self._runs.find(request.query_params.get(name, ""))) for name in ("a", "b"))
         return a, b
 
@@ -117,11 +117,11 @@ class Pages:
             raise HTTPException(501, f"{error.message}; {error.fix}") from error
         return StreamingResponse(chunks, media_type=FORMS[form], headers=headers)
 
-    def _run(self, request: Request) -> Run:
-        run: Run = _there(self._runs.find(request.path_params["run"]))
+    def _run(self, request: Request) -> ShownRun:
+        run: ShownRun = _there(self._runs.find(request.path_params["run"]))
         return run
 
-    def _answer(self, request: Request, template: str, value: Any, run: Run | None = None) -> Response:
+    def _answer(self, request: Request, template: str, value: Any, run: ShownRun | None = None) -> Response:
         if request.query_params.get("format") == "json":
             return _as_json(value)
         text = self._templates.get_template(template).render(
@@ -137,15 +137,15 @@ class Pages:
 
 def app_of(runs: Runs) -> ASGIApp:
     """The application, which lets everybody in."""
-    return Starlette(routes=Pages(runs).routes())
+    return Starlette(routes=ViewHandlers(runs).routes())
 
 
 def make_app(runs: Runs, *, key: str, port: int) -> ASGIApp:
     """The application behind the check of a key."""
-    return Access(app_of(runs), key=key, port=port)
+    return PageAccess(app_of(runs), key=key, port=port)
 
 
-async def changes(run: Run, gone: Callable[[], Any], every_s: float = _LOOK_S) -> AsyncIterator[bytes]:
+async def changes(run: ShownRun, gone: Callable[[], Any], every_s: float = _LOOK_S) -> AsyncIterator[bytes]:
     """Server-sent events: `curves` and `facts`, whenever a file that they are made of changed."""
     before: dict[str, tuple[int, ...]] = {}
     yield b": connected\n\n"
@@ -158,29 +158,29 @@ async def changes(run: Run, gone: Callable[[], Any], every_s: float = _LOOK_S) -
         await asyncio.sleep(every_s)
 
 
-def _step(run: Run, request: Request) -> Any:
+def _step(run: ShownRun, request: Request) -> Any:
     low, high = _number(request, "low"), _number(request, "high")
     chosen = (low, high) if low is not None and high is not None else None
     return detail.step_page(run.index, _int(request, "step"), chosen)
 
 
-def _group(run: Run, request: Request) -> Any:
+def _group(run: ShownRun, request: Request) -> Any:
     return detail.group_page(run.index, _int(request, "group"))
 
 
-def _sample(run: Run, request: Request) -> Any:
+def _sample(run: ShownRun, request: Request) -> Any:
     return detail.sample_page(run.index, _int(request, "group"), _int(request, "index"))
 
 
-def _tokens(run: Run, request: Request) -> Any:
+def _tokens(run: ShownRun, request: Request) -> Any:
     return detail.token_columns(run.index, _int(request, "group"), _int(request, "index"), _int(request, "place"))
 
 
-def _search(run: Run, request: Request) -> Any:
+def _search(run: ShownRun, request: Request) -> Any:
     return _find(run, request, 200)
 
 
-def _find(run: Run, request: Request, limit: int) -> list[SampleRow]:
+def _find(run: ShownRun, request: Request, limit: int) -> list[SampleRow]:
     outcome = request.query_params.get("outcome") or None
     index = run.index
     if outcome is not None and outcome not in index.outcomes():
@@ -188,18 +188,18 @@ def _find(run: Run, request: Request, limit: int) -> list[SampleRow]:
     return index.find(outcome=outcome, low=_number(request, "low"), high=_number(request, "high"), limit=limit)
 
 
-def _evaluation(run: Run, request: Request) -> Any:
+def _evaluation(run: ShownRun, request: Request) -> Any:
     return run.index.evaluated(request.path_params["name"]) or None
 
 
-def _evaluated(run: Run, request: Request) -> Any:
+def _evaluated(run: ShownRun, request: Request) -> Any:
     index = _int(request, "index")
     answers = run.index.samples(_int(request, "row"), evaluation=request.path_params["name"])
     rows = [row for row in answers if row.index == index]
     return detail.evaluated_page(run.index, rows[-1].place) if rows else None
 
 
-def _curve(run: Run, request: Request) -> Any:
+def _curve(run: ShownRun, request: Request) -> Any:
     return overview.curve(run, request.path_params["name"])
 
 

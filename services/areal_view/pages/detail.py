@@ -17,7 +17,7 @@ from areal.v1 import record_pb2 as record
 from areal.values.policy import version_of
 from numpy.typing import NDArray
 
-from areal_view.index.record_index import GroupRow, Place, RecordIndex, SampleRow
+from areal_view.index.record_index import RecordedGroup, RecordIndex, RecordPlace, SampleRow
 from areal_view.index.shown import visible
 
 BINS = 20
@@ -57,13 +57,13 @@ class StepPage:
     step: int
     fence: int
     seconds: Sequence[tuple[str, float, float]]  # phase, seconds, share
-    groups: Sequence[GroupRow]
+    groups: Sequence[RecordedGroup]
     bins: Sequence[Bin]
     samples: Sequence[TrainedSample]  # of the chosen bin; else those that are worth a look
 
 
 @dataclass(frozen=True)
-class Answer:
+class GroupSample:
     """A sample in its group."""
 
     row: SampleRow
@@ -81,12 +81,12 @@ class GroupPage:
     """A prompt group."""
 
     group: int
-    trained: GroupRow | None
-    answers: Sequence[Answer]
+    trained: RecordedGroup | None
+    answers: Sequence[GroupSample]
 
 
 @dataclass(frozen=True)
-class Part:
+class TokenRun:
     """Tokens of one origin: given, or sampled by one policy on one server."""
 
     text: str
@@ -100,7 +100,7 @@ class Part:
 class SequencePage:
     """One sequence of a sample."""
 
-    parts: Sequence[Part]
+    parts: Sequence[TokenRun]
     reward: float
     finish_reason: str
     tokens: int
@@ -195,7 +195,7 @@ def group_page(index: RecordIndex, group: int) -> GroupPage | None:
         begins = same if answer.startswith(same) else b""
         verdict = " · ".join(text for _, text in _verdict(made))
         found.append(
-            Answer(
+            GroupSample(
                 row, visible(prompt), visible(begins), visible(answer[len(begins) :]), verdict, fact,
                 fact is not None and fact.xxh3 == made.xxh3, visible(made.fault.message),
             )
@@ -216,7 +216,7 @@ def sample_page(index: RecordIndex, group: int, number: int) -> SamplePage | Non
     return _page(row, made, trained if is_trained else None, fact, is_trained)
 
 
-def evaluated_page(index: RecordIndex, place: Place) -> SamplePage | None:
+def evaluated_page(index: RecordIndex, place: RecordPlace) -> SamplePage | None:
     """A row of an evaluation."""
     made = index.sample(place)
     if made is None:
@@ -229,7 +229,7 @@ def evaluated_page(index: RecordIndex, place: Place) -> SamplePage | None:
 def _page(
     row: SampleRow,
     made: record.SampleRecord,
-    group: GroupRow | None,
+    group: RecordedGroup | None,
     fact: TrainedSample | None,
     is_trained: bool,
 ) -> SamplePage:
@@ -268,12 +268,12 @@ def _sequence(made: record.SampleRecord, place: int) -> SequencePage:
     parts, at = [], 0
     for span in sorted(sequence.spans, key=lambda span: span.start):
         if span.start > at:
-            parts.append(Part(visible(b"".join(pieces[at : span.start])), at, span.start, "", ""))
+            parts.append(TokenRun(visible(b"".join(pieces[at : span.start])), at, span.start, "", ""))
         text = visible(b"".join(pieces[span.start : span.end]))
-        parts.append(Part(text, span.start, span.end, span.policy_id, visible(span.server_id)))
+        parts.append(TokenRun(text, span.start, span.end, span.policy_id, visible(span.server_id)))
         at = span.end
     if at < len(pieces):
-        parts.append(Part(visible(b"".join(pieces[at:])), at, len(pieces), "", ""))
+        parts.append(TokenRun(visible(b"".join(pieces[at:])), at, len(pieces), "", ""))
     return SequencePage(parts, sequence.reward, sequence.finish_reason, len(pieces), int(mask.sum()))
 
 
@@ -366,7 +366,7 @@ def _where(seen: Any, values: Any) -> list[float | None]:
     return [value if there and math.isfinite(value) else None for there, value in pairs]
 
 
-def _trained_of(index: RecordIndex, group: GroupRow | None) -> dict[tuple[int, int], TrainedSample]:
+def _trained_of(index: RecordIndex, group: RecordedGroup | None) -> dict[tuple[int, int], TrainedSample]:
     told = index.step(group.step) if group else None
     if told is None or group is None:
         return {}

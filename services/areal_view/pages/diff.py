@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from areal_view.pages.overview import RunLine, curve, line_of
-from areal_view.pages.runs import Run
+from areal_view.pages.runs import ShownRun
 
 UNSET = "–"
 
@@ -24,7 +24,7 @@ class DiffPage:
     same: int  # fields that are equal
 
 
-def diff_page(a: Run, b: Run) -> DiffPage:
+def diff_page(a: ShownRun, b: ShownRun) -> DiffPage:
     """Where two runs differ."""
     mine, other = dict(leaves(_spec(a))), dict(leaves(_spec(b)))
     names = sorted({*mine, *other})
@@ -33,7 +33,7 @@ def diff_page(a: Run, b: Run) -> DiffPage:
     return DiffPage(line_of(a), line_of(b), fields, len(rows) - len(fields))
 
 
-def both_curves(a: Run, b: Run, name: str) -> dict[str, Any] | None:
+def both_curves(a: ShownRun, b: ShownRun, name: str) -> dict[str, Any] | None:
     """A chart with the first line of each run; None for a name that is no chart's."""
     mine, other = curve(a, name), curve(b, name)
     if mine is None or other is None:
@@ -55,7 +55,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def _spec(run: Run) -> Any:
+def _spec(run: ShownRun) -> Any:
     return run.resolved().get("job", {}).get("spec", {})
 
 

@@ -27,7 +27,7 @@ from starlette.types import ASGIApp
 
 from areal_view.pages.access import cookie_of
 from areal_view.pages.jobs import JobLine, lines_of, page_of
-from areal_view.pages.login import SESSION_S, Door, Login
+from areal_view.pages.login import SESSION_S, Door, PageLogin
 from areal_view.pages.rendering import STATIC, environment
 from areal_view.pages.reviews import ApiServer, KnownReview
 
@@ -36,7 +36,7 @@ from areal_view.pages.reviews import ApiServer, KnownReview
 MOST = 1_000  # beyond them the oldest must log in again
 
 
-class Sessions:
+class VisitorSessions:
     """Tickets that stand for a token, for an hour. Safe from any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
@@ -106,7 +106,7 @@ class JobList:
     `address`: of a job's own page, with `{name}` and `{namespace}`; empty when there is none.
     """
 
-    def __init__(self, server: ApiServer, sessions: Sessions, namespaces: Sequence[str], address: str) -> None:
+    def __init__(self, server: ApiServer, sessions: VisitorSessions, namespaces: Sequence[str], address: str) -> None:
         self._server = server
         self._sessions = sessions
         self._namespaces = tuple(namespaces) or ("",)
@@ -186,6 +186,6 @@ def job_list(
     server: ApiServer, namespaces: Sequence[str], address: str, clock: Callable[[], float] | None = None
 ) -> ASGIApp:
     """The application behind its login."""
-    sessions = Sessions(clock) if clock else Sessions()
+    sessions = VisitorSessions(clock) if clock else VisitorSessions()
     app = Starlette(routes=JobList(server, sessions, namespaces, address).routes())
-    return Login(app, KnownReview(server), sessions, _DOOR)
+    return PageLogin(app, KnownReview(server), sessions, _DOOR)

@@ -59,7 +59,7 @@ class Door:
     root: str = "runs"  # name of the page `/`
 
 
-class Login:
+class PageLogin:
     """Around the whole application. `review` says of a token whether its holder may look; it may block."""
 
     def __init__(self, app: ASGIApp, review: Callable[[str], Review], tickets: Tickets, door: Door) -> None:
@@ -119,7 +119,7 @@ class Login:
         return HTMLResponse(text, status)
 
 
-class Signed:
+class SignedTickets:
     """Tickets that say until when they hold, signed with a key of this process: nothing is stored."""
 
     def __init__(self, what: str, clock: Callable[[], float] = time.time) -> None:

@@ -13,7 +13,7 @@ from areal.record.episode_ends import infra_share, read_ends
 from areal.record.run_rows import sampled_figures_of
 
 from areal_view.index.record_index import RecordIndex
-from areal_view.pages.runs import Run
+from areal_view.pages.runs import ShownRun
 from areal_view.why.causes import Diagnosis, why
 
 CURVES = (
@@ -75,7 +75,7 @@ class RunPage:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationLine:
     """One evaluation of held-out rows."""
 
     version: int
@@ -88,7 +88,7 @@ class Evaluation:
     sets: Mapping[str, Mapping[str, float]]
 
 
-def state_of(run: Run) -> str:
+def state_of(run: ShownRun) -> str:
     """running, Complete, Failed, … or that it was cut off."""
     live = run.live()
     if live is not None and live.goes_on:
@@ -101,7 +101,7 @@ def state_of(run: Run) -> str:
     return "cut off" if live is not None or run.rows() else "not started"
 
 
-def line_of(run: Run) -> RunLine:
+def line_of(run: ShownRun) -> RunLine:
     """A run in one line."""
     rows, held_out = run.rows(), run.held_out()
     last = rows[-1] if rows else {}
@@ -118,7 +118,7 @@ def line_of(run: Run) -> RunLine:
     )
 
 
-def page_of(run: Run) -> RunPage:
+def page_of(run: ShownRun) -> RunPage:
     """Everything on a run's page but its curves."""
     rows, held_out, live = run.rows(), run.held_out(), run.live()
     last = rows[-1] if rows else {}
@@ -147,7 +147,7 @@ def page_of(run: Run) -> RunPage:
     )
 
 
-def curve(run: Run, name: str) -> dict[str, Any] | None:
+def curve(run: ShownRun, name: str) -> dict[str, Any] | None:
     """One chart's columns: steps and a column for each of its lines; None for a name that is no chart's."""
     found = next((fields for known, _, fields in CURVES if known == name), None)
     if found is None:
@@ -169,11 +169,11 @@ def curve(run: Run, name: str) -> dict[str, Any] | None:
     return {"steps": steps, "lines": lines}
 
 
-def evaluations_of(run: Run, index: RecordIndex) -> list[Evaluation]:
+def evaluations_of(run: ShownRun, index: RecordIndex) -> list[EvaluationLine]:
     """By version, the newest first."""
     kept = {name: rows for name, rows, _ in index.evaluations()}
     return [
-        Evaluation(
+        EvaluationLine(
             int(row["version"]),
             str(row.get("name", "")),
             float(row["mean"]),
@@ -223,7 +223,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _spec(run: Run, *path: str) -> Any:
+def _spec(run: ShownRun, *path: str) -> Any:
     found: Any = run.resolved().get("job", {}).get("spec", {})
     for name in path:
         found = found.get(name) if isinstance(found, dict) else None
@@ -236,7 +236,7 @@ def _share_of_waiting(rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{waited / wall:.0%} of the last {len(rows)} steps" if wall else "–"
 
 
-def _infra(run: Run) -> str:
+def _infra(run: ShownRun) -> str:
     ends = read_ends(run.layout.episode_ends)
     share = infra_share(ends)
     return "–" if share is None else f"{share:.2%} of {sum(ends.values()):,} episodes"

@@ -23,7 +23,7 @@ from areal.record.run_rows import JsonLines
 from areal_view.index.record_index import RecordIndex
 
 
-class Run:
+class ShownRun:
     """One run. Safe from any thread."""
 
     def __init__(self, name: str, root: Path, cache: Path) -> None:
@@ -97,10 +97,10 @@ class Runs:
         self._places = [place.absolute() for place in places]
         self._cache = cache or _cache()
         self._name = name
-        self._known: dict[Path, Run] = {}
+        self._known: dict[Path, ShownRun] = {}
         self._lock = threading.Lock()
 
-    def all(self) -> list[Run]:
+    def all(self) -> list[ShownRun]:
         """The newest first."""
         with self._lock:
             taken = {run.name for run in self._known.values()}
@@ -108,13 +108,13 @@ class Runs:
                 if root not in self._known:
                     name = next(n for n in _names(self._name or root.name) if n not in taken)
                     taken.add(name)
-                    self._known[root] = Run(name, root, self._cache)
+                    self._known[root] = ShownRun(name, root, self._cache)
             gone = [root for root in self._known if not (root / "resolved.json").is_file()]
             for root in gone:
                 self._known.pop(root).close()
             return sorted(self._known.values(), key=lambda run: -_stat(run.layout.resolved)[0])
 
-    def find(self, name: str) -> Run | None:
+    def find(self, name: str) -> ShownRun | None:
         """The run of this name."""
         return next((run for run in self.all() if run.name == name), None)
 

@@ -27,7 +27,7 @@ from areal_view.index.record_index import RecordIndex
 from areal_view.index.shown import visible
 from areal_view.pages import overview
 from areal_view.pages.rendering import STATIC, environment
-from areal_view.pages.runs import Run
+from areal_view.pages.runs import ShownRun
 from areal_view.pages.slow import time_page
 
 # Sample answers of a run's last recorded step, for its report: the best, the worst, and some between.
@@ -98,7 +98,7 @@ def write(root: Path, summary: Mapping[str, Any]) -> Path:
 def page(root: Path, summary: Mapping[str, Any]) -> str:
     """The whole file."""
     with tempfile.TemporaryDirectory(prefix="areal-index-") as cache:
-        run = Run(root.name, root, Path(cache))
+        run = ShownRun(root.name, root, Path(cache))
         try:
             _read("the recording", lambda: run.index.wait(_PATIENCE_S), None)
             return _rendered(run, summary)
@@ -106,7 +106,7 @@ def page(root: Path, summary: Mapping[str, Any]) -> str:
             run.close()
 
 
-def _rendered(run: Run, summary: Mapping[str, Any]) -> str:
+def _rendered(run: ShownRun, summary: Mapping[str, Any]) -> str:
     name = (
         run.resolved().get("job", {}).get("metadata", {}).get("name") or run.name
     )  # in a pod all directories are alike
@@ -136,7 +136,7 @@ def _rendered(run: Run, summary: Mapping[str, Any]) -> str:
     )
 
 
-def _about(run: Run) -> list[tuple[str, str]]:
+def _about(run: ShownRun) -> list[tuple[str, str]]:
     """What was run, as (subject, sentence)."""
     resolved = ResolvedJob.load(run.layout.resolved)
     first = [("start model", str(resolved.model_path)), ("seed", str(resolved.spec.seed))]

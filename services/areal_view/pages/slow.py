@@ -12,8 +12,18 @@ from typing import Any
 from areal.values.policy import version_of
 
 from areal_view.index.record_index import RecordIndex, SampleRow
-from areal_view.pages.runs import Run
-from areal_view.why.bubbles import PHASES, Episode, Gate, Ledger, Row, Span, account, trainer_spans, union
+from areal_view.pages.runs import ShownRun
+from areal_view.why.bubbles import (
+    PHASES,
+    BusySpan,
+    EpisodeTimes,
+    Gate,
+    Ledger,
+    StepTimes,
+    account,
+    trainer_spans,
+    union,
+)
 from areal_view.why.pace import Constants, Forecast, constants_of, forecast
 
 STEPS = 100  # the newest
@@ -59,7 +69,7 @@ class TimePage:
     marks: Sequence[tuple[int, float]]  # step, and where in the lanes it ended
 
 
-def time_page(run: Run, steps: int = STEPS) -> TimePage | None:
+def time_page(run: ShownRun, steps: int = STEPS) -> TimePage | None:
     """None before two steps were trained, and for a training that generates nothing."""
     spec = run.resolved().get("job", {}).get("spec", {})
     algorithm, rollout = spec.get("algorithm") or {}, spec.get("rollout") or {}
@@ -93,12 +103,15 @@ def time_page(run: Run, steps: int = STEPS) -> TimePage | None:
 
 
 def _lanes(
-    rows: Sequence[Row], ranks: Mapping[int, Sequence[Row]], episodes: Sequence[Episode], roles: Iterable[str]
+    rows: Sequence[StepTimes],
+    ranks: Mapping[int, Sequence[StepTimes]],
+    episodes: Sequence[EpisodeTimes],
+    roles: Iterable[str],
 ) -> tuple[list[Lane], float, list[tuple[int, float]]]:
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
     scale = _WIDE / (ended - began or 1.0)
 
-    def bars(what: str, spans: Iterable[Span]) -> Iterator[Bar]:
+    def bars(what: str, spans: Iterable[BusySpan]) -> Iterator[Bar]:
         for span in spans:
             low, high = max(began, span.began), min(ended, span.ended)
             if high > low:
@@ -126,7 +139,7 @@ def _lanes(
     return found, ended - began, [(row.step, round((row.ended - began) * scale, 1)) for row in rows]
 
 
-def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
+def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[StepTimes]]:
     """The rows of the trainer's other ranks, of as many as are shown; a rank that one row lacks is left out."""
     first = [_row(row) for row in told]
     spent = [row.get("rank_seconds") or {} for row in told]
@@ -148,33 +161,33 @@ def _ranks(told: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
     return {rank: found[rank] for rank in sorted(sorted(found, key=differs, reverse=True)[:_RANKS])}
 
 
-def _row(row: Mapping[str, Any]) -> Row:
+def _row(row: Mapping[str, Any]) -> StepTimes:
     seconds = {str(name): float(value or 0.0) for name, value in (row.get("seconds") or {}).items()}
-    return Row(int(row["step"]), float(row.get("at") or 0.0), float(row.get("wall_s") or 0.0), seconds)
+    return StepTimes(int(row["step"]), float(row.get("at") or 0.0), float(row.get("wall_s") or 0.0), seconds)
 
 
-def _training(index: RecordIndex, groups: Sequence[int]) -> Iterator[Episode]:
+def _training(index: RecordIndex, groups: Sequence[int]) -> Iterator[EpisodeTimes]:
     for group in groups:
         for row in index.samples(group):
             yield from _episode(index, row, group)
 
 
-def _evaluated(index: RecordIndex, names: Iterable[str]) -> Iterator[Episode]:
+def _evaluated(index: RecordIndex, names: Iterable[str]) -> Iterator[EpisodeTimes]:
     for name in names:
         for row in index.evaluated(name, _ROWS):
             yield from _episode(index, row, None)
 
 
-def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[Episode]:
+def _episode(index: RecordIndex, row: SampleRow, group: int | None) -> Iterator[EpisodeTimes]:
     made = index.sample(row.place)
     if made is None:
         return
     spans = [span for sequence in made.sample.sequences for span in sequence.spans]
-    by: dict[str, list[Span]] = {"generate": [], "score": []}
+    by: dict[str, list[BusySpan]] = {"generate": [], "score": []}
     for moment in made.moments:
         if moment.what in by:
-            by[moment.what].append(Span(moment.began, moment.ended))
+            by[moment.what].append(BusySpan(moment.began, moment.ended))
     server = spans[-1].server_id if spans else ""
     version = version_of(spans[0].policy_id) if spans else -1
     tokens = sum(span.end - span.start for span in spans)
-    yield Episode(group, server, by["generate"], by["score"], version, tokens, made.sample.worker_id)
+    yield EpisodeTimes(group, server, by["generate"], by["score"], version, tokens, made.sample.worker_id)

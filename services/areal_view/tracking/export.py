@@ -23,13 +23,13 @@ from areal.record import summary
 from areal.spec.job_fields import spec_fields
 
 from areal_view.tracking.mlflow import Mlflow
-from areal_view.tracking.rows import Rows
-from areal_view.tracking.tracker import Ending, Tracked, Tracker
+from areal_view.tracking.rows import FigureRows
+from areal_view.tracking.tracker import Ending, TrackedRun, Tracker
 from areal_view.tracking.trackio import Trackio
 from areal_view.tracking.wandb import Wandb
 from areal_view.why.redact import redacted
 
-TRACKERS: Mapping[str, Callable[[Tracked], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}
+TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "mlflow": Mlflow, "trackio": Trackio}
 PROJECT = "areal"
 _LOOK_S = 1.0
 _VARIABLES = {
@@ -62,7 +62,7 @@ def export(root: Path, name: str, project: str, *, follow: bool, tracker: Tracke
 
 def _export(layout: RunLayout, tracker: Tracker, note: Path, project: str, *, follow: bool) -> tuple[int, str]:
     had = has = tracker.begin(_noted(note, project))
-    place, rows, ending = tracker.place, Rows(layout.metrics, layout.evaluations), None
+    place, rows, ending = tracker.place, FigureRows(layout.metrics, layout.evaluations), None
     try:
         while True:
             more = follow and _goes_on(layout)  # asked first: what is written before an end is read after it
@@ -86,11 +86,11 @@ def _export(layout: RunLayout, tracker: Tracker, note: Path, project: str, *, fo
     return has - had, place
 
 
-def _tracked(layout: RunLayout, project: str) -> Tracked:
+def _tracked(layout: RunLayout, project: str) -> TrackedRun:
     resolved = ResolvedJob.load(layout.root)
     fields = spec_fields(resolved.job)
     config = {name: _shown(name, value) for name, value in fields.items() if not name.endswith(".env")}
-    return Tracked(resolved.uid, layout.root.name, project, config, layout.tracking)
+    return TrackedRun(resolved.uid, layout.root.name, project, config, layout.tracking)
 
 
 def _shown(name: str, value: Any) -> Any:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from areal_view.tracking.rows import Row
-from areal_view.tracking.tracker import Ending, Tracked, package
+from areal_view.tracking.rows import FigureRow
+from areal_view.tracking.tracker import Ending, TrackedRun, package
 
 _TAG = "areal.uid"
 _MOST_METRICS, _MOST_PARAMS, _LONGEST_PARAM = 1000, 100, 6000  # of a call; of a value
@@ -19,7 +19,7 @@ class Mlflow:
 
     sure = True
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         self._tracked = tracked
         self._client: Any = None
         self._entities: Any = None
@@ -50,7 +50,7 @@ class Mlflow:
             client.log_batch(self._run, params=params[start : start + _MOST_PARAMS])
         return known if runs else 0
 
-    def send(self, rows: Sequence[Row], first: int) -> None:
+    def send(self, rows: Sequence[FigureRow], first: int) -> None:
         """Returns when they are there."""
         metrics = [
             self._entities.Metric(_named(name), value, int(row.time_s * 1000), row.at_axis)

@@ -15,7 +15,7 @@ _NOT_EVALUATION = ("version", "at")
 
 
 @dataclass(frozen=True)
-class Row:
+class FigureRow:
     """What one trained step or one evaluation measured."""
 
     axis: str  # STEP or VERSION
@@ -24,15 +24,15 @@ class Row:
     figures: Mapping[str, float]  # named as in TensorBoard: trainer/loss, seconds/wait, evaluation/mean
 
 
-class Rows:
+class FigureRows:
     """All rows of a run, a step and a version once: at the place where it was first met, with its newest figures."""
 
     def __init__(self, metrics: Path, evaluations: Path) -> None:
         self._metrics = JsonLines(metrics)
         self._evaluations = JsonLines(evaluations)
-        self._rows: dict[tuple[str, int], Row] = {}
+        self._rows: dict[tuple[str, int], FigureRow] = {}
 
-    def refresh(self) -> Sequence[Row]:
+    def refresh(self) -> Sequence[FigureRow]:
         """Read what is new; all rows by now."""
         new = [row for line in self._metrics.new() if (row := trained(line)) is not None]
         new += [row for line in self._evaluations.new() if (row := evaluated(line)) is not None]
@@ -41,12 +41,12 @@ class Rows:
         return list(self._rows.values())
 
 
-def trained(line: Mapping[str, Any]) -> Row | None:
+def trained(line: Mapping[str, Any]) -> FigureRow | None:
     """A line of metrics.jsonl; None for one that is no step."""
     return _row(STEP, line.get("step"), line, dict(_figures("trainer", line, _NOT_TRAINER)))
 
 
-def evaluated(line: Mapping[str, Any]) -> Row | None:
+def evaluated(line: Mapping[str, Any]) -> FigureRow | None:
     """A line of evaluations.jsonl; None for one that measured nothing."""
     if line.get("mean") is None:
         return None
@@ -58,11 +58,11 @@ def evaluated(line: Mapping[str, Any]) -> Row | None:
     return _row(VERSION, line.get("version"), line, figures)
 
 
-def _row(axis: str, at_axis: Any, line: Mapping[str, Any], figures: Mapping[str, float]) -> Row | None:
+def _row(axis: str, at_axis: Any, line: Mapping[str, Any], figures: Mapping[str, float]) -> FigureRow | None:
     time_s = line.get("at")
     if not isinstance(at_axis, int):
         return None
-    return Row(axis, at_axis, float(time_s) if isinstance(time_s, int | float) else 0.0, figures)
+    return FigureRow(axis, at_axis, float(time_s) if isinstance(time_s, int | float) else 0.0, figures)
 
 
 def _figures(prefix: str, line: Mapping[str, Any], without: Sequence[str]) -> Iterator[tuple[str, float]]:

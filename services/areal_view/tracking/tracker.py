@@ -10,13 +10,13 @@ from typing import Any, Literal, Protocol
 
 from areal.errors import ConfigError
 
-from areal_view.tracking.rows import Row
+from areal_view.tracking.rows import FigureRow
 
 Ending = Literal["Complete", "Failed", "Stopped"]
 
 
 @dataclass(frozen=True)
-class Tracked:
+class TrackedRun:
     """The run as a tracker is told of it."""
 
     uid: str  # the same after a restart of the run
@@ -39,7 +39,7 @@ class Tracker(Protocol):
     def begin(self, known: int) -> int:
         """Open the run, made where it isn't there. How many rows it has: what it can tell itself, else `known`."""
 
-    def send(self, rows: Sequence[Row], first: int) -> None:
+    def send(self, rows: Sequence[FigureRow], first: int) -> None:
         """Log rows; `first` is the number of the first of them among all."""
 
     def close(self, ending: Ending | None) -> None:

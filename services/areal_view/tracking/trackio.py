@@ -10,8 +10,8 @@ from typing import Any
 
 from areal.errors import InfraError
 
-from areal_view.tracking.rows import Row
-from areal_view.tracking.tracker import Ending, Tracked, package
+from areal_view.tracking.rows import FigureRow
+from areal_view.tracking.tracker import Ending, TrackedRun, package
 
 _REMOTE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 _PATIENCE_S, _LOOK_S = 30.0, 0.1
@@ -22,7 +22,7 @@ class Trackio:
 
     sure = True
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         self._tracked = tracked
         self._run: Any = None
         self._local = not any(os.environ.get(name) for name in _REMOTE)
@@ -42,7 +42,7 @@ class Trackio:
             )  # fmt: skip
         return self._count() if self._local else known
 
-    def send(self, rows: Sequence[Row], first: int) -> None:
+    def send(self, rows: Sequence[FigureRow], first: int) -> None:
         """Returns when the database on this machine has them; what goes elsewhere is Trackio's to deliver."""
         for row in rows:
             self._run.log(dict(row.figures), step=row.at_axis)

@@ -9,8 +9,8 @@ from typing import Any
 
 from areal.errors import ConfigError
 
-from areal_view.tracking.rows import STEP, VERSION, Row
-from areal_view.tracking.tracker import Ending, Tracked, package
+from areal_view.tracking.rows import STEP, VERSION, FigureRow
+from areal_view.tracking.tracker import Ending, TrackedRun, package
 
 
 class Wandb:
@@ -18,7 +18,7 @@ class Wandb:
 
     sure = False
 
-    def __init__(self, tracked: Tracked) -> None:
+    def __init__(self, tracked: TrackedRun) -> None:
         self._tracked = tracked
         self._run: Any = None
 
@@ -49,7 +49,7 @@ class Wandb:
             return known
         return int(self._run.step) if self._run.resumed else 0
 
-    def send(self, rows: Sequence[Row], first: int) -> None:
+    def send(self, rows: Sequence[FigureRow], first: int) -> None:
         """Handed to W&B's own process."""
         for number, row in enumerate(rows, first):
             self._run.log({**row.figures, row.axis: row.at_axis}, step=number)

@@ -17,7 +17,7 @@ _GAP_S = 0.05  # between two rows: less is the clock
 
 
 @dataclass(frozen=True)
-class Span:
+class BusySpan:
     """From `began` to `ended`, unix seconds."""
 
     began: float
@@ -29,20 +29,20 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Episode:
+class EpisodeTimes:
     """When a sample was generated and scored, on which server; `group` is None for rows of an evaluation."""
 
     group: int | None
     server: str
-    generated: Sequence[Span] = ()
-    scored: Sequence[Span] = ()
+    generated: Sequence[BusySpan] = ()
+    scored: Sequence[BusySpan] = ()
     version: int = -1  # of its first token
     tokens: int = 0  # sampled ones
     worker: str = ""
 
 
 @dataclass(frozen=True)
-class Row:
+class StepTimes:
     """A trained step as metrics.jsonl has it: when it ended, and its seconds by phase."""
 
     step: int
@@ -73,7 +73,9 @@ class Ledger:
         return self.roles[role].get(cause, 0.0) / (self.ended - self.began)
 
 
-def account(rows: Sequence[Row], episodes: Sequence[Episode], gate: Gate, servers: Iterable[str] = ()) -> Ledger:
+def account(
+    rows: Sequence[StepTimes], episodes: Sequence[EpisodeTimes], gate: Gate, servers: Iterable[str] = ()
+) -> Ledger:
     """The ledger of the time that `rows`, one after the other, took.
 
     Args:
@@ -97,30 +99,30 @@ def account(rows: Sequence[Row], episodes: Sequence[Episode], gate: Gate, server
     return Ledger(began, ended, roles)
 
 
-def trainer_spans(rows: Sequence[Row]) -> dict[str, list[Span]]:
+def trainer_spans(rows: Sequence[StepTimes]) -> dict[str, list[BusySpan]]:
     """The trainer's phases in time. Within a row their order is known and their seconds are, not their moments."""
-    found: dict[str, list[Span]] = {}
+    found: dict[str, list[BusySpan]] = {}
     before: float | None = None
     for row in rows:
         at = row.ended - row.wall_s
         if before is not None:
             if at > before + _GAP_S:
-                found.setdefault("restarts", []).append(Span(before, at))
+                found.setdefault("restarts", []).append(BusySpan(before, at))
             at = before if abs(at - before) <= _GAP_S else max(at, before)
         total = sum(row.seconds.get(phase, 0.0) for phase in PHASES)
         scale = min(1.0, (row.ended - at) / total) if total > 0 else 1.0
         for phase in PHASES:
             seconds = row.seconds.get(phase, 0.0) * scale
             if seconds > 0:
-                found.setdefault(phase, []).append(Span(at, at + seconds))
+                found.setdefault(phase, []).append(BusySpan(at, at + seconds))
                 at += seconds
         if row.ended > at:
-            found.setdefault("other", []).append(Span(at, row.ended))
+            found.setdefault("other", []).append(BusySpan(at, row.ended))
         before = row.ended
     return found
 
 
-def published(rows: Sequence[Row]) -> dict[int, float]:
+def published(rows: Sequence[StepTimes]) -> dict[int, float]:
     """When each version was handed over: the publication of a step is in the row after it."""
     found = {}
     for row, following in zip(rows, [*rows[1:], None], strict=True):
@@ -128,7 +130,7 @@ def published(rows: Sequence[Row]) -> dict[int, float]:
     return found
 
 
-def closed_spans(rows: Sequence[Row], training: Sequence[Episode], gate: Gate) -> list[Span]:
+def closed_spans(rows: Sequence[StepTimes], training: Sequence[EpisodeTimes], gate: Gate) -> list[BusySpan]:
     """When as many groups had begun as the published versions allow."""
     begins: dict[int, float] = {}
     for one in training:
@@ -153,7 +155,7 @@ def closed_spans(rows: Sequence[Row], training: Sequence[Episode], gate: Gate) -
         version = max((v for v, when in changes if when <= at), default=first)
         allowed = gate.batch * min(version + gate.staleness + 1, gate.max_steps)
         if count + stride > allowed and until > at:
-            found.append(Span(at, until))
+            found.append(BusySpan(at, until))
     return union(found)
 
 
@@ -162,25 +164,25 @@ def _stride(groups: Sequence[int]) -> int:
     return steps[len(steps) // 2] if steps else 1
 
 
-def union(spans: Iterable[Span]) -> list[Span]:
+def union(spans: Iterable[BusySpan]) -> list[BusySpan]:
     """Disjoint spans in order that cover the same time."""
-    found: list[Span] = []
+    found: list[BusySpan] = []
     for span in sorted(spans, key=lambda one: one.began):
         if span.ended <= span.began:
             continue
         if found and span.began <= found[-1].ended:
-            found[-1] = Span(found[-1].began, max(found[-1].ended, span.ended))
+            found[-1] = BusySpan(found[-1].began, max(found[-1].ended, span.ended))
         else:
             found.append(span)
     return found
 
 
-def covered(spans: Sequence[Span], began: float, ended: float) -> float:
+def covered(spans: Sequence[BusySpan], began: float, ended: float) -> float:
     """Seconds from `began` to `ended` that disjoint spans cover."""
     return sum(max(0.0, min(span.ended, ended) - max(span.began, began)) for span in spans)
 
 
-_Named = Sequence[tuple[str, Sequence[Span]]]
+_Named = Sequence[tuple[str, Sequence[BusySpan]]]
 
 
 def _charged(began: float, ended: float, own: _Named, split: str, because: _Named) -> dict[str, float]:
@@ -193,7 +195,7 @@ def _charged(began: float, ended: float, own: _Named, split: str, because: _Name
     ordered = sorted(edges)
     starts = {id(spans): [span.began for span in spans] for _, spans in named}
 
-    def covers(spans: Sequence[Span], at: float) -> bool:
+    def covers(spans: Sequence[BusySpan], at: float) -> bool:
         place = bisect_right(starts[id(spans)], at) - 1
         return place >= 0 and spans[place].ended > at
 

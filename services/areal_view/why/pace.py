@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from areal_view.why.bubbles import Episode, Gate, Row, covered, published, union
+from areal_view.why.bubbles import EpisodeTimes, Gate, StepTimes, covered, published, union
 
 _STEPS = 60  # that are played, after as many to warm up
 _FASTER = 0.75
@@ -36,7 +36,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class Change:
+class PaceGain:
     """One change, and by how much more steps an hour come."""
 
     what: str
@@ -49,15 +49,15 @@ class Forecast:
 
     measured_s: float  # a step
     modelled_s: float
-    changes: Sequence[Change]
+    changes: Sequence[PaceGain]
 
 
 def constants_of(
-    rows: Sequence[Row], episodes: Sequence[Episode], gate: Gate, *, max_concurrent: int, servers: int
+    rows: Sequence[StepTimes], episodes: Sequence[EpisodeTimes], gate: Gate, *, max_concurrent: int, servers: int
 ) -> Constants:
     """The constants of the steps in `rows`."""
     began, ended = rows[0].ended - rows[0].wall_s, rows[-1].ended
-    groups: dict[int, list[Episode]] = {}
+    groups: dict[int, list[EpisodeTimes]] = {}
     for one in episodes:
         if one.group is not None and one.generated:
             groups.setdefault(one.group, []).append(one)
@@ -83,12 +83,12 @@ def constants_of(
     )
 
 
-def _lasted(own: Sequence[Episode]) -> tuple[float, float]:
+def _lasted(own: Sequence[EpisodeTimes]) -> tuple[float, float]:
     spans = [span for one in own for span in (*one.generated, *one.scored)]
     return min(span.began for span in spans), max(span.ended for span in spans)
 
 
-def _latencies_s(groups: Mapping[int, Sequence[Episode]]) -> list[float]:
+def _latencies_s(groups: Mapping[int, Sequence[EpisodeTimes]]) -> list[float]:
     """How long each group takes by itself. Of the times a token took, the lower quartile is sampling: what is above it
     is the company of other answers, which the model has by itself."""
     paces = sorted(
@@ -106,7 +106,7 @@ def _latencies_s(groups: Mapping[int, Sequence[Episode]]) -> list[float]:
     return found or [0.0]
 
 
-def _swap_s(rows: Sequence[Row], episodes: Sequence[Episode]) -> float:
+def _swap_s(rows: Sequence[StepTimes], episodes: Sequence[EpisodeTimes]) -> float:
     """The lower quartile: a version that nobody waited for is first used late."""
     first: dict[int, float] = {}
     for one in episodes:
@@ -116,7 +116,7 @@ def _swap_s(rows: Sequence[Row], episodes: Sequence[Episode]) -> float:
     return late[len(late) // 4] if late else 0.0
 
 
-def _hand_over_s(rows: Sequence[Row], lasted: dict[int, tuple[float, float]], gate: Gate) -> float:
+def _hand_over_s(rows: Sequence[StepTimes], lasted: dict[int, tuple[float, float]], gate: Gate) -> float:
     """By the steps that waited. Steps take groups in the order of admission."""
     found = []
     for row in rows:
@@ -168,7 +168,7 @@ def forecast(c: Constants, measured_s: float) -> Forecast:
         tried.append((f"maxStaleness {c.staleness} → 0", replace(c, staleness=0)))
     if c.evaluation_s:
         tried.append(("no evaluations", replace(c, evaluation_s=0.0)))
-    changes = [Change(what, now / step_s(changed) - 1.0) for what, changed in tried]
+    changes = [PaceGain(what, now / step_s(changed) - 1.0) for what, changed in tried]
     return Forecast(measured_s, now, sorted(changes, key=lambda one: -one.gain))
 
 

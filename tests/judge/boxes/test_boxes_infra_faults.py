@@ -27,8 +27,8 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.record.episode_ends import infra_share, read_ends
-from areal.rollout.controller.assemble import Parts, Paths, serve
-from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
+from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.rollout.worker.boxes import Boxes
 from areal.v1 import boxes_pb2, boxes_pb2_grpc, common_pb2, generation_pb2, rollout_pb2, rollout_pb2_grpc
@@ -152,10 +152,10 @@ class Told:
 async def controller(root: Path, redis: str, port: int) -> AsyncIterator[None]:
     controller_peers.write_snapshot(root / "train", 2 * B)
     stop = asyncio.Event()
-    paths = Paths(root / "fences", root / "journal.jsonl", root, root / "evaluations.jsonl")
+    paths = ControllerPaths(root / "fences", root / "journal.jsonl", root, root / "evaluations.jsonl")
     async with AsyncLedger(redis, controller_peers.JOB) as ledger:
         metrics = RoleMetrics("controller", controller_peers.JOB)
-        waits, rows = WaitRegistry("controller"), Rows(root / "train", None, seed=7)
+        waits, rows = WaitRegistry("controller"), PreparedRows(root / "train", None, seed=7)
         parts = Parts(
             controller_peers.JOB, TOKEN, SETTINGS, paths, rows, ledger, metrics, waits, progress=ProgressCounter()
         )

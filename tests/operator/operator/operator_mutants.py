@@ -12,12 +12,12 @@ from areal.spec.status import CompleteReason
 from areal_operator.kube.resources import Json
 from areal_operator.operator import budget, decide, evictions, failure_policy, observe, reconcile
 from areal_operator.operator.decide import _Run
-from areal_operator.operator.decision import Converge, End, Eviction
+from areal_operator.operator.decision import Converge, EndJob, Eviction
 from areal_operator.operator.effects import Effects
-from areal_operator.operator.fault_owner import Owner
-from areal_operator.operator.gang import Gang
-from areal_operator.operator.job_state import JobState, Outcome, state_in
-from areal_operator.operator.observed import Observed
+from areal_operator.operator.fault_owner import FaultOwner
+from areal_operator.operator.gang import TrainerGang
+from areal_operator.operator.job_state import JobOutcome, JobState, state_in
+from areal_operator.operator.observed import Observation
 from areal_operator.operator.reconcile import StatusWrite
 
 Mutant = Callable[[pytest.MonkeyPatch], None]
@@ -27,7 +27,7 @@ def status_is_written_over_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
     """No optimistic lock: a look at a stale cache overwrites what a newer one decided."""
     real = reconcile.summarize
 
-    def summarize(seen: Observed, decision: Any, now: float) -> Json:
+    def summarize(seen: Observation, decision: Any, now: float) -> Json:
         seen.raw["metadata"]["resourceVersion"] = ""
         return real(seen, decision, now)
 
@@ -75,24 +75,24 @@ def a_servers_failure_is_counted_each_time_it_is_seen(patch: pytest.MonkeyPatch)
 
 def a_gang_forms_of_those_who_are_there(patch: pytest.MonkeyPatch) -> None:
     """No formation gate."""
-    patch.setattr(Gang, "missing", property(lambda self: [] if self.pods else ["nobody is there"]))
+    patch.setattr(TrainerGang, "missing", property(lambda self: [] if self.pods else ["nobody is there"]))
 
 
 def a_gang_that_never_worked_is_judged(patch: pytest.MonkeyPatch) -> None:
     """Pods that come and go while the gang forms cost restarts."""
-    patch.setattr(Gang, "proven", property(lambda self: True))
+    patch.setattr(TrainerGang, "proven", property(lambda self: True))
 
 
 def an_epoch_that_is_over_fails_again(patch: pytest.MonkeyPatch) -> None:
     """What a launcher says of an earlier epoch is taken for this one."""
-    real = Gang.report
+    real = TrainerGang.report
 
-    def lenient(self: Gang, pod: Any) -> Any:
+    def lenient(self: TrainerGang, pod: Any) -> Any:
         found = real(self, pod)
         bad = found is not None and found.phase in ("backing off", "failed")
         return replace(found, epoch=self.state.epoch) if bad and found is not None else found
 
-    patch.setattr(Gang, "report", lenient)
+    patch.setattr(TrainerGang, "report", lenient)
 
 
 def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -107,7 +107,7 @@ def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def sleepers_are_not_asked_to_save(patch: pytest.MonkeyPatch) -> None:
     """A suspension takes the pods away at once."""
-    patch.setattr(Gang, "unsaved", lambda self: False)
+    patch.setattr(TrainerGang, "unsaved", lambda self: False)
 
 
 def a_sleeping_job_keeps_its_fleet(patch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def a_sleeping_job_keeps_its_fleet(patch: pytest.MonkeyPatch) -> None:
 def all_servers_are_replaced_at_once(patch: pytest.MonkeyPatch) -> None:
     """A new template reaches the whole fleet in one look."""
 
-    def outdated(seen: Observed, replicas: int) -> Any:
+    def outdated(seen: Observation, replicas: int) -> Any:
         workload = seen.workload(Role.GENERATION)
         if workload is None or not workload.revision:
             return ()
@@ -148,7 +148,7 @@ def everybody_restarts_with_the_trainers(patch: pytest.MonkeyPatch) -> None:
     """A trainer's failure takes the servers with it."""
     real = decide.decide
 
-    def all_fall(seen: Observed, now: float) -> Any:
+    def all_fall(seen: Observation, now: float) -> Any:
         decision = real(seen, now)
         if isinstance(decision, Converge) and decision.state.restarts > seen.state.restarts:
             evict = tuple(Eviction(pod, "") for pod in seen.pods if pod.role in (Role.WORKER, Role.REWARD))
@@ -188,12 +188,12 @@ def an_audit_is_taken_for_granted(patch: pytest.MonkeyPatch) -> None:
     """A job is complete when its last step is trained."""
 
     def finish(self: _Run) -> Any:
-        state = replace(self.state, outcome=Outcome.COMPLETE, ended_at=self.now, members=())
-        return End(state, reason=CompleteReason.MAX_STEPS_REACHED, message="")
+        state = replace(self.state, outcome=JobOutcome.COMPLETE, ended_at=self.now, members=())
+        return EndJob(state, reason=CompleteReason.MAX_STEPS_REACHED, message="")
 
     patch.setattr(_Run, "_finish", finish)
 
 
 def failures_of_others_are_counted(patch: pytest.MonkeyPatch) -> None:
     """Evictions and lost machines spend the job's budget."""
-    patch.setattr(failure_policy, "owner_of", lambda role, reason, conditions: Owner.JOB)
+    patch.setattr(failure_policy, "owner_of", lambda role, reason, conditions: FaultOwner.JOB)

@@ -13,18 +13,18 @@ from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType
 from areal_operator.operator.admission import Admitted
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import Condition, Failure, JobState
+from areal_operator.operator.job_state import JobCondition, JobFailure, JobState
 from areal_operator.operator.observed import (
-    Batch,
+    BatchJob,
+    BatchStage,
     ControllerReport,
     LauncherReport,
-    Observed,
+    Observation,
     Pod,
     PodCondition,
     PodEnd,
     Reports,
-    Stage,
-    TrainerReport,
+    TrainerProgress,
     Workload,
 )
 from support.operator_jobs import job_object
@@ -88,7 +88,7 @@ def fleet(revision: str = "r1", role: Role = Role.GENERATION) -> Workload:
 
 def remembered(**changes: Any) -> JobState:
     """A job that trains in epoch 1."""
-    ready = Condition("True", "RendezvousComplete", "", STARTED, 1)
+    ready = JobCondition("True", "RendezvousComplete", "", STARTED, 1)
     made = JobState(
         accepted=True, prepared=True, started_at=STARTED, epoch=1, members=("t0", "t1"), step=5, step_at=NOW - 10,
         conditions={ConditionType.TRAINER_READY: ready},
@@ -96,23 +96,23 @@ def remembered(**changes: Any) -> JobState:
     return replace(made, **changes)
 
 
-def seen(state: JobState | None = None, **changes: Any) -> Observed:
+def seen(state: JobState | None = None, **changes: Any) -> Observation:
     """A job that trains, all well. `spec` changes the job."""
     spec = changes.pop("spec", {})
     raw = job_object(**spec)
     raw["metadata"] |= {"uid": "job-uid", "generation": 1, "resourceVersion": "1", "creationTimestamp": ""}
     ready = {"t0": says(Phase.READY), "t1": says(Phase.READY)}
-    made = Observed(
+    made = Observation(
         key=("team", "digits"), raw=raw, state=state or remembered(), admitted=admitted(**spec), refusal=None,
         pods=(trainer(0), trainer(1), server(0), server(1), *others()), nodes={},
         workloads=(fleet(), fleet(role=Role.TRAINER)),
-        prepare=Batch(Stage.COMPLETE, "digits-prepare", "p", NOW - 900),
-        reports=Reports(controller(), TrainerReport(5, 0, 0.0, NOW), ready),
+        prepare=BatchJob(BatchStage.COMPLETE, "digits-prepare", "p", NOW - 900),
+        reports=Reports(controller(), TrainerProgress(5, 0, 0.0, NOW), ready),
     )  # fmt: skip
     return replace(made, **changes)
 
 
-def on_rows(training: str) -> Observed:
+def on_rows(training: str) -> Observation:
     """A training on fixed rows: trainers, and nothing else."""
     raw = seen().raw
     kept = {name: block for name, block in raw["spec"].items() if name in ("model", "dataset", "trainer")}
@@ -122,12 +122,12 @@ def on_rows(training: str) -> Observed:
     return replace(seen(), raw=raw, admitted=admitted_as(raw), pods=pods, workloads=workloads, reports=reports)
 
 
-def launchers(base: Observed, **reports: LauncherReport | None) -> Observed:
+def launchers(base: Observation, **reports: LauncherReport | None) -> Observation:
     """The same, but for what some launchers say: `t0=None` is one that doesn't answer."""
     heard = {**base.reports.launchers, **reports}
     known = {uid: report for uid, report in heard.items() if report is not None}
     return replace(base, reports=replace(base.reports, launchers=known))
 
 
-def a_failure(at: float, role: str = "generation", pod: str = "digits-generation-0", **changes: Any) -> Failure:
-    return replace(Failure(at=at, role=role, pod=pod, exit_code=1, reason="Error", action="RestartPod"), **changes)
+def a_failure(at: float, role: str = "generation", pod: str = "digits-generation-0", **changes: Any) -> JobFailure:
+    return replace(JobFailure(at=at, role=role, pod=pod, exit_code=1, reason="Error", action="RestartPod"), **changes)

@@ -19,7 +19,7 @@ from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import batch_jobs, spec_of
 from areal.spec.runtime import RuntimeSpec
 from areal_operator.operator.children import (
-    Wanted,
+    JobBlueprint,
     access_secret,
     finish_job,
     foundation,
@@ -49,13 +49,13 @@ VERSIONS = ("1.29", "1.31", "1.33", "1.35", "1.37")
 JOBS = {"quickstart": quickstart_wanted, "large": large_wanted}
 
 
-def everything(w: Wanted) -> list[Json]:
+def everything(w: JobBlueprint) -> list[Json]:
     """All objects of a job, in the order in which they come into being."""
     secret = access_secret(w, lambda: "not-random")
     return [*foundation(w), secret, prepare_job(w), *workloads(w), finish_job(w)]
 
 
-def pods_of(w: Wanted) -> dict[str, Json]:
+def pods_of(w: JobBlueprint) -> dict[str, Json]:
     """Role → its pods' template."""
     made = [*workloads(w), prepare_job(w), finish_job(w)]
     with_pods = [one for one in made if "template" in one.get("spec", {})]
@@ -68,7 +68,7 @@ def main_of(template: Json) -> Json:
 
 
 @pytest.fixture(params=JOBS, name="w")
-def job(request: pytest.FixtureRequest) -> Wanted:
+def job(request: pytest.FixtureRequest) -> JobBlueprint:
     """Each of the two jobs."""
     return JOBS[request.param]()
 
@@ -99,7 +99,7 @@ def as_reviewed(name: str, made: list[Json]) -> None:
     assert list(yaml.safe_load_all(path.read_text())) == made, "look at the change, then UPDATE_GOLDEN=1"
 
 
-def shown(w: Wanted, monkeypatch: pytest.MonkeyPatch) -> list[Json]:
+def shown(w: JobBlueprint, monkeypatch: pytest.MonkeyPatch) -> list[Json]:
     """A job's objects as a golden file has them."""
     monkeypatch.setattr("areal_operator.operator.children.files.job_files", lambda job, _: f"{job}-job-0123456789ab")
     made = everything(w)
@@ -149,7 +149,7 @@ def schemas_read_once() -> Iterator[None]:
 
 @pytest.mark.usefixtures("schemas_read_once")
 @pytest.mark.parametrize("version", VERSIONS)
-def test_every_child_is_valid_in_every_supported_kubernetes(w: Wanted, version: str) -> None:
+def test_every_child_is_valid_in_every_supported_kubernetes(w: JobBlueprint, version: str) -> None:
     children = everything(w)
     for one in children:
         kubernetes_validate.validate(one, version, strict=True)
@@ -157,13 +157,13 @@ def test_every_child_is_valid_in_every_supported_kubernetes(w: Wanted, version: 
         kubernetes_validate.validate({**children[0], "surely": "unknown"}, version, strict=True)
 
 
-def test_every_pod_may_run_in_a_restricted_namespace(w: Wanted) -> None:
+def test_every_pod_may_run_in_a_restricted_namespace(w: JobBlueprint) -> None:
     assert {role: problems(template["spec"]) for role, template in pods_of(w).items()} == {
         role: [] for role in pods_of(w)
     }
 
 
-def test_every_container_has_a_read_only_root_and_no_kubernetes_token(w: Wanted) -> None:
+def test_every_container_has_a_read_only_root_and_no_kubernetes_token(w: JobBlueprint) -> None:
     for template in pods_of(w).values():
         assert template["spec"]["automountServiceAccountToken"] is False
         assert template["spec"]["enableServiceLinks"] is False
@@ -171,7 +171,7 @@ def test_every_container_has_a_read_only_root_and_no_kubernetes_token(w: Wanted)
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_every_child_is_owned_by_the_job_and_labelled_with_it(w: Wanted) -> None:
+def test_every_child_is_owned_by_the_job_and_labelled_with_it(w: JobBlueprint) -> None:
     owner = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "name": w.name, "uid": UID}
     for one in everything(w):
         metadata = one["metadata"]
@@ -181,7 +181,7 @@ def test_every_child_is_owned_by_the_job_and_labelled_with_it(w: Wanted) -> None
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "areal-operator"
 
 
-def test_no_two_children_have_the_same_kind_and_name(w: Wanted) -> None:
+def test_no_two_children_have_the_same_kind_and_name(w: JobBlueprint) -> None:
     names = [(one["kind"], one["metadata"]["name"]) for one in everything(w)]
     assert len(set(names)) == len(names)
 
@@ -209,13 +209,13 @@ def _ports(value: Any) -> Iterator[Json]:
             yield from _ports(inner)
 
 
-def test_every_port_names_its_protocol(w: Wanted) -> None:
+def test_every_port_names_its_protocol(w: JobBlueprint) -> None:
     ports = [port for one in everything(w) for port in _ports(one)]
     assert ports
     assert all(port.get("protocol") in ("TCP", "UDP") for port in ports)
 
 
-def test_variables_volumes_mounts_and_ports_are_unique_in_their_container(w: Wanted) -> None:
+def test_variables_volumes_mounts_and_ports_are_unique_in_their_container(w: JobBlueprint) -> None:
     for template in pods_of(w).values():
         spec = template["spec"]
         volumes = [volume["name"] for volume in spec["volumes"]]
@@ -229,7 +229,7 @@ def test_variables_volumes_mounts_and_ports_are_unique_in_their_container(w: Wan
             assert {mount["name"] for mount in container.get("volumeMounts", [])} <= set(volumes)
 
 
-def test_every_volume_is_mounted_and_no_claim_is_in_a_pod_twice(w: Wanted) -> None:
+def test_every_volume_is_mounted_and_no_claim_is_in_a_pod_twice(w: JobBlueprint) -> None:
     for role, template in pods_of(w).items():
         spec = template["spec"]
         mounted = {mount["name"] for c in containers(spec) for mount in c.get("volumeMounts", [])}
@@ -238,7 +238,7 @@ def test_every_volume_is_mounted_and_no_claim_is_in_a_pod_twice(w: Wanted) -> No
         assert len(set(claims)) == len(claims), "a kubelet waits for ever for the second volume of a claim"
 
 
-def test_no_mount_lies_inside_a_read_only_one(w: Wanted) -> None:
+def test_no_mount_lies_inside_a_read_only_one(w: JobBlueprint) -> None:
     """The runtime could not make its mount point there."""
     for template in pods_of(w).values():
         mounts = main_of(template)["volumeMounts"]
@@ -247,7 +247,7 @@ def test_no_mount_lies_inside_a_read_only_one(w: Wanted) -> None:
             assert inside == []
 
 
-def test_every_selector_finds_the_pods_of_its_role_and_no_others(w: Wanted) -> None:
+def test_every_selector_finds_the_pods_of_its_role_and_no_others(w: JobBlueprint) -> None:
     labels = {role: template["metadata"]["labels"] for role, template in pods_of(w).items()}
     selecting = [one for one in everything(w) if one["kind"] != "Job" and "spec" in one]
     checked = 0
@@ -263,7 +263,7 @@ def test_every_selector_finds_the_pods_of_its_role_and_no_others(w: Wanted) -> N
     assert checked > 3 * len(w.roles)
 
 
-def test_the_gang_s_first_member_has_the_address_that_ranks_are_told(w: Wanted) -> None:
+def test_the_gang_s_first_member_has_the_address_that_ranks_are_told(w: JobBlueprint) -> None:
     trainer = only(everything(w), "StatefulSet", f"{w.name}-trainer")
     service = only(everything(w), "Service", trainer["spec"]["serviceName"])
     assert service["spec"]["clusterIP"] == "None"
@@ -273,7 +273,7 @@ def test_the_gang_s_first_member_has_the_address_that_ranks_are_told(w: Wanted) 
     assert w.resolved.endpoints.rendezvous == f"{host}:29500"
 
 
-def test_every_address_in_the_resolved_job_is_a_service_with_that_port(w: Wanted) -> None:
+def test_every_address_in_the_resolved_job_is_a_service_with_that_port(w: JobBlueprint) -> None:
     ends = w.resolved.endpoints
     services = {one["metadata"]["name"]: one["spec"] for one in everything(w) if one["kind"] == "Service"}
     fronts = [url.removeprefix("http://") for url in ends.gateway_urls]
@@ -285,7 +285,7 @@ def test_every_address_in_the_resolved_job_is_a_service_with_that_port(w: Wanted
         assert "clusterIP" not in services[name], "its address must outlive its pod"
 
 
-def test_a_pod_is_told_which_one_it_is(w: Wanted) -> None:
+def test_a_pod_is_told_which_one_it_is(w: JobBlueprint) -> None:
     for role, template in pods_of(w).items():
         env = {variable["name"]: variable for variable in main_of(template)["env"]}
         assert env["AREAL_POD_IP"]["valueFrom"]["fieldRef"]["fieldPath"] == "status.podIP"
@@ -296,7 +296,7 @@ def test_a_pod_is_told_which_one_it_is(w: Wanted) -> None:
             assert env["AREAL_INDEX"]["value"] == "0"
 
 
-def test_a_pod_runs_its_role_s_command_and_listens_where_the_names_say(w: Wanted) -> None:
+def test_a_pod_runs_its_role_s_command_and_listens_where_the_names_say(w: JobBlueprint) -> None:
     for role, template in pods_of(w).items():
         main = main_of(template)
         if role in batch_jobs():
@@ -310,7 +310,7 @@ def test_a_pod_runs_its_role_s_command_and_listens_where_the_names_say(w: Wanted
         assert {port["containerPort"] for port in main["ports"]} == public | launcher
 
 
-def test_a_pod_has_more_time_to_end_than_its_role_takes(w: Wanted) -> None:
+def test_a_pod_has_more_time_to_end_than_its_role_takes(w: JobBlueprint) -> None:
     for role, template in pods_of(w).items():
         row = spec_of(Role(role))
         if row.runs_on:
@@ -318,7 +318,7 @@ def test_a_pod_has_more_time_to_end_than_its_role_takes(w: Wanted) -> None:
             assert template["spec"]["terminationGracePeriodSeconds"] >= drain_s + 20, role
 
 
-def test_liveness_asks_the_launcher_and_never_the_role(w: Wanted) -> None:
+def test_liveness_asks_the_launcher_and_never_the_role(w: JobBlueprint) -> None:
     for role, template in pods_of(w).items():
         main = main_of(template)
         if role in batch_jobs():
@@ -331,7 +331,7 @@ def test_liveness_asks_the_launcher_and_never_the_role(w: Wanted) -> None:
             assert main["readinessProbe"]["grpc"] == {"port": 9001 if role == "trainer" else 9000}
 
 
-def test_the_resolved_job_reaches_its_pods_unchanged(w: Wanted) -> None:
+def test_the_resolved_job_reaches_its_pods_unchanged(w: JobBlueprint) -> None:
     files = job_files_of(everything(w))["data"]
     assert ResolvedJob.model_validate_json(files["resolved.json"]) == w.resolved
 

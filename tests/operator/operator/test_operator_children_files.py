@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from areal_operator.operator.children import Wanted, finish_job, foundation, prepare_job, workloads
+from areal_operator.operator.children import JobBlueprint, finish_job, foundation, prepare_job, workloads
 from areal_operator.operator.children.files import files_name, job_files_map, mounted_by
 from support.cluster_jobs import quickstart_wanted
 
 Json = dict[str, Any]
 
 
-def shortened(w: Wanted) -> Wanted:
+def shortened(w: JobBlueprint) -> JobBlueprint:
     """The same job with a hot field changed, or read by a newer operator: its file has another content."""
     spec = w.resolved.spec
     fewer = spec.model_copy(update={"algorithm_block": spec.algorithm.model_copy(update={"max_steps": 3})})

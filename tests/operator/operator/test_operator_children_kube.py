@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from areal_operator.operator.children import Wanted, access_secret, finish_job, foundation, prepare_job, workloads
+from areal_operator.operator.children import JobBlueprint, access_secret, finish_job, foundation, prepare_job, workloads
 from kube.harness.client import Client, Refused
 from support.cluster_jobs import CPU_RUNTIME, large_wanted, quickstart, quickstart_wanted, viewed_wanted, wanted
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kube_api
 Json = dict[str, Any]
 
 
-def everything(w: Wanted, namespace: str) -> list[Json]:
+def everything(w: JobBlueprint, namespace: str) -> list[Json]:
     """All objects of the job as it would be in `namespace`."""
     raw = {**w.raw, "metadata": {**w.raw["metadata"], "namespace": namespace}}
     moved = replace(w, raw=raw)

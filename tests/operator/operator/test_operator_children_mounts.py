@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from areal.plan.cluster_names import Role
-from areal_operator.operator.children import Wanted, prepare_job
+from areal_operator.operator.children import JobBlueprint, prepare_job
 from areal_operator.operator.children.pods import pod_template
 from support.cluster_jobs import (
     CPU_RUNTIME,
@@ -24,7 +24,7 @@ def main_of(template: Json) -> Json:
     return found
 
 
-def mounted(w: Wanted, role: Role) -> dict[str, str]:
+def mounted(w: JobBlueprint, role: Role) -> dict[str, str]:
     """Path → what is there: `volume:subPath`, and `ro` when it can't be written."""
     found = {}
     for mount in main_of(pod_template(w, role))["volumeMounts"]:
@@ -57,7 +57,7 @@ def test_a_generation_pod_reads_weights_and_the_model_and_writes_nothing_that_la
     }
 
 
-def hub_wanted() -> Wanted:
+def hub_wanted() -> JobBlueprint:
     """The quickstart with a private model of the hub."""
     values = quickstart()
     values["spec"]["model"] = {"uri": "hf://team/private@main", "tokenSecret": {"name": "hub", "key": "read"}}
@@ -152,7 +152,7 @@ def test_a_claim_that_is_the_run_s_and_an_input_s_is_one_volume() -> None:
     }
 
 
-def _secrets(w: Wanted, role: Role) -> dict[str, list[str]]:
+def _secrets(w: JobBlueprint, role: Role) -> dict[str, list[str]]:
     """Secret → the files that a role gets of it."""
     found: dict[str, list[str]] = {}
     for volume in pod_template(w, role)["spec"]["volumes"]:

@@ -11,9 +11,9 @@ import pytest
 from areal.plan.cluster_names import Role, role_labels
 from areal.plan.role_specs import Outsider, batch_jobs, spec_of
 from areal_operator.operator.children import foundation, workloads
-from areal_operator.operator.children.calls import Call, as_markdown, calls
+from areal_operator.operator.children.calls import NetworkCall, as_markdown, calls
 from areal_operator.operator.children.network import OPERATOR_LABELS
-from areal_operator.operator.children.wanted import Wanted
+from areal_operator.operator.children.wanted import JobBlueprint
 from support.cluster_jobs import (
     CPU_RUNTIME,
     GPU_RUNTIME,
@@ -38,7 +38,7 @@ DNS = Pod("kube-system", {"k8s-app": "kube-dns"}, {"kubernetes.io/metadata.name"
 INTERNET = Pod("somewhere", {}, {})
 
 
-def policies(*jobs: Wanted) -> list[Json]:
+def policies(*jobs: JobBlueprint) -> list[Json]:
     return [one for w in jobs for one in foundation(w) if one["kind"] == "NetworkPolicy"]
 
 
@@ -46,13 +46,13 @@ def pod(job: str, role: Role, namespace: str = "team-a") -> Pod:
     return Pod(namespace, role_labels(job, role), {"kubernetes.io/metadata.name": namespace})
 
 
-def everybody(w: Wanted) -> dict[str, Pod]:
+def everybody(w: JobBlueprint) -> dict[str, Pod]:
     """Everybody who could call: the job's pods, and others."""
     own = {role.value: pod(w.name, role) for role in (*w.roles, *batch_jobs())}
     return {**own, "agents": AGENTS, "operator": OPERATOR, "monitoring": PROMETHEUS, "stranger": STRANGER}
 
 
-def in_table(table: list[Call], caller: str, callee: Role, port: int) -> bool:
+def in_table(table: list[NetworkCall], caller: str, callee: Role, port: int) -> bool:
     return any(call.caller == caller and call.callee is callee and call.port in (None, port) for call in table)
 
 

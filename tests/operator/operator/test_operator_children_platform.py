@@ -10,7 +10,7 @@ import pytest
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role, role_labels
 from areal.plan.role_specs import long_running, spec_of
-from areal_operator.operator.children import Wanted
+from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.children.pods import pod_template
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def main_of(template: Json) -> Json:
     return found
 
 
-def under(runtime_spec: Json, *, role: str = "", **container: Any) -> Wanted:
+def under(runtime_spec: Json, *, role: str = "", **container: Any) -> JobBlueprint:
     """The quickstart under a runtime with this pod spec, and these fields of the container main."""
     runtime = copy.deepcopy(CPU_RUNTIME)
     template = runtime["roles"].setdefault(role, {"template": {}})["template"] if role else runtime["template"]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
-from areal_operator.operator.children import Wanted, workloads
+from areal_operator.operator.children import JobBlueprint, workloads
 from areal_operator.operator.children.pods import pod_template
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ def main_of(template: Json) -> Json:
     return found
 
 
-def patched(role: str = "trainer", **fields: Any) -> Wanted:
+def patched(role: str = "trainer", **fields: Any) -> JobBlueprint:
     """The quickstart with a podTemplate of one role."""
     return wanted(with_pod_template(quickstart(), **{role: fields}), CPU_RUNTIME)
 
@@ -258,7 +258,7 @@ def test_a_drain_takes_one_trainer_and_a_quarter_of_the_servers_at_a_time() -> N
 
 
 def test_the_template_s_hash_changes_with_the_template_only() -> None:
-    def marked(w: Wanted) -> str:
+    def marked(w: JobBlueprint) -> str:
         return str(pod_template(w, Role.TRAINER)["metadata"]["annotations"]["areal.dev/template-hash"])
 
     assert marked(quickstart_wanted()) == marked(

@@ -12,7 +12,7 @@ from areal.spec.load import job_from_object
 from areal.spec.quantity import parse_bytes
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
 from areal_operator.operator.admission import Admitted, Material, Refusal, admit
-from areal_operator.operator.children import Wanted
+from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.children.pods import pod_template
 from support.operator_jobs import job_object
 from support.restricted import problems
@@ -46,7 +46,7 @@ def asked(raw: Json, platform: RuntimeSpec) -> Admitted | Refusal:
 def reward_pod(raw: Json, platform: RuntimeSpec, role: Role = Role.REWARD) -> Json:
     found = asked(raw, platform)
     assert isinstance(found, Admitted), found
-    made: Json = pod_template(Wanted(found.job, raw, platform, found.resolved, {}, ""), role)["spec"]
+    made: Json = pod_template(JobBlueprint(found.job, raw, platform, found.resolved, {}, ""), role)["spec"]
     return made
 
 

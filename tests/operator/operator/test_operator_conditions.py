@@ -18,11 +18,11 @@ from areal.spec.status import (
 )
 from areal_operator.operator.admission import Refusal
 from areal_operator.operator.announce import announcements
-from areal_operator.operator.conditions import Said, conditions, transition
+from areal_operator.operator.conditions import ConditionText, conditions, transition
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
-from areal_operator.operator.job_state import Condition, JobState, Outcome, Rest
-from areal_operator.operator.observed import Batch, Node, Observed, PodCondition, Reports, Stage
+from areal_operator.operator.job_state import JobCondition, JobOutcome, JobState, Rest
+from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, PodCondition, Reports
 from areal_operator.operator.summarize import summary_of
 from hypothesis import given, settings
 from operator_values import (
@@ -41,10 +41,10 @@ from support.examples import examples
 from test_operator_decide import sights
 
 WITHOUT = (trainer(0), trainer(1), server(0), server(1))
-SILENT = {"n0": Node(ready=False, silent_since=NOW - 20)}
+SILENT = {"n0": NodeState(ready=False, silent_since=NOW - 20)}
 
 
-def said(base: Observed) -> dict[ConditionType, Condition]:
+def said(base: Observation) -> dict[ConditionType, JobCondition]:
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
     return conditions(base, decision, decision.state, NOW)
@@ -53,7 +53,7 @@ def said(base: Observed) -> dict[ConditionType, Condition]:
 UNBOUND = {"PodScheduled": PodCondition("False", "Unschedulable", "0/3 nodes have a GPU", NOW)}
 STALLED = a_failure(NOW - 50, "trainer", "", reason="Stalled")
 
-CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
+CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ("well", seen(), ConditionType.ACCEPTED, "Valid", ""),
     (
         "refused",
@@ -62,7 +62,13 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
         "LocalPath",
         "spec.model.path",
     ),
-    ("preparing", seen(JobState(), prepare=Batch(Stage.RUNNING), pods=()), ConditionType.PREPARED, "Preparing", ""),
+    (
+        "preparing",
+        seen(JobState(), prepare=BatchJob(BatchStage.RUNNING), pods=()),
+        ConditionType.PREPARED,
+        "Preparing",
+        "",
+    ),
     ("prepared", seen(), ConditionType.PREPARED, "SnapshotsWritten", ""),
     (
         "unbound",
@@ -171,7 +177,7 @@ CASES: list[tuple[str, Observed, ConditionType, str, str]] = [
 @pytest.mark.parametrize(
     ("base", "kind", "reason", "words"), [case[1:] for case in CASES], ids=[case[0] for case in CASES]
 )
-def test_each_condition_says_what_is_so(base: Observed, kind: ConditionType, reason: str, words: str) -> None:
+def test_each_condition_says_what_is_so(base: Observation, kind: ConditionType, reason: str, words: str) -> None:
     found = said(base)[kind]
     assert found.reason == reason
     assert words in found.message
@@ -186,22 +192,22 @@ def test_a_pod_that_a_dead_machine_holds_is_named_with_the_cure() -> None:
 
 
 def test_a_transition_time_moves_with_the_status_only() -> None:
-    first = transition(None, Said(ProgressingReason.AWAITING_FIRST_STEP, ""), 1, NOW)
-    second = transition(first, Said(ProgressingReason.RECOVERING, "again"), 2, NOW + 10)
-    third = transition(second, Said(ProgressingReason.STEP_REPORTED, ""), 2, NOW + 20)
+    first = transition(None, ConditionText(ProgressingReason.AWAITING_FIRST_STEP, ""), 1, NOW)
+    second = transition(first, ConditionText(ProgressingReason.RECOVERING, "again"), 2, NOW + 10)
+    third = transition(second, ConditionText(ProgressingReason.STEP_REPORTED, ""), 2, NOW + 20)
     assert [(c.status, c.since - NOW, c.generation) for c in (first, second, third)] == [
         ("False", 0, 1), ("False", 0, 2), ("True", 20, 2),
     ]  # fmt: skip
 
 
 def test_a_message_fits_its_field() -> None:
-    found = transition(None, Said(ScheduledReason.UNSCHEDULABLE, "x" * 9000), 1, NOW)
+    found = transition(None, ConditionText(ScheduledReason.UNSCHEDULABLE, "x" * 9000), 1, NOW)
     assert len(found.message) == CONDITION_MESSAGE
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(sights())
-def test_every_condition_is_said_once_in_its_own_words(base: Observed) -> None:
+def test_every_condition_is_said_once_in_its_own_words(base: Observation) -> None:
     """Each type, with one of its documented reasons and that reason's status; an end is never both ends."""
     found = said(base)
     assert list(found) == list(ConditionType)
@@ -235,7 +241,7 @@ def test_one_word_is_made_from_the_conditions(changes: dict[str, tuple[str, str]
         ConditionType.COMPLETE: ("False", "Running"), ConditionType.FAILED: ("False", "NotFailed"),
     }  # fmt: skip
     merged = {**usual, **{ConditionType(kind): value for kind, value in changes.items()}}  # type: ignore[call-arg]
-    found = {kind: Condition(status, reason, "", NOW, 1) for kind, (status, reason) in merged.items()}
+    found = {kind: JobCondition(status, reason, "", NOW, 1) for kind, (status, reason) in merged.items()}
     assert summary_of(found) == word
 
 
@@ -287,6 +293,6 @@ def test_a_failure_is_announced_with_all_that_a_person_asks_first() -> None:
 
 
 def test_an_end_stays_as_it_was_said() -> None:
-    was = Condition("True", "StartupDeadlineExceeded", "no step within an hour", NOW - 50, 1)
-    base = seen(remembered(outcome=Outcome.FAILED, ended_at=NOW - 50, conditions={ConditionType.FAILED: was}))
+    was = JobCondition("True", "StartupDeadlineExceeded", "no step within an hour", NOW - 50, 1)
+    base = seen(remembered(outcome=JobOutcome.FAILED, ended_at=NOW - 50, conditions={ConditionType.FAILED: was}))
     assert said(base)[ConditionType.FAILED] == was

@@ -16,7 +16,7 @@ from areal_operator.operator.decision import (
     CleanUp,
     Converge,
     Decision,
-    End,
+    EndJob,
     Finish,
     HandsOff,
     Prepare,
@@ -24,8 +24,8 @@ from areal_operator.operator.decision import (
     Suspend,
 )
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.job_state import JobState, Outcome, Rest
-from areal_operator.operator.observed import Batch, Node, Observed, Pod, Reports, Stage, TrainerReport
+from areal_operator.operator.job_state import JobOutcome, JobState, Rest
+from areal_operator.operator.observed import BatchJob, BatchStage, NodeState, Observation, Pod, Reports, TrainerProgress
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_values import (
@@ -54,43 +54,47 @@ def finish_pod(**changes: Any) -> Pod:
     return replace(trainer(0, **changes), name="digits-finish-x", uid="f0", role=Role.FINISH, index=None)
 
 
-def done(base: Observed) -> Observed:
+def done(base: Observation) -> Observation:
     return launchers(base, t0=says(Phase.COMPLETE), t1=says(Phase.COMPLETE))
 
 
 REFUSED = Refusal(AcceptedReason.LOCAL_PATH, "model.path")
 YOUNG = JobState()
 AUDITING = remembered(finishing=True, members=())
-UNLUCKY = Batch(Stage.FAILED, at=NOW)
+UNLUCKY = BatchJob(BatchStage.FAILED, at=NOW)
 LATE = {"runPolicy": {"activeDeadlineSeconds": 900}}
 QUICK = {"runPolicy": {"startupDeadlineSeconds": 900}}
 
-TABLE: list[tuple[str, Observed, type]] = [
+TABLE: list[tuple[str, Observation, type]] = [
     ("all is well", seen(), Converge),
     ("refused at first", seen(YOUNG, refusal=REFUSED, admitted=None), Reject),
     ("refused by a dry run", seen(YOUNG, refusal=REFUSED), Reject),
     ("refused while it runs", seen(refusal=REFUSED), Converge),
-    ("new", seen(YOUNG, prepare=Batch(), pods=()), Prepare),
-    ("being prepared", seen(YOUNG, prepare=Batch(Stage.RUNNING), pods=(prepare_pod(),)), Prepare),
+    ("new", seen(YOUNG, prepare=BatchJob(), pods=()), Prepare),
+    ("being prepared", seen(YOUNG, prepare=BatchJob(BatchStage.RUNNING), pods=(prepare_pod(),)), Prepare),
     ("prepared", seen(YOUNG, pods=()), Converge),
-    ("bad sources", seen(YOUNG, prepare=UNLUCKY, pods=(prepare_pod(ending=ended(65)),)), End),
-    ("bad sources, at once", seen(YOUNG, prepare=Batch(Stage.RUNNING), pods=(prepare_pod(ending=ended(64)),)), End),
+    ("bad sources", seen(YOUNG, prepare=UNLUCKY, pods=(prepare_pod(ending=ended(65)),)), EndJob),
+    (
+        "bad sources, at once",
+        seen(YOUNG, prepare=BatchJob(BatchStage.RUNNING), pods=(prepare_pod(ending=ended(64)),)),
+        EndJob,
+    ),
     ("unlucky preparation", seen(YOUNG, prepare=UNLUCKY, pods=(prepare_pod(ending=ended(75)),)), Prepare),
     ("asked to rest", seen(spec={"suspend": True}), Suspend),
     ("trained out", done(seen()), Finish),
     ("trained out long ago", seen(AUDITING), Finish),
-    ("audited", done(seen(finish=Batch(Stage.COMPLETE))), End),
-    ("audit refused", seen(AUDITING, finish=Batch(Stage.FAILED), pods=(finish_pod(ending=ended(70)),)), End),
-    ("unlucky audit", seen(AUDITING, finish=Batch(Stage.FAILED), pods=(finish_pod(ending=ended(75)),)), Finish),
-    ("too old", seen(spec=LATE), End),
-    ("too slow to start", seen(remembered(step=0, step_at=None), reports=Reports(), spec=QUICK), End),
-    ("ended", seen(remembered(outcome=Outcome.COMPLETE, ended_at=NOW - 10)), CleanUp),
-    ("ended and refused since", seen(remembered(outcome=Outcome.FAILED), refusal=REFUSED, admitted=None), CleanUp),
+    ("audited", done(seen(finish=BatchJob(BatchStage.COMPLETE))), EndJob),
+    ("audit refused", seen(AUDITING, finish=BatchJob(BatchStage.FAILED), pods=(finish_pod(ending=ended(70)),)), EndJob),
+    ("unlucky audit", seen(AUDITING, finish=BatchJob(BatchStage.FAILED), pods=(finish_pod(ending=ended(75)),)), Finish),
+    ("too old", seen(spec=LATE), EndJob),
+    ("too slow to start", seen(remembered(step=0, step_at=None), reports=Reports(), spec=QUICK), EndJob),
+    ("ended", seen(remembered(outcome=JobOutcome.COMPLETE, ended_at=NOW - 10)), CleanUp),
+    ("ended and refused since", seen(remembered(outcome=JobOutcome.FAILED), refusal=REFUSED, admitted=None), CleanUp),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("base", "kind"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_each_situation_has_its_decision(base: Observed, kind: type) -> None:
+def test_each_situation_has_its_decision(base: Observation, kind: type) -> None:
     assert isinstance(decide(base, NOW), kind)
 
 
@@ -216,15 +220,15 @@ def test_one_server_of_an_old_template_goes_at_a_time() -> None:
     [
         ({}, Role.GENERATION, True),
         ({}, Role.REDIS, True),
-        ({"n0": Node(ready=False)}, Role.GENERATION, True),
-        ({"n0": Node(ready=False)}, Role.REDIS, False),
-        ({"n0": Node(ready=False, out_of_service=True)}, Role.REDIS, True),
-        ({"n0": Node()}, Role.GENERATION, False),
+        ({"n0": NodeState(ready=False)}, Role.GENERATION, True),
+        ({"n0": NodeState(ready=False)}, Role.REDIS, False),
+        ({"n0": NodeState(ready=False, out_of_service=True)}, Role.REDIS, True),
+        ({"n0": NodeState()}, Role.GENERATION, False),
         (None, Role.GENERATION, False),
     ],
 )
 def test_a_pod_that_never_ends_is_deleted_by_force_when_its_machine_cannot_object(
-    nodes: dict[str, Node] | None, role: Role, forced: bool
+    nodes: dict[str, NodeState] | None, role: Role, forced: bool
 ) -> None:
     pod = server(0, role=role, terminating_until=NOW - 11)
     decision = decide(seen(nodes=nodes, pods=(trainer(0), trainer(1), pod)), NOW)
@@ -272,7 +276,7 @@ def test_a_stall_is_counted_from_the_last_step_or_start(state: JobState, restart
 
 def test_a_step_ends_a_stall() -> None:
     base = seen(remembered(step_at=NOW - 900), spec=STALL)
-    decision = decide(replace(base, reports=replace(base.reports, trainer=TrainerReport(6, 0, 0.0, NOW))), NOW)
+    decision = decide(replace(base, reports=replace(base.reports, trainer=TrainerProgress(6, 0, 0.0, NOW))), NOW)
     assert isinstance(decision, Converge)
     assert (decision.state.restarts, decision.state.step, decision.state.step_at) == (0, 6, NOW)
 
@@ -280,7 +284,7 @@ def test_a_step_ends_a_stall() -> None:
 def test_stalls_use_the_budget_up_and_say_so() -> None:
     spec = {**STALL, "failurePolicy": {"maxRestarts": 0}}
     decision = decide(seen(remembered(step_at=NOW - 900), spec=spec), NOW)
-    assert isinstance(decision, End)
+    assert isinstance(decision, EndJob)
     assert decision.reason is FailedReason.STALLED
 
 
@@ -319,20 +323,20 @@ def test_an_audit_decides_how_a_job_ends() -> None:
     good = '{"lost": 0, "duplicated": 0, "tombstones": {}, "ok": true, "message": "clean"}'
     bad = '{"lost": 1, "duplicated": 0, "tombstones": {}, "ok": false, "message": "1 lost"}'
     for message, stage, reason in (
-        (good, Stage.COMPLETE, CompleteReason.MAX_STEPS_REACHED),
-        ("", Stage.COMPLETE, CompleteReason.MAX_STEPS_REACHED),
-        (bad, Stage.RUNNING, FailedReason.AUDIT_FAILED),
-        ("no json", Stage.COMPLETE, CompleteReason.MAX_STEPS_REACHED),
+        (good, BatchStage.COMPLETE, CompleteReason.MAX_STEPS_REACHED),
+        ("", BatchStage.COMPLETE, CompleteReason.MAX_STEPS_REACHED),
+        (bad, BatchStage.RUNNING, FailedReason.AUDIT_FAILED),
+        ("no json", BatchStage.COMPLETE, CompleteReason.MAX_STEPS_REACHED),
     ):
-        pod = finish_pod(ending=ended(0 if stage is Stage.COMPLETE else 70, message=message))
-        base = seen(remembered(finishing=True), finish=Batch(stage), pods=(pod,))
+        pod = finish_pod(ending=ended(0 if stage is BatchStage.COMPLETE else 70, message=message))
+        base = seen(remembered(finishing=True), finish=BatchJob(stage), pods=(pod,))
         decision = decide(base, NOW)
-        assert isinstance(decision, End)
+        assert isinstance(decision, EndJob)
         assert decision.reason is reason
 
 
 def test_cleaning_up_waits_for_its_time() -> None:
-    ended_ = remembered(outcome=Outcome.FAILED, ended_at=NOW - 3599)
+    ended_ = remembered(outcome=JobOutcome.FAILED, ended_at=NOW - 3599)
     kept = decide(seen(ended_), NOW)
     gone = decide(seen(ended_), NOW + 2)
     assert isinstance(kept, CleanUp)
@@ -361,18 +365,18 @@ MEMORIES = st.builds(
     members=st.sampled_from([(), ("t0", "t1"), ("t0a", "t1b")]), restarts=st.integers(0, 3), counted=st.integers(0, 3),
     rest=st.sampled_from(list(Rest)), finishing=st.booleans(), step=st.integers(0, 12),
     step_at=st.sampled_from([None, NOW, NOW - 500]), started_at=st.sampled_from([None, STARTED]),
-    outcome=st.sampled_from([None, None, None, *Outcome]),
+    outcome=st.sampled_from([None, None, None, *JobOutcome]),
     failures=st.lists(st.integers(0, 60).map(lambda s: a_failure(NOW - s)), max_size=5).map(lambda f: tuple(sorted(f))),
 )  # fmt: skip
 STAGES = st.builds(
-    Batch, st.sampled_from(list(Stage)), st.just("b"), st.just("u"), st.integers(0, 90).map(lambda s: NOW - s)
+    BatchJob, st.sampled_from(list(BatchStage)), st.just("b"), st.just("u"), st.integers(0, 90).map(lambda s: NOW - s)
 )
 SPECS = [{}, {"suspend": True}, {"runPolicy": {"stallTimeoutSeconds": 100}}, {"failurePolicy": {"maxRestarts": 2}}]
 BASES = [seen(spec=spec) for spec in SPECS]
 
 
 @st.composite
-def sights(draw: st.DrawFn) -> Observed:
+def sights(draw: st.DrawFn) -> Observation:
     base = draw(st.sampled_from(BASES))
     pods = []
     for make in (trainer, server):
@@ -390,7 +394,7 @@ def sights(draw: st.DrawFn) -> Observed:
         refusal=refusal,
         prepare=draw(STAGES),
         finish=draw(STAGES),
-        nodes=draw(st.sampled_from([None, {}, {"n0": Node(ready=False)}])),
+        nodes=draw(st.sampled_from([None, {}, {"n0": NodeState(ready=False)}])),
         workloads=draw(
             st.sampled_from([(), (fleet("r2"), fleet("r2", Role.TRAINER)), (fleet(), fleet(role=Role.TRAINER))])
         ),
@@ -416,7 +420,7 @@ def makes_anything(decision: Decision) -> bool:
 
 @settings(max_examples=examples(600), deadline=None)
 @given(sights())
-def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> None:
+def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observation) -> None:
     decision = decide(base, NOW)
     after, before = state_of(decision), base.state
     assert decide(base, NOW) == decision  # the same sight, the same decision
@@ -438,7 +442,7 @@ def test_whatever_is_seen_the_promises_of_a_decision_hold(base: Observed) -> Non
 
 @settings(max_examples=examples(600), deadline=None)
 @given(sights())
-def test_a_decision_that_was_remembered_is_not_made_again(base: Observed) -> None:
+def test_a_decision_that_was_remembered_is_not_made_again(base: Observation) -> None:
     """Seen again with nothing changed but the status: no failure is counted, and no epoch begun, a second time."""
     decision = decide(base, NOW)
     decided = state_of(decision)

@@ -8,8 +8,17 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal.spec.cluster import FailurePolicy
 from areal_operator.operator.budget import charge
-from areal_operator.operator.failure_policy import Action, Incident, Ruling, dealt_with, judge, kept, shell_code, worst
-from areal_operator.operator.job_state import Failure, JobState
+from areal_operator.operator.failure_policy import (
+    FailureAction,
+    Incident,
+    Ruling,
+    dealt_with,
+    judge,
+    kept,
+    shell_code,
+    worst,
+)
+from areal_operator.operator.job_state import JobFailure, JobState
 from hypothesis import given
 from hypothesis import strategies as st
 from operator_values import NOW
@@ -24,7 +33,7 @@ def incident(role: Role = Role.TRAINER, code: int | None = 1, at: float = NOW, *
 
 
 DISRUPTED = {"DisruptionTarget": "True"}
-FREE = Ruling(Action.RESTART_TRAINER, False, "disruption")
+FREE = Ruling(FailureAction.RESTART_TRAINER, False, "disruption")
 DISRUPTION = {
     "name": "disruption", "action": "RestartTrainer", "countTowardsMax": False, "roles": ["trainer"],
     "onPodConditions": [{"type": "DisruptionTarget"}],
@@ -37,23 +46,27 @@ ANY = {"name": "any", "action": "RestartTrainer"}
 @pytest.mark.parametrize(
     ("rules", "what", "ruling"),
     [
-        ((), incident(), Ruling(Action.RESTART_TRAINER, True)),
-        ((), incident(code=137), Ruling(Action.RESTART_TRAINER, True)),
-        ((), incident(code=64), Ruling(Action.FAIL_JOB, True)),
-        ((), incident(Role.GENERATION, 65), Ruling(Action.FAIL_JOB, True)),
-        ((), incident(Role.REWARD, 70), Ruling(Action.FAIL_JOB, True)),
-        ((), incident(Role.GENERATION), Ruling(Action.RESTART_POD, False)),
-        ((), incident(Role.PREPARE, 75), Ruling(Action.RESTART_POD, True)),
+        ((), incident(), Ruling(FailureAction.RESTART_TRAINER, True)),
+        ((), incident(code=137), Ruling(FailureAction.RESTART_TRAINER, True)),
+        ((), incident(code=64), Ruling(FailureAction.FAIL_JOB, True)),
+        ((), incident(Role.GENERATION, 65), Ruling(FailureAction.FAIL_JOB, True)),
+        ((), incident(Role.REWARD, 70), Ruling(FailureAction.FAIL_JOB, True)),
+        ((), incident(Role.GENERATION), Ruling(FailureAction.RESTART_POD, False)),
+        ((), incident(Role.PREPARE, 75), Ruling(FailureAction.RESTART_POD, True)),
         ((DISRUPTION,), incident(conditions=DISRUPTED), FREE),
-        ((DISRUPTION,), incident(conditions={"DisruptionTarget": "False"}), Ruling(Action.RESTART_TRAINER, True)),
-        ((DISRUPTION,), incident(Role.REDIS, conditions=DISRUPTED), Ruling(Action.RESTART_POD, False)),
-        ((BAD,), incident(code=65), Ruling(Action.FAIL_JOB, True, "bad")),
-        ((ODD, BAD), incident(code=65), Ruling(Action.RESTART_POD, True, "odd")),
-        ((BAD, ODD), incident(code=65), Ruling(Action.FAIL_JOB, True, "bad")),
-        ((ODD,), incident(code=0), Ruling(Action.RESTART_TRAINER, True)),
-        ((ODD,), incident(code=None), Ruling(Action.RESTART_TRAINER, True)),
-        ((ANY,), incident(Role.WORKER, None, reason="Evicted"), Ruling(Action.RESTART_TRAINER, True, "any")),
-        ((ANY,), incident(code=64), Ruling(Action.RESTART_TRAINER, True, "any")),
+        (
+            (DISRUPTION,),
+            incident(conditions={"DisruptionTarget": "False"}),
+            Ruling(FailureAction.RESTART_TRAINER, True),
+        ),
+        ((DISRUPTION,), incident(Role.REDIS, conditions=DISRUPTED), Ruling(FailureAction.RESTART_POD, False)),
+        ((BAD,), incident(code=65), Ruling(FailureAction.FAIL_JOB, True, "bad")),
+        ((ODD, BAD), incident(code=65), Ruling(FailureAction.RESTART_POD, True, "odd")),
+        ((BAD, ODD), incident(code=65), Ruling(FailureAction.FAIL_JOB, True, "bad")),
+        ((ODD,), incident(code=0), Ruling(FailureAction.RESTART_TRAINER, True)),
+        ((ODD,), incident(code=None), Ruling(FailureAction.RESTART_TRAINER, True)),
+        ((ANY,), incident(Role.WORKER, None, reason="Evicted"), Ruling(FailureAction.RESTART_TRAINER, True, "any")),
+        ((ANY,), incident(code=64), Ruling(FailureAction.RESTART_TRAINER, True, "any")),
     ],
 )  # fmt: skip
 def test_the_first_rule_that_matches_decides(rules: tuple[Any, ...], what: Incident, ruling: Ruling) -> None:
@@ -105,7 +118,7 @@ def test_a_signal_is_shown_as_a_container_shows_it(code: int, shown: int) -> Non
 
 FAILURES = st.lists(
     st.builds(
-        Failure,
+        JobFailure,
         at=st.integers(0, 30).map(float),
         role=st.sampled_from(["trainer", "generation", "reward"]),
         pod=st.sampled_from(["a", "b"]),
@@ -116,7 +129,7 @@ FAILURES = st.lists(
 
 
 @given(FAILURES)
-def test_the_record_keeps_five_and_the_newest_of_both_kinds(failures: list[Failure]) -> None:
+def test_the_record_keeps_five_and_the_newest_of_both_kinds(failures: list[JobFailure]) -> None:
     found = kept(failures)
     assert len(found) == min(5, len(failures))
     assert list(found) == sorted(found)

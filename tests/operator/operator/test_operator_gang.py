@@ -9,15 +9,15 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal.processes.core import Phase
 from areal_operator.operator.gang import gang_of
-from areal_operator.operator.observed import LauncherReport, Node, Observed, Pod
+from areal_operator.operator.observed import LauncherReport, NodeState, Observation, Pod
 from operator_values import NOW, disrupted, ended, fleet, launchers, remembered, says, seen, trainer
 
 
-def gang(base: Observed, size: int = 2) -> Any:
+def gang(base: Observation, size: int = 2) -> Any:
     return gang_of(base, size, NOW)
 
 
-def pods(*found: Pod) -> Observed:
+def pods(*found: Pod) -> Observation:
     return seen(pods=found)
 
 
@@ -146,7 +146,7 @@ def test_who_is_asked_to_save_and_who_is_waited_for(phase: Phase, saves: bool, d
 
 
 def test_members_on_a_machine_that_leaves_are_known() -> None:
-    base = seen(nodes={"n1": Node(leaving=True)})
+    base = seen(nodes={"n1": NodeState(leaving=True)})
     assert [pod.uid for pod in gang(base).leaving()] == ["t1"]
 
 

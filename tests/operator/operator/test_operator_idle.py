@@ -10,8 +10,8 @@ from areal.observe.live import Idle, IdleCause
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason
 from areal_operator.operator.admission import Refusal
-from areal_operator.operator.job_state import JobState, Outcome
-from areal_operator.operator.observed import Observed, PodCondition, Reports
+from areal_operator.operator.job_state import JobOutcome, JobState
+from areal_operator.operator.observed import Observation, PodCondition, Reports
 from areal_operator.operator.summarize import urgent
 from areal_operator.operator.times import FRESH_S
 from operator_values import NOW, controller, on_rows, others, remembered, seen, server, trainer
@@ -21,14 +21,14 @@ FULL = {"PodScheduled": PodCondition("False", "Unschedulable", "0/5 nodes: 3 too
 NEVER = remembered(step=0, step_at=None)
 
 
-def telling(cause: IdleCause, idle: str = "", at: float = NOW) -> Observed:
+def telling(cause: IdleCause, idle: str = "", at: float = NOW) -> Observation:
     """The controller says why it admits nothing."""
     return replace(
         seen(), reports=replace(seen().reports, controller=replace(controller(at=at), idle=Idle(cause, idle)))
     )
 
 
-CASES: list[tuple[str, Observed, str, Role | str, str, str]] = [
+CASES: list[tuple[str, Observation, str, Role | str, str, str]] = [
     ("refused", seen(JobState(), refusal=Refusal(AcceptedReason.LOCAL_PATH, "model.path"), admitted=None),
      "LocalPath", "", "", "model.path"),
     ("no node", seen(pods=(trainer(0, node="", conditions=FULL), trainer(1), *others())),
@@ -50,7 +50,7 @@ CASES: list[tuple[str, Observed, str, Role | str, str, str]] = [
     ("base", "cause", "role", "pod", "text"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
 )
 def test_the_first_cause_that_fits_is_told_with_its_place(
-    base: Observed, cause: str, role: str, pod: str, text: str
+    base: Observation, cause: str, role: str, pod: str, text: str
 ) -> None:
     idle = status(base)["idle"]
     assert (idle["cause"], idle["role"], idle["pod"]) == (cause, role, pod)
@@ -63,15 +63,15 @@ def test_the_first_cause_that_fits_is_told_with_its_place(
         seen(),
         on_rows("SFT"),
         telling(IdleCause.GATE_CLOSED, "the gate is closed at version 4"),
-        seen(remembered(outcome=Outcome.FAILED)),
+        seen(remembered(outcome=JobOutcome.FAILED)),
     ],
 )
-def test_a_job_that_trains_or_has_ended_waits_for_nothing(base: Observed) -> None:
+def test_a_job_that_trains_or_has_ended_waits_for_nothing(base: Observation) -> None:
     assert "idle" not in status(base)
 
 
 def test_since_is_kept_while_the_cause_is_and_its_words_alone_are_no_reason_to_write() -> None:
-    def later(base: Observed, before: dict[str, Any], now: float = NOW) -> dict[str, Any]:
+    def later(base: Observation, before: dict[str, Any], now: float = NOW) -> dict[str, Any]:
         return status(replace(base, raw={**base.raw, "status": before}), now)
 
     first = status(telling(IdleCause.NO_WEIGHTS, "no weights are published yet"))

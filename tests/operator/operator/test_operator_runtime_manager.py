@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 import pytest
 from areal.plan.cluster_names import LABEL_JOB
 from areal_operator.kube.resources import CLUSTER_RUNTIMES, PODS, RLJOBS, key_of
-from areal_operator.runtime.health import Health
+from areal_operator.runtime.health import OperatorHealth
 from areal_operator.runtime.lease import LeaseLostError
-from areal_operator.runtime.manager import Manager, ManagerSettings, Watched
+from areal_operator.runtime.manager import Manager, ManagerSettings, WatchSpec
 from areal_operator.runtime.reflector import Pulse
 from support import virtual_time
 from support.fake_kube import FakeKube, Fault
@@ -27,9 +27,9 @@ def pod(name, job):
 
 
 WATCHED = [
-    Watched(RLJOBS, lambda obj: [key_of(obj)]),
-    Watched(PODS, lambda obj: [("ns", obj["metadata"]["labels"][LABEL_JOB])], labelled_only=True),
-    Watched(CLUSTER_RUNTIMES, lambda obj: [], optional=True),
+    WatchSpec(RLJOBS, lambda obj: [key_of(obj)]),
+    WatchSpec(PODS, lambda obj: [("ns", obj["metadata"]["labels"][LABEL_JOB])], labelled_only=True),
+    WatchSpec(CLUSTER_RUNTIMES, lambda obj: [], optional=True),
 ]
 
 
@@ -261,7 +261,7 @@ def test_what_it_does_is_in_its_metrics():
 def test_a_watch_that_is_silent_for_three_times_its_length_is_an_illness():
     now = [0.0]
     pulse = Pulse("pods")
-    health = Health(synced=lambda: True, pulses=[pulse], clock=lambda: now[0])
+    health = OperatorHealth(synced=lambda: True, pulses=[pulse], clock=lambda: now[0])
     now[0] = health._beat_at = 1080.0
     assert health.ills() == []
     now[0] = health._beat_at = 1081.0
@@ -272,7 +272,7 @@ def test_a_watch_that_is_silent_for_three_times_its_length_is_an_illness():
 
 def test_an_event_loop_that_stands_still_is_an_illness_and_so_is_one_that_was_late():
     async def body():
-        health = Health(synced=lambda: True, pulses=[], clock=virtual_time.now)
+        health = OperatorHealth(synced=lambda: True, pulses=[], clock=virtual_time.now)
         beating = asyncio.create_task(health.beat())
         await asyncio.sleep(10)
         assert health.ills() == []

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 from areal.net.backoff import Backoff
 from areal_operator.kube.errors import ConflictError
-from areal_operator.runtime.queue import Done, Queue, Schedule
+from areal_operator.runtime.queue import KeySchedule, Queue, WorkResult
 from hypothesis import given
 from hypothesis import strategies as st
 from support import virtual_time
@@ -167,7 +167,7 @@ def test_stop_lets_running_work_end_and_begins_none():
 
 def test_results_are_told_by_kind():
     async def body():
-        done: list[Done] = []
+        done: list[WorkResult] = []
         queue, worker = queue_of(done), Worker(took_s=2, a=[ConflictError(409, "Conflict", "x"), RuntimeError(), 5.0])
         queue.add(A)
         await working(queue, worker, 20)
@@ -188,7 +188,7 @@ def test_results_are_told_by_kind():
     )
 )
 def test_a_schedule_loses_no_key_and_never_hands_one_out_twice(steps):
-    schedule, now = Schedule(), 0.0
+    schedule, now = KeySchedule(), 0.0
     due: dict[tuple[str, str], float] = {}
     held = set()
     for step, key, number in steps:

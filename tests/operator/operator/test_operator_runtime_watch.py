@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from areal_operator.kube.resources import CONFIGMAPS, key_of
 from areal_operator.runtime.queue import Queue
-from areal_operator.runtime.reflector import Current, Empty, Paging, Reflector, Resting
+from areal_operator.runtime.reflector import CacheCurrent, Empty, PageCursor, Reflector, WatchPause
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from operator_watch_rig import NS, TIMES, Rig, config_map, stopped
@@ -27,7 +27,7 @@ def test_a_list_comes_in_pages_and_a_watch_goes_on_from_its_version():
         assert watch.query["resourceVersion"] == "107"
         assert watch.query["allowWatchBookmarks"] == "true"
         assert watch.query["timeoutSeconds"] == "360"
-        assert rig.states == [Empty, Paging, Paging, Current]
+        assert rig.states == [Empty, PageCursor, PageCursor, CacheCurrent]
         assert rig.held() == rig.truth()
         assert rig.cache.get(NS, "m3")["kind"] == "ConfigMap", "items of a list have no kind of their own"
 
@@ -58,7 +58,7 @@ def test_a_watch_that_the_server_ends_goes_on_where_it_was_without_a_list():
         await rig.watched_for(1000)
         assert len(rig.asked(watch=False)) == 1
         assert len(rig.asked(watch=True)) == 3
-        assert Resting not in rig.states
+        assert WatchPause not in rig.states
 
     virtual_time.run(body())
 

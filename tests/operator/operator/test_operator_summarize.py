@@ -11,7 +11,7 @@ from areal.spec.status import JobStatus
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import HandsOff
 from areal_operator.operator.job_state import JobState, Rest, state_in
-from areal_operator.operator.observed import Batch, Observed, Stage, TrainerReport
+from areal_operator.operator.observed import BatchJob, BatchStage, Observation, TrainerProgress
 from areal_operator.operator.summarize import summarize, urgent
 from hypothesis import given, settings
 from operator_values import NOW, a_failure, controller, ended, remembered, seen, server, trainer
@@ -19,7 +19,7 @@ from support.examples import examples
 from test_operator_decide import sights
 
 
-def status(base: Observed, now: float = NOW) -> dict[str, Any]:
+def status(base: Observation, now: float = NOW) -> dict[str, Any]:
     decision = decide(base, now)
     assert not isinstance(decision, HandsOff)
     return summarize(base, decision, now)
@@ -27,7 +27,7 @@ def status(base: Observed, now: float = NOW) -> dict[str, Any]:
 
 @settings(max_examples=examples(300), deadline=None)
 @given(sights())
-def test_a_status_is_valid_and_reads_back_as_what_was_decided(base: Observed) -> None:
+def test_a_status_is_valid_and_reads_back_as_what_was_decided(base: Observation) -> None:
     """What a successor recalls is what this process would have gone on with."""
     decision = decide(base, NOW)
     assert not isinstance(decision, HandsOff)
@@ -48,12 +48,12 @@ def test_a_status_is_valid_and_reads_back_as_what_was_decided(base: Observed) ->
 
 @settings(max_examples=examples(100), deadline=None)
 @given(sights())
-def test_the_same_sight_makes_the_same_status(base: Observed) -> None:
+def test_the_same_sight_makes_the_same_status(base: Observation) -> None:
     assert status(base) == status(base)
 
 
 def test_progress_has_the_newest_figures_of_all_roles() -> None:
-    base = seen(reports=replace(seen().reports, trainer=TrainerReport(6, 5, NOW - 30, NOW)))
+    base = seen(reports=replace(seen().reports, trainer=TrainerProgress(6, 5, NOW - 30, NOW)))
     found = status(base)
     assert found["progress"] == {
         "step": 6, "maxSteps": 12, "groupsTrained": 24, "policyVersion": 5, "oldestServedVersion": 4, "reward": 0.5,
@@ -72,7 +72,7 @@ def test_figures_of_a_role_that_fell_silent_stay() -> None:
 
 def test_the_trainers_word_on_the_step_counts_until_it_falls_silent() -> None:
     for trainer_at, step in ((NOW, 6), (NOW - 10, 9)):
-        reports = replace(seen().reports, trainer=TrainerReport(6, 0, 0.0, trainer_at), controller=controller(step=9))
+        reports = replace(seen().reports, trainer=TrainerProgress(6, 0, 0.0, trainer_at), controller=controller(step=9))
         assert status(seen(reports=reports))["progress"]["step"] == step
 
 
@@ -85,7 +85,7 @@ def test_roles_say_what_is_wanted_there_and_broken() -> None:
 
 
 def test_nobody_is_wanted_while_a_job_is_prepared_or_rests() -> None:
-    preparing = seen(JobState(), prepare=Batch(Stage.RUNNING), pods=())
+    preparing = seen(JobState(), prepare=BatchJob(BatchStage.RUNNING), pods=())
     resting = seen(remembered(rest=Rest.ENDING), pods=(), spec={"suspend": True})
     for base in (preparing, resting):
         assert {role["desired"] for role in status(base)["roles"]} == {0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from areal.plan.cluster_names import Role, role_labels
 from areal_operator.kube.resources import Json
-from areal_operator.operator.children import Wanted, foundation, workloads
+from areal_operator.operator.children import JobBlueprint, foundation, workloads
 from operator_stage import Stage
 from support.cluster_jobs import quickstart_wanted, viewed_wanted
 from support.policies import Pod, passes
@@ -17,7 +17,7 @@ INGRESS = Pod("edge", {"app": "ingress"}, {"areal.dev/viewers": "allowed"})
 OUTSIDE = Pod("somewhere", {}, {})
 
 
-def of_page(w: Wanted) -> dict[str, Json]:
+def of_page(w: JobBlueprint) -> dict[str, Json]:
     """Its objects by kind."""
     made = [*foundation(w), *workloads(w)]
     return {one["kind"]: one for one in made if one["metadata"]["name"] == "digits-view"}

@@ -13,7 +13,7 @@ from areal.rollout.contract.values import Done, Report, WorkerReport
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     AdvanceLedger,
-    Answer,
+    CallAnswer,
     CloseGroup,
     Decision,
     GrantLease,
@@ -39,7 +39,7 @@ from areal.rollout.controller.inputs import (
     ServerBeat,
     WorkerBeat,
 )
-from areal.rollout.controller.reports import ServerReport, Weights
+from areal.rollout.controller.reports import PublishedWeights, ServerReport
 from areal.rollout.controller.settings import ControllerSettings
 
 B, N = 2, 2
@@ -55,8 +55,8 @@ SETTINGS = ControllerSettings(
 D = TypeVar("D")
 
 
-def weights(version: int, fence: int = 1, *, rollback: bool = False) -> Weights:
-    return Weights(f"{version}.f{fence}", version, fence, "path", "digest", rollback)
+def weights(version: int, fence: int = 1, *, rollback: bool = False) -> PublishedWeights:
+    return PublishedWeights(f"{version}.f{fence}", version, fence, "path", "digest", rollback)
 
 
 @dataclass
@@ -144,10 +144,10 @@ class Bench:
         self.core.take(item, self.now)
         return self.run()
 
-    def ask(self, call: Call) -> Answer | None:
+    def ask(self, call: Call) -> CallAnswer | None:
         self.tickets += 1
         self.take(replace(call, ticket=self.tickets))
-        return next((a for a in self.all(Answer) if a.ticket == self.tickets), None)
+        return next((a for a in self.all(CallAnswer) if a.ticket == self.tickets), None)
 
     @property
     def idle(self) -> Idle:
@@ -179,7 +179,7 @@ class Bench:
         for step in range(steps):
             for group in (2 * step, 2 * step + 1):
                 self.done(group, version=step)
-            assert self.ask(AdvanceCursor(1, 2 * step + 2, step)) == Answer(self.tickets)
+            assert self.ask(AdvanceCursor(1, 2 * step + 2, step)) == CallAnswer(self.tickets)
             self.ask(PublishWeights(1, weights(step + 1)))
             self.server(step + 1)
 

@@ -13,16 +13,16 @@ from areal.ledger.async_client import AsyncLedger
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.rollout.controller.assemble import Parts, Paths, serve
-from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
+from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 
 
 async def main(given: dict[str, Any]) -> None:
     root = Path(given["root"])
     evaluation = root / "evaluation"
-    rows = Rows(root / "train", evaluation if evaluation.exists() else None, seed=7)
-    paths = Paths(root / "fences", root / "journal.jsonl", root, root / "evaluations.jsonl")
+    rows = PreparedRows(root / "train", evaluation if evaluation.exists() else None, seed=7)
+    paths = ControllerPaths(root / "fences", root / "journal.jsonl", root, root / "evaluations.jsonl")
     async with AsyncLedger(given["redis"], given["job"], retry_for_s=0.5) as ledger:
         parts = Parts(
             job=given["job"],

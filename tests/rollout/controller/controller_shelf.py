@@ -9,8 +9,8 @@ from areal.ledger.values import COMPLETE, SampleMeta
 from areal.rollout.contract.values import Done
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.decisions import Decision
-from areal.rollout.controller.groups import Group, Phase
-from areal.rollout.controller.position import Position
+from areal.rollout.controller.groups import GroupPhase, PromptGroup
+from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.settings import ControllerSettings
 from controller_bench import SETTINGS
 
@@ -34,24 +34,24 @@ class Shelf:
     """A book, its position, and what it decided."""
 
     def __init__(self, settings: ControllerSettings = SETTINGS, *, tombstones: Mapping[int, str] | None = None) -> None:
-        self.position = Position(settings)
+        self.position = TrainCursor(settings)
         self.said: list[Decision] = []
         self.book = Book(self.position, tombstones or {}, self.said.append)
 
-    def admitted(self, count: int) -> list[Group]:
+    def admitted(self, count: int) -> list[PromptGroup]:
         made = [self.book.admit() for _ in range(count)]
         self.said.clear()
         return made
 
-    def held(self, group: Group, worker: str = "w", working: tuple[int, ...] = (0, 1)) -> Group:
+    def held(self, group: PromptGroup, worker: str = "w", working: tuple[int, ...] = (0, 1)) -> PromptGroup:
         group.worker, group.working = worker, set(working)
         return group
 
-    def closed(self, group: Group) -> Group:
+    def closed(self, group: PromptGroup) -> PromptGroup:
         """Complete, and the ledger agreed."""
         for index in range(2):
             self.book.sample(Done(group.index, index, float(index), 0, 0, 1))
         self.book.closed(NOW, self.book.epoch, group.index, COMPLETE, ())
         self.said.clear()
-        assert group.phase is Phase.CLOSED
+        assert group.phase is GroupPhase.CLOSED
         return group

@@ -8,7 +8,7 @@ import pytest
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import Done, Held
 from areal.rollout.controller.decisions import AdvanceLedger, CloseGroup, JournalTombstone, ReopenGroup, Revoke
-from areal.rollout.controller.groups import HELD, GroupVerdict, Phase
+from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from controller_bench import SETTINGS
 from controller_shelf import NOW, Shelf, View, figures
 
@@ -88,7 +88,7 @@ def test_what_the_ledger_holds_beyond_what_is_known_was_admitted() -> None:
     assert shelf.book.next_admission == 4
     assert shelf.said == [AdvanceLedger(0, 7)]
     assert [shelf.book.groups[index].phase for index in range(4)] == [
-        Phase.OPEN, Phase.CLOSED, Phase.OPEN, Phase.OPEN,
+        GroupPhase.OPEN, GroupPhase.CLOSED, GroupPhase.OPEN, GroupPhase.OPEN,
     ]  # fmt: skip
     assert [shelf.book.groups[index].not_before for index in (0, 2, 3)] == [NOW + 2.0] * 3
     assert (sorted(shelf.book.groups[3].done), shelf.book.open) == ([1], {0, 2, 3})
@@ -119,7 +119,7 @@ def test_a_group_that_the_ledger_holds_complete_without_samples_is_opened_again(
     group = shelf.closed(shelf.admitted(1)[0])
     compared(shelf, View(closed={0: COMPLETE}))
     assert shelf.said[0] == ReopenGroup(0)
-    assert (group.phase, group.done, group.not_before) == (Phase.OPEN, {}, NOW + SETTINGS.resend_grace_s)
+    assert (group.phase, group.done, group.not_before) == (GroupPhase.OPEN, {}, NOW + SETTINGS.resend_grace_s)
 
 
 def test_a_tombstone_of_the_ledger_alone_is_journalled() -> None:
@@ -137,8 +137,8 @@ def test_a_complete_group_of_the_ledger_is_complete_whoever_works_on_it() -> Non
     stored = {0: figures(0.5), 1: figures(1.0)}
     compared(shelf, View(closed={0: COMPLETE, 1: COMPLETE}, samples={0: stored, 1: stored}))
     assert Revoke("w", 0) in shelf.said
-    assert (first.phase, first.done, first.verdict, first.worker) == (Phase.CLOSED, stored, None, "")
-    assert second.phase is Phase.DECIDED, "its tombstone is on its way to the journal"
+    assert (first.phase, first.done, first.verdict, first.worker) == (GroupPhase.CLOSED, stored, None, "")
+    assert second.phase is GroupPhase.DECIDED, "its tombstone is on its way to the journal"
     assert shelf.book.open == set()
 
 
@@ -153,7 +153,7 @@ def test_a_close_on_its_way_is_asked_again_only_when_the_ledger_lost_data() -> N
     shelf.book.lost_data()
     compared(shelf, view, lost=True)
     assert shelf.said == [CloseGroup(1, 0, COMPLETE, (0, 1)), AdvanceLedger(0, 0)]
-    assert group.phase is Phase.CLOSING
+    assert group.phase is GroupPhase.CLOSING
 
 
 @pytest.mark.parametrize(("lost", "kept"), [(False, [0, 1]), (True, [1])])
@@ -182,7 +182,7 @@ def test_a_verdict_that_was_held_back_counts_after_a_fall_back_and_a_full_group_
     assert shelf.said == [
         JournalTombstone(0, "rejected", "late"), CloseGroup(0, 1, COMPLETE, (0, 1)), AdvanceLedger(0, 0),
     ]  # fmt: skip
-    assert second.phase is Phase.CLOSING
+    assert second.phase is GroupPhase.CLOSING
 
 
 def test_ending_what_lies_beyond_a_rank_spares_what_is_complete_unless_it_is_told() -> None:

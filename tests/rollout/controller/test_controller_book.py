@@ -8,7 +8,7 @@ import pytest
 from areal.ledger.values import COMPLETE
 from areal.rollout.contract.values import Done, Failure, FailureKind
 from areal.rollout.controller.decisions import CloseGroup, JournalTombstone, ReopenGroup, Revoke, ScanLedger
-from areal.rollout.controller.groups import HELD, GroupVerdict, Phase
+from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict
 from areal.rollout.controller.settings import retry_pause_s
 from controller_bench import SETTINGS
 from controller_shelf import NOW, Shelf
@@ -35,7 +35,7 @@ def test_what_does_not_fit_after_a_fall_back_is_made_again_later() -> None:
     groups = [shelf.closed(group) for group in shelf.admitted(6)]
     shelf.book.drop_what_does_not_fit()
     assert shelf.said == [ReopenGroup(4), ReopenGroup(5)]
-    assert [group.phase for group in groups] == [Phase.CLOSED] * 4 + [Phase.OPEN] * 2
+    assert [group.phase for group in groups] == [GroupPhase.CLOSED] * 4 + [GroupPhase.OPEN] * 2
     assert (groups[4].done, groups[4].worker, shelf.book.open) == ({}, "", {4, 5})
     assert [len(group.done) for group in groups[:4]] == [2] * 4
 
@@ -48,7 +48,7 @@ def test_an_open_group_that_does_not_fit_and_what_the_trainer_took_are_left_as_t
     shelf.position.cursor = 2
     shelf.book.drop_what_does_not_fit()
     assert shelf.said == []
-    assert (first.phase, second.phase, third.worker) == (Phase.OPEN, Phase.CLOSED, "w")
+    assert (first.phase, second.phase, third.worker) == (GroupPhase.OPEN, GroupPhase.CLOSED, "w")
 
 
 # ---- commits and cursors
@@ -120,12 +120,12 @@ def test_a_verdict_below_the_cursor_is_held_back() -> None:
     group = shelf.held(shelf.admitted(1)[0])
     shelf.position.cursor = 1
     shelf.book.end(group, GroupVerdict("rejected", "too late"))
-    assert (shelf.said, group.phase, group.worker) == ([], Phase.OPEN, "w")
+    assert (shelf.said, group.phase, group.worker) == ([], GroupPhase.OPEN, "w")
     assert group.verdict == GroupVerdict("rejected", "too late")
     shelf.position.cursor = 0
     shelf.book.end(group, group.verdict)
     assert shelf.said == [Revoke("w", 0), JournalTombstone(0, "rejected", "too late")]
-    assert (group.phase, shelf.book.open) == (Phase.DECIDED, set())
+    assert (group.phase, shelf.book.open) == (GroupPhase.DECIDED, set())
 
 
 # ---- samples and deadlines
@@ -170,7 +170,7 @@ def test_at_its_deadline_a_group_closes_with_two_whole_samples_and_ends_with_few
     shelf.book.spend(group, 2.0)
     shelf.book.spend(group, seconds - 2.0)
     if not ends:
-        assert (shelf.said, group.phase) == ([], Phase.OPEN)
+        assert (shelf.said, group.phase) == ([], GroupPhase.OPEN)
     elif whole == 2:
         assert shelf.said == [CloseGroup(0, 0, COMPLETE, (0, 1), True)]
     else:
@@ -188,7 +188,7 @@ def test_a_group_is_given_up_for_infrastructure_at_its_last_try_once_patience_is
     (group,) = shelf.admitted(1)
     for now in (NOW, NOW + 40.0):
         shelf.book.failure(now, "w", failed())
-    assert (group.phase, group.infra_tries, group.infra_since) == (Phase.OPEN, 2, NOW)
+    assert (group.phase, group.infra_tries, group.infra_since) == (GroupPhase.OPEN, 2, NOW)
     shelf.book.failure(NOW + 41.0, "w", failed())
     assert shelf.said == [JournalTombstone(0, "infra", failed().detail)]
 
@@ -199,7 +199,7 @@ def test_many_tries_within_patience_end_no_group(seconds: float, ends: bool) -> 
     (group,) = shelf.admitted(1)
     for now in (NOW, NOW + 1.0, NOW + 2.0, NOW + seconds):
         shelf.book.failure(now, "w", failed())
-    assert (group.phase is Phase.DECIDED) is ends
+    assert (group.phase is GroupPhase.DECIDED) is ends
 
 
 def test_a_failed_sample_is_tried_again_later_where_it_was_and_after_some_tries_anywhere() -> None:
@@ -221,7 +221,7 @@ def test_a_strangers_failure_counts_only_of_a_group_that_nobody_holds() -> None:
     shelf = Shelf()
     group = shelf.held(shelf.admitted(1)[0], "w")
     shelf.book.failure(NOW, "v", failed(kind=FailureKind.EXCEPTION))
-    assert (shelf.said, group.phase, not shelf.book.tally.ends) == ([], Phase.OPEN, True)
+    assert (shelf.said, group.phase, not shelf.book.tally.ends) == ([], GroupPhase.OPEN, True)
     group.release()
     shelf.book.failure(NOW, "v", failed(kind=FailureKind.EXCEPTION))
     (tombstone,) = shelf.said
@@ -251,10 +251,10 @@ def test_an_answer_of_a_lost_epoch_changes_nothing() -> None:
         shelf.book.sample(Done(0, index, float(index), 0, 0, 1))
     shelf.book.lost_data()
     shelf.book.closed(NOW, 0, 0, COMPLETE, ())
-    assert (group.phase, shelf.book.epoch) == (Phase.CLOSING, 1)
+    assert (group.phase, shelf.book.epoch) == (GroupPhase.CLOSING, 1)
     shelf.book.closed(NOW, 1, 7, COMPLETE, ())
     shelf.book.closed(NOW, 1, 0, COMPLETE, ())
-    assert (group.phase, group.closed_at) == (Phase.CLOSED, NOW)
+    assert (group.phase, group.closed_at) == (GroupPhase.CLOSED, NOW)
     assert shelf.book.tally.closed["complete"] == 1
     shelf.book.closed(NOW, 1, 0, COMPLETE, ())
     assert shelf.book.tally.closed["complete"] == 1, "answered twice"
@@ -277,7 +277,7 @@ def test_samples_that_the_ledger_misses_at_a_close_are_made_again_after_a_grace(
     shelf.book.spend(group, 5.0)
     assert group.short
     shelf.book.closed(NOW, 0, 0, "", (1, 2))
-    assert (group.phase, group.short, sorted(group.done), group.not_before) == (Phase.OPEN, False, [0], NOW + 2.5)
+    assert (group.phase, group.short, sorted(group.done), group.not_before) == (GroupPhase.OPEN, False, [0], NOW + 2.5)
     assert (group.worker, group.working, shelf.book.open) == ("", set(), {0})
 
 
@@ -289,7 +289,7 @@ def test_a_group_that_the_ledger_closed_otherwise_is_journalled_so() -> None:
     shelf.said.clear()
     shelf.book.closed(NOW, 0, 0, "poison", ())
     assert shelf.said == [JournalTombstone(0, "poison", "found in the ledger")]
-    assert (group.phase, shelf.book.tally.closed["complete"]) == (Phase.DECIDED, 0)
+    assert (group.phase, shelf.book.tally.closed["complete"]) == (GroupPhase.DECIDED, 0)
 
 
 @pytest.mark.parametrize("outcome", [COMPLETE, "filtered"])
@@ -314,7 +314,7 @@ def test_a_tombstone_counts_once_however_often_the_journal_tells_it() -> None:
     shelf.book.ranks_changed = False
     shelf.book.journalled(NOW, 0, "rejected")
     assert not shelf.book.ranks_changed
-    assert (shelf.book.tally.closed["tombstoned"], group.phase) == (1, Phase.CLOSING)
+    assert (shelf.book.tally.closed["tombstoned"], group.phase) == (1, GroupPhase.CLOSING)
     shelf.book.journalled(NOW, 5, "ended")
     assert shelf.said[-1] == CloseGroup(0, 5, "ended"), "of a group that another controller knew"
 

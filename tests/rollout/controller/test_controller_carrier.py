@@ -16,7 +16,7 @@ from areal.rollout.controller.carrier import Carrier, Entry, Operation, rebuild
 from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     COMPLETE,
-    Answer,
+    CallAnswer,
     CloseGroup,
     Decision,
     JournalTombstone,
@@ -26,7 +26,7 @@ from areal.rollout.controller.decisions import (
 )
 from areal.rollout.controller.inputs import PublishWeights, SetHotFields
 from areal.rollout.controller.journal_writer import write_entries
-from areal.rollout.controller.kept import Kept, KeptFile
+from areal.rollout.controller.kept import KeptFile, RestoredState
 from controller_bench import SETTINGS, weights
 
 TOMBSTONE = JournalTombstone(3, "rejected", "why")
@@ -47,10 +47,10 @@ class Written:
     def ledger(self, operations: Sequence[Operation]) -> None:
         self.effects.append(("ledger", tuple(operations)))
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: RestoredState) -> None:
         self.effects.append(("keep", kept))
 
-    def reply(self, answer: Answer) -> None:
+    def reply(self, answer: CallAnswer) -> None:
         self.effects.append(("reply", answer))
 
     def order(self, order: object) -> None: ...
@@ -83,7 +83,7 @@ def carrier(*decisions: Decision) -> tuple[Carrier, Written]:
     ports = Written()
     core = Scripted(SETTINGS, Rebuilt(view=LedgerModel().scan()), 0.0)
     core.script = list(decisions)
-    made = Carrier(core, ports, Kept())
+    made = Carrier(core, ports, RestoredState())
     made.step(0.0)
     return made, ports
 
@@ -132,7 +132,7 @@ def test_a_restarted_ledger_is_asked_nothing_that_was_meant_for_the_old_one() ->
 
 def test_what_is_kept_is_on_disk_before_the_answer() -> None:
     ports = Written()
-    made = Carrier(Controller(SETTINGS, Rebuilt(view=LedgerModel().scan()), 0.0), ports, Kept())
+    made = Carrier(Controller(SETTINGS, Rebuilt(view=LedgerModel().scan()), 0.0), ports, RestoredState())
     made.ask(PublishWeights(1, weights(1)))
     made.step(0.0)
     assert [name for name, _ in ports.effects if name != "ledger"] == ["keep"]
@@ -185,14 +185,14 @@ def test_a_changed_job_file_wins_over_what_was_set_against_the_old_one(
 def test_what_an_old_controller_keeps_or_journals_is_refused_and_void(tmp_path: Path) -> None:
     newest = 1
     old = KeptFile(tmp_path, 1, lambda: newest)
-    old.write(Kept(max_steps=4))
+    old.write(RestoredState(max_steps=4))
     journal = Journal(tmp_path / "journal.jsonl")
     journal.start(1)
     newest = 2
     new = KeptFile(tmp_path, 2, lambda: newest)
     Journal(tmp_path / "journal.jsonl").start(2)
     with pytest.raises(FencedError):
-        old.write(Kept(max_steps=5))
+        old.write(RestoredState(max_steps=5))
     with pytest.raises(FencedError):
         write_entries(journal, [TOMBSTONE], 1, lambda: newest)
     assert new.kept.max_steps == KeptFile(tmp_path, 3, lambda: 3).kept.max_steps == 4

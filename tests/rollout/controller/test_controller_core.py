@@ -17,7 +17,7 @@ from areal.rollout.controller.decisions import (
     KeepHot,
     Revoke,
 )
-from areal.rollout.controller.groups import Group
+from areal.rollout.controller.groups import PromptGroup
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, PublishWeights, SetHotFields, TrainerBeat
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.status import rollout_status
@@ -99,7 +99,7 @@ def test_a_sample_that_was_cut_off_does_not_hide_that_the_whole_ones_are_equal(
 ) -> None:
     cut = SampleMeta(1, 0.0, 0, 0, 1, 1, True, 0, masked=True)
     scored = [SampleMeta(1, reward, 0, 0, 1, 1, False, 0) for reward in whole]
-    assert Group(0, done=dict(enumerate([cut, *scored]))).same_rewards() is same
+    assert PromptGroup(0, done=dict(enumerate([cut, *scored]))).same_rewards() is same
 
 
 def test_equal_rewards_are_kept_when_the_job_masks() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from areal.errors import BugError, ConfigError, FencedError, InfraError
 from areal.rollout.contract.values import Failure, FailureKind
-from areal.rollout.controller.decisions import Answer, CloseGroup, JournalTombstone, ScanLedger
+from areal.rollout.controller.decisions import CallAnswer, CloseGroup, JournalTombstone, ScanLedger
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
@@ -25,7 +25,7 @@ from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, M
 from controller_bench import SETTINGS, Bench, leased, started, weights
 
 
-def error_of(answer: Answer | None) -> type[Exception] | None:
+def error_of(answer: CallAnswer | None) -> type[Exception] | None:
     assert answer is not None
     assert answer.accepted is (answer.error is None)
     return type(answer.error) if answer.error else None
@@ -106,7 +106,7 @@ def test_a_trainer_that_attaches_is_not_finished_and_is_answered_after_a_scan() 
     bench.write()
     bench.run()
     assert len(bench.all(ScanLedger)) == scans + 1
-    assert (bench.all(Answer)[-1], bench.core.desk.attaching) == (Answer(bench.tickets), False)
+    assert (bench.all(CallAnswer)[-1], bench.core.desk.attaching) == (CallAnswer(bench.tickets), False)
 
 
 class Deaf(Bench):
@@ -139,7 +139,7 @@ def test_an_attach_waits_for_a_scan_of_its_own_and_for_the_tombstones_that_it_cl
     bench.core.desk.closed(0)
     assert not bench.core.desk.attaching
     bench.run()
-    assert bench.all(Answer)[-1] == Answer(bench.tickets)
+    assert bench.all(CallAnswer)[-1] == CallAnswer(bench.tickets)
 
 
 def test_a_scan_asked_before_the_ledger_lost_data_answers_no_attach() -> None:
@@ -178,7 +178,7 @@ def test_which_proposals_count(fence: int, group: int, reason: str, accepted: bo
     for number in range(3):
         bench.done(number)
     bench.ask(AdvanceCursor(3, 2, 0))
-    assert bench.ask(ProposeTombstone(fence, group, reason, "")) == Answer(bench.tickets, accepted=accepted)
+    assert bench.ask(ProposeTombstone(fence, group, reason, "")) == CallAnswer(bench.tickets, accepted=accepted)
     assert [stone.group for stone in bench.all(JournalTombstone)] == ([group] if accepted else [])
 
 
@@ -199,7 +199,7 @@ def test_two_that_propose_one_group_are_both_answered_and_it_ends_once() -> None
     assert len(bench.all(JournalTombstone)) == 1
     bench.write()
     bench.run()
-    assert [answer.ticket for answer in bench.all(Answer) if answer.ticket >= first] == [first, first + 1]
+    assert [answer.ticket for answer in bench.all(CallAnswer) if answer.ticket >= first] == [first, first + 1]
 
 
 def test_a_group_on_its_way_into_the_ledger_takes_no_proposal() -> None:
@@ -209,7 +209,7 @@ def test_a_group_on_its_way_into_the_ledger_takes_no_proposal() -> None:
     bench.worker()
     bench.core.desk._position.fence = 3
     bench.done(0)
-    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) == Answer(bench.tickets, accepted=False)
+    assert bench.ask(ProposeTombstone(3, 0, "poison", "")) == CallAnswer(bench.tickets, accepted=False)
 
 
 # ---- beats and bytes
@@ -259,7 +259,7 @@ def test_a_fall_back_makes_only_what_the_trainer_needs_again() -> None:
     assert bench.core.book.committed == 4
     bench.ledger.recover(2, 2)
     bench.seen.clear()
-    assert bench.ask(AttachTrainer(2, 2, 1)) == Answer(bench.tickets)
+    assert bench.ask(AttachTrainer(2, 2, 1)) == CallAnswer(bench.tickets)
     bench.later(0.5)
     assert (bench.core.book.committed, bench.core.book.cursor, bench.core.desk.step) == (2, 2, 1)
     assert [group for group in leased(bench) if group < 4] == [2, 3]

@@ -19,7 +19,7 @@ from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.disk_writer import KeptWriter, write_to_the_end
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.inputs import PublishWeights, SetHotFields
-from areal.rollout.controller.kept import Kept, KeptFile
+from areal.rollout.controller.kept import KeptFile, RestoredState
 from areal.rollout.controller.loop import CoreLoop, Outlets
 from areal.rollout.controller.streams import Streams
 from controller_bench import SETTINGS, weights
@@ -35,7 +35,7 @@ class SlowFile(KeptFile):
         self.go.clear()
         self.begun.clear()
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: RestoredState) -> None:
         self.begun.set()
         self.go.wait(10)
         super().write(kept)
@@ -97,7 +97,7 @@ async def test_a_cancelled_writer_ends_after_its_write(tmp_path: Path) -> None:
     file = SlowFile(tmp_path)
     writer = KeptWriter(file)
     running = asyncio.create_task(writer.run(lambda: None))
-    writer.submit(Kept(max_steps=4))
+    writer.submit(RestoredState(max_steps=4))
     await until(file.begun.is_set)
     running.cancel()
     await asyncio.wait([running], timeout=0.01)

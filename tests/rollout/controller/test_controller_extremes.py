@@ -17,7 +17,7 @@ from areal.rollout.controller.inputs import (
     TrainerBeat,
     WorkerBeat,
 )
-from areal.rollout.controller.reports import RefusalReport, ServerReport, TrainerReport, Weights
+from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport, TrainerReport
 from controller_bench import started
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,7 +49,7 @@ server = st.builds(
     ServerReport, names, names, names, policies, some, flags, flags, flags, some, some, some, some,
     st.none() | st.builds(RefusalReport, policies, some, names), names, some,
 )  # fmt: skip
-published = st.builds(Weights, policies, some, some, names, names, flags, names)
+published = st.builds(PublishedWeights, policies, some, some, names, names, flags, names)
 inputs: st.SearchStrategy[Input] = st.one_of(
     st.builds(WorkerBeat, worker),
     st.builds(ServerBeat, server),

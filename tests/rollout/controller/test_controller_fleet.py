@@ -7,7 +7,7 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.rollout.controller import wire
-from areal.rollout.controller.fleet import Fleet
+from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.reports import ServerReport
 from controller_bench import started
@@ -18,7 +18,7 @@ def report(**fields: object) -> ServerReport:
     return ServerReport("s", "1", "a:1", "3.f1", **values)  # type: ignore[arg-type]
 
 
-def told(fleet: Fleet) -> tuple[bool, bool]:
+def told(fleet: ServerFleet) -> tuple[bool, bool]:
     """(live, ready) as workers hear it."""
     server = fleet.servers["s"]
     state = wire.server_state(server.report, live=server.live, ready=server.ready)
@@ -32,14 +32,14 @@ def told(fleet: Fleet) -> tuple[bool, bool]:
 def test_a_late_server_gets_no_new_requests_and_only_a_dead_one_loses_its_own(
     late_s: float, expected: tuple[bool, bool]
 ) -> None:
-    fleet = Fleet()
+    fleet = ServerFleet()
     fleet.beat(0.0, report())
     fleet.tick(late_s)
     assert told(fleet) == expected
 
 
 def test_a_server_that_swaps_weights_is_alive_and_takes_no_new_requests() -> None:
-    fleet = Fleet()
+    fleet = ServerFleet()
     fleet.beat(0.0, report())
     fleet.changed = False
     fleet.beat(0.5, report(ready=False))
@@ -49,7 +49,7 @@ def test_a_server_that_swaps_weights_is_alive_and_takes_no_new_requests() -> Non
 
 
 def test_a_server_without_an_engine_is_not_alive() -> None:
-    fleet = Fleet()
+    fleet = ServerFleet()
     fleet.beat(0.0, report(live=False, ready=False))
     assert told(fleet) == (False, False)
 

@@ -11,7 +11,7 @@ from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import Evaluated, FailureKind, Held, WorkerReport
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import (
-    Answer,
+    CallAnswer,
     GrantLease,
     JournalTombstone,
     KeepServed,
@@ -35,7 +35,7 @@ from areal.rollout.controller.inputs import (
     TrainerBeat,
     WorkerBeat,
 )
-from areal.rollout.controller.position import Position
+from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import RefusalReport, TrainerReport
 from areal.rollout.controller.status import rollout_status
 from controller_bench import SETTINGS, Bench, N, leased, started, weights
@@ -116,8 +116,8 @@ def test_a_cursor_is_acknowledged_only_when_it_is_in_the_journal() -> None:
     assert bench.ask(AdvanceCursor(1, 2, 0)) is None
     bench.write()
     bench.run()
-    assert bench.all(Answer)[-1] == Answer(bench.tickets)
-    assert bench.ask(AdvanceCursor(1, 2, 0)) == Answer(bench.tickets)
+    assert bench.all(CallAnswer)[-1] == CallAnswer(bench.tickets)
+    assert bench.ask(AdvanceCursor(1, 2, 0)) == CallAnswer(bench.tickets)
 
 
 def test_a_batch_that_changed_while_it_was_taken_is_refused() -> None:
@@ -129,7 +129,7 @@ def test_a_batch_that_changed_while_it_was_taken_is_refused() -> None:
     assert answer is not None
     assert isinstance(answer.error, InfraError)
     bench.done(2)
-    assert bench.ask(AdvanceCursor(1, 3, 0)) == Answer(bench.tickets)
+    assert bench.ask(AdvanceCursor(1, 3, 0)) == CallAnswer(bench.tickets)
 
 
 def test_an_old_trainer_is_fenced_and_a_broken_checkpoint_is_a_bug() -> None:
@@ -155,7 +155,7 @@ def test_nothing_below_the_cursor_is_worked_on_and_a_fall_back_makes_it_again() 
     assert Resend() in bench.seen
     assert all(grant.group >= 4 for grant in bench.all(GrantLease) if grant.attempt > 1)
     bench.ledger.recover(2, 0)
-    assert bench.ask(AttachTrainer(2, 0, 0)) == Answer(bench.tickets)
+    assert bench.ask(AttachTrainer(2, 0, 0)) == CallAnswer(bench.tickets)
     bench.later(5.0)
     assert {grant.group for grant in bench.all(GrantLease)[-8:]} >= {0, 1, 2, 3}
 
@@ -164,16 +164,16 @@ def test_poison_is_the_one_tombstone_of_a_complete_group() -> None:
     bench = started()
     bench.ask(AttachTrainer(1, 0, 0))
     bench.done(0)
-    assert bench.ask(ProposeTombstone(1, 0, "poison", "three crashes")) == Answer(bench.tickets)
+    assert bench.ask(ProposeTombstone(1, 0, "poison", "three crashes")) == CallAnswer(bench.tickets)
     assert bench.ledger.closed == {0: "poison"}
-    assert bench.ask(ProposeTombstone(1, 0, "poison", "")) == Answer(bench.tickets)
-    assert bench.ask(ProposeTombstone(1, 1, "filtered", "")) == Answer(bench.tickets, accepted=False)
+    assert bench.ask(ProposeTombstone(1, 0, "poison", "")) == CallAnswer(bench.tickets)
+    assert bench.ask(ProposeTombstone(1, 1, "filtered", "")) == CallAnswer(bench.tickets, accepted=False)
 
 
 def test_published_versions_only_go_on() -> None:
     bench = started()
     for policy, accepted in ((weights(2), True), (weights(1), False), (weights(2), True), (weights(1, 2), True)):
-        assert bench.ask(PublishWeights(policy.fence, policy)) == Answer(bench.tickets, accepted=accepted)
+        assert bench.ask(PublishWeights(policy.fence, policy)) == CallAnswer(bench.tickets, accepted=accepted)
     assert [kept.weights.policy_id for kept in bench.all(KeepServed)] == ["0.f1", "2.f1", "1.f2"]
 
 
@@ -195,8 +195,8 @@ def test_nobody_hears_of_weights_or_hot_fields_before_they_are_on_disk_and_calls
     assert bench.core.max_steps == 7
     assert bench.core.desk.fence == 2
     first = bench.tickets - 3
-    assert [answer for answer in bench.all(Answer) if answer.ticket >= first] == [
-        Answer(ticket) for ticket in range(first, bench.tickets + 1)
+    assert [answer for answer in bench.all(CallAnswer) if answer.ticket >= first] == [
+        CallAnswer(ticket) for ticket in range(first, bench.tickets + 1)
     ]
 
 
@@ -269,7 +269,7 @@ def test_a_trainer_that_restarts_during_an_evaluation_does_not_begin_it_again() 
     assert leases == [(name, 0), (name, 1), (name, 2)]
     assert [(record.policy_id, record.rows) for record in bench.all(RecordEvaluation)] == [("0.f1", 3), ("5.f1", 3)]
     assert bench.core.evaluations.final(again)
-    assert Evaluations(Position(settings, 2, 0, 0), [name], print).final(again)
+    assert Evaluations(TrainCursor(settings, 2, 0, 0), [name], print).final(again)
     trained_anew = replace(again, content_digest="cd" * 32)
     assert not bench.core.evaluations.final(trained_anew)
 

@@ -9,10 +9,10 @@ from areal.ledger.values import SampleMeta
 from areal.rollout.contract.values import Done, FailureKind, WorkerReport
 from areal.rollout.controller.bad_rows import LEAST, WINDOW, BadRows
 from areal.rollout.controller.crew import MOST_GROUPS, Crew, Seats
-from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, Fleet
-from areal.rollout.controller.groups import Group, GroupVerdict
-from areal.rollout.controller.position import Position
-from areal.rollout.controller.ranks import Ranks
+from areal.rollout.controller.fleet import PROGRESS_WINDOW_S, ServerFleet
+from areal.rollout.controller.groups import GroupVerdict, PromptGroup
+from areal.rollout.controller.position import TrainCursor
+from areal.rollout.controller.ranks import GroupRanks
 from areal.rollout.controller.reports import RefusalReport, ServerReport
 from areal.rollout.controller.settings import retry_pause_s
 from areal.rollout.controller.streak import FAILED_TO_PAUSE, FAILED_TO_STALL, Streak, headline
@@ -23,19 +23,19 @@ from controller_bench import SETTINGS, weights
 
 
 def test_ranks_are_indices_without_the_tombstones_below() -> None:
-    ranks = Ranks({5: "filtered", 2: "rejected"})
+    ranks = GroupRanks({5: "filtered", 2: "rejected"})
     assert [ranks.rank(group) for group in range(8)] == [0, 1, 2, 2, 3, 4, 4, 5]
     assert (ranks.last, len(ranks), 5 in ranks, 4 in ranks) == (5, 2, True, False)
     assert ranks.add(3, "filtered")
     assert not ranks.add(3, "ended")
     assert (ranks.reason(3), ranks.reason(4), ranks.counts) == ("filtered", None, {"filtered": 2, "rejected": 1})
     assert (ranks.between(2, 5), ranks.between(3, 6), ranks.between(6, 9)) == ([2, 3], [3, 5], [])
-    assert Ranks().last == -1
+    assert GroupRanks().last == -1
 
 
 @pytest.mark.parametrize(("asked", "step", "is_now"), [(10, 3, 10), (2, 3, 3), (3, 3, 3)])
 def test_a_run_is_as_long_as_its_trainer_is_at_least(asked: int, step: int, is_now: int) -> None:
-    assert Position(replace(SETTINGS, max_steps=asked), 1, 0, step).max_steps == is_now
+    assert TrainCursor(replace(SETTINGS, max_steps=asked), 1, 0, step).max_steps == is_now
 
 
 def test_pauses_between_tries_double_up_to_a_bound() -> None:
@@ -100,12 +100,12 @@ def server(name: str = "s", version: int = 3, **fields: object) -> ServerReport:
     [((3, 1), False), ((4, 1), True), ((2, 1), False), ((1, 2), True), ((9, 0), False)],
 )
 def test_weights_follow_by_fence_then_by_version(candidate: tuple[int, int], follows: bool) -> None:
-    assert Fleet(weights(3, 1)).follow(weights(*candidate)) is follows
-    assert Fleet().follow(weights(0, 0))
+    assert ServerFleet(weights(3, 1)).follow(weights(*candidate)) is follows
+    assert ServerFleet().follow(weights(0, 0))
 
 
 def test_the_newest_version_is_that_of_a_server_that_may_be_asked() -> None:
-    fleet = Fleet()
+    fleet = ServerFleet()
     assert fleet.newest_version is None
     fleet.beat(0.0, server("a", 2))
     fleet.beat(0.0, server("b", 5, ready=False))
@@ -118,7 +118,7 @@ def test_the_newest_version_is_that_of_a_server_that_may_be_asked() -> None:
 
 
 def test_a_server_makes_progress_while_its_count_moves() -> None:
-    fleet = Fleet()
+    fleet = ServerFleet()
     fleet.beat(0.0, server(progress=1))
     fleet.beat(1.0, server(progress=2))
     assert fleet.progressing_version(1.0) == 3
@@ -129,7 +129,7 @@ def test_a_server_makes_progress_while_its_count_moves() -> None:
 
 
 def test_a_stall_by_refusals_needs_every_server_that_lives_and_the_served_version() -> None:
-    fleet = Fleet(weights(4))
+    fleet = ServerFleet(weights(4))
     assert fleet.refusal() == ""
     fleet.beat(0.0, server("a", refused=RefusalReport("4.f1", 3, "checksum")))
     fleet.beat(0.0, server("b", refused=RefusalReport("4.f1", 2, "checksum")))
@@ -144,7 +144,7 @@ def test_a_stall_by_refusals_needs_every_server_that_lives_and_the_served_versio
         fleet.beat(tenth / 10, server("a", refused=RefusalReport("4.f1", 3, "checksum")))
         fleet.tick(tenth / 10)
     assert fleet.refusal() == "WeightsRefused: every server refused 4.f1 (a: checksum)"
-    assert Fleet().refusal() == ""
+    assert ServerFleet().refusal() == ""
 
 
 # ---- streaks
@@ -250,7 +250,9 @@ def test_a_sample_below_its_floor_breaks_a_promise_and_one_at_it_does_not() -> N
 def test_the_mean_reward_is_of_one_batch_of_groups_and_a_life_has_its_times() -> None:
     tally = Tally()
     for number, rewards in enumerate(((0.0, 1.0), (1.0, 1.0), (0.5, 0.0))):
-        group = Group(number, done={index: sample(reward) for index, reward in enumerate(rewards)}, attempt=number)
+        group = PromptGroup(
+            number, done={index: sample(reward) for index, reward in enumerate(rewards)}, attempt=number
+        )
         group.leased_at, group.closed_at = float(number), 10.0
         tally.completed(group, batch_groups=2)
     assert tally.reward_mean == (1.0 + 0.25) / 2
@@ -264,7 +266,11 @@ def test_the_mean_reward_is_of_one_batch_of_groups_and_a_life_has_its_times() ->
 
 def test_the_age_of_a_group_is_of_its_oldest_token_when_it_is_taken() -> None:
     tally = Tally()
-    groups = [Group(0, done={0: sample(0.0, 3), 1: sample(0.0, 1)}), Group(1, done={0: sample(0.0, 9)}), Group(2)]
+    groups = [
+        PromptGroup(0, done={0: sample(0.0, 3), 1: sample(0.0, 1)}),
+        PromptGroup(1, done={0: sample(0.0, 9)}),
+        PromptGroup(2),
+    ]
     tally.trained(5.0, [(4, groups[0]), (4, groups[1]), (4, groups[2])])
     assert (tally.age_max, tally.age_sum, tally.age_count, tally.age_mean) == (3, 3, 2, 1.5)
     assert [(life.group, life.step) for life in tally.lives] == [(0, 4), (1, 4), (2, 4)]

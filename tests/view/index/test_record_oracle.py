@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from areal_view.index.oracle import FaultOf, Sampled, TrainedSequence, Untrained, compare
+from areal_view.index.oracle import FaultOf, JournalRequest, TrainedSequence, UntrainedReason, compare
 
 PROMPT = [5, 6, 7]
 FIRST, BETWEEN, SECOND = [10, 11, 12, 1], [8, 9], [13, 14, 1]
@@ -16,12 +16,14 @@ def ints(*parts):
     return np.array([value for part in parts for value in part], np.int32)
 
 
-def sampled(fed, ids, *, name="r", attempt=1, version=3, whole=True) -> Sampled:
+def sampled(fed, ids, *, name="r", attempt=1, version=3, whole=True) -> JournalRequest:
     logprobs = np.array([-0.1 * (place + 1) - len(fed) for place in range(len(ids))], np.float32)
-    return Sampled(name, attempt, ints(fed), ints(ids), logprobs, np.full(len(ids), version, np.int32), 1.0, whole)
+    return JournalRequest(
+        name, attempt, ints(fed), ints(ids), logprobs, np.full(len(ids), version, np.int32), 1.0, whole
+    )
 
 
-def trained(*answers: Sampled, tail=()) -> TrainedSequence:
+def trained(*answers: JournalRequest, tail=()) -> TrainedSequence:
     """The sequence that ends with the last of these answers, each of which continues what was before it."""
     last = answers[-1]
     count = len(last.fed) + len(last.ids)
@@ -105,7 +107,7 @@ def test_what_is_sampled_and_not_trained_has_a_reason():
     report = audit(masked, made=(ONE, TWO, aside, earlier))
     assert report.ok
     assert dict(+report.untrained) == {
-        Untrained.MASKED: len(FIRST), Untrained.NOT_TAKEN: 2, Untrained.OTHER_ATTEMPT: 2,
+        UntrainedReason.MASKED: len(FIRST), UntrainedReason.NOT_TAKEN: 2, UntrainedReason.OTHER_ATTEMPT: 2,
     }  # fmt: skip
     assert report.sampled == report.equal + sum(report.untrained.values())
 
@@ -125,7 +127,7 @@ def test_an_answer_cut_at_a_deadline_may_have_had_more():
     )
     report = audit(shorter, made=(cut,))
     assert report.ok
-    assert report.untrained[Untrained.CUT] == 2
+    assert report.untrained[UntrainedReason.CUT] == 2
 
 
 def test_equal_answers_of_two_questions_are_two():

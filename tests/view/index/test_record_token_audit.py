@@ -15,7 +15,7 @@ from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
 from areal_trainer.batch_journal import BatchJournal
 from areal_trainer.data.batch import TokenBatch
-from areal_view.index.oracle import FaultOf, Untrained
+from areal_view.index.oracle import FaultOf, UntrainedReason
 from areal_view.index.token_audit import audit_tokens
 from support.trainer_parts import batch
 
@@ -100,7 +100,7 @@ def test_a_run_whose_tokens_are_what_was_sampled_is_clean(run, capsys):
     assert report.ok
     assert not report.gaps
     assert report.trained == report.equal == sum(int(of_step(step).trainable().sum()) for step in range(STEPS))
-    assert report.untrained == {Untrained.IN_FLIGHT: int(spare.loss_mask.sum()), Untrained.EVALUATION: 3}
+    assert report.untrained == {UntrainedReason.IN_FLIGHT: int(spare.loss_mask.sum()), UntrainedReason.EVALUATION: 3}
     assert report.sampled == report.equal + sum(report.untrained.values())
     assert guarded(lambda: app(["audit", str(run.root), "--tokens"])) == ExitCode.DONE
     assert "every trained token is the one that was sampled" in capsys.readouterr().out

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from areal.observe.live import Live, LiveRole, write_live
 from areal_view.pages.app import changes
-from areal_view.pages.runs import Run
+from areal_view.pages.runs import ShownRun
 from starlette.testclient import TestClient
 from support.recorded_run import RecordedRun, made_sample, sample_frame
 from support.view_words import HOSTILE
@@ -279,7 +279,7 @@ def test_two_runs_are_compared_by_field_and_curve(page: TestClient, other: Path)
 
 
 async def test_followers_hear_of_what_changed(recorded: RecordedRun, tmp_path: Path):
-    run = Run("digits", recorded.root, tmp_path / "cache")
+    run = ShownRun("digits", recorded.root, tmp_path / "cache")
 
     async def never() -> bool:
         return False

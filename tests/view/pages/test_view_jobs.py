@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from areal_view.pages.job_list import MOST, Listing, Sessions
+from areal_view.pages.job_list import MOST, Listing, VisitorSessions
 from areal_view.pages.jobs import lines_of, page_of
 from areal_view.pages.login import SESSION_S
 from areal_view.pages.rendering import environment
@@ -66,7 +66,7 @@ def test_a_job_with_a_page_of_its_own_is_linked_where_pages_have_addresses(
 
 def test_a_ticket_stands_for_its_token_for_an_hour() -> None:
     clock = [0.0]
-    sessions = Sessions(lambda: clock[0])
+    sessions = VisitorSessions(lambda: clock[0])
     first, second = sessions.give("a"), sessions.give("b")
     assert (sessions.token(first), sessions.token(second)) == ("a", "b")
     assert not any(sessions.holds(made_up) for made_up in ("", "a", first[:-1]))
@@ -77,7 +77,7 @@ def test_a_ticket_stands_for_its_token_for_an_hour() -> None:
 
 
 def test_no_more_tokens_are_held_than_fit_and_the_oldest_goes_first() -> None:
-    sessions = Sessions(lambda: 0.0)
+    sessions = VisitorSessions(lambda: 0.0)
     tickets = [sessions.give(str(n)) for n in range(MOST + 2)]
     assert [sessions.holds(tickets[n]) for n in (0, 1, 2, MOST + 1)] == [False, False, True, True]
     assert sum(map(sessions.holds, tickets)) == MOST

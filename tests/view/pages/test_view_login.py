@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from areal_view.pages.app import app_of
-from areal_view.pages.login import SESSION_S, Login, Signed, job_door
+from areal_view.pages.login import SESSION_S, PageLogin, SignedTickets, job_door
 from areal_view.pages.reviews import ApiServer, KnownReview, OwnReview, Review
 from areal_view.pages.runs import Runs
 from starlette.testclient import TestClient
@@ -31,8 +31,8 @@ def page(recorded: RecordedRun, tmp_path: Path, clock: list[float]) -> Iterator[
     def review(token: str) -> Review:
         return VERDICTS.get(token, Review.UNKNOWN)
 
-    tickets = Signed("team/digits", clock=lambda: clock[0])
-    app = Login(app_of(runs), review, tickets, job_door("digits", "team"))
+    tickets = SignedTickets("team/digits", clock=lambda: clock[0])
+    app = PageLogin(app_of(runs), review, tickets, job_door("digits", "team"))
     with TestClient(app, base_url=HOME, follow_redirects=False) as client:
         yield client
     runs.close()

@@ -15,7 +15,7 @@ from areal.errors import InfraError
 from areal.observe.live import Live, write_live
 from areal_view.tracking import export as exporting
 from areal_view.tracking.export import export
-from areal_view.tracking.rows import Row
+from areal_view.tracking.rows import FigureRow
 from areal_view.tracking.tracker import Ending
 from support.run_summary import run_summary
 from support.tracked_run import evaluation_line, make_tracked_run, step_line
@@ -35,7 +35,7 @@ class Listed:
     def begin(self, known: int) -> int:
         return known
 
-    def send(self, rows: Sequence[Row], first: int) -> None:
+    def send(self, rows: Sequence[FigureRow], first: int) -> None:
         assert first == len(self.rows)
         self.rows += [(row.axis.partition("/")[0], row.at_axis) for row in rows]
         self._then()

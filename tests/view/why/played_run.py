@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from areal_view.why.bubbles import Episode, Gate, Row, Span
+from areal_view.why.bubbles import BusySpan, EpisodeTimes, Gate, StepTimes
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class Played:
         return Gate(self.batch, self.staleness, self.steps)
 
 
-def play(job: Played) -> tuple[list[Row], list[Episode]]:
+def play(job: Played) -> tuple[list[StepTimes], list[EpisodeTimes]]:
     """The trainer's rows and the samples' moments."""
     random_ = random.Random(0)
     free = [(0.0, place) for place in range(job.servers * job.places)]
-    served, rows, episodes = [0.0], list[Row](), list[Episode]()
+    served, rows, episodes = [0.0], list[StepTimes](), list[EpisodeTimes]()
     completed: list[float] = []
     ready_in_order = trainer = admitted = 0.0
     for step in range(job.steps):
@@ -57,18 +57,18 @@ def play(job: Played) -> tuple[list[Row], list[Episode]]:
                 done = began + tokens * job.token_s
                 heapq.heappush(free, (done, place))
                 newest = max(v for v, when in enumerate(served) if when <= began)
-                made, scored = [Span(began, done)], [Span(done, done + job.score_s)]
-                episodes.append(Episode(number, f"s{place // job.places}", made, scored, newest, tokens))
+                made, scored = [BusySpan(began, done)], [BusySpan(done, done + job.score_s)]
+                episodes.append(EpisodeTimes(number, f"s{place // job.places}", made, scored, newest, tokens))
                 ends.append(done + job.score_s)
             completed.append(max(ends))
             ready_in_order = max(ready_in_order, max(ends))
         began, before = max(trainer, ready_in_order), trainer
         trainer = began + job.update_s
-        rows.append(Row(step, trainer, trainer - before, {"wait": began - before, "train": job.update_s}))
+        rows.append(StepTimes(step, trainer, trainer - before, {"wait": began - before, "train": job.update_s}))
         served.append(trainer + job.swap_s)
     return rows, episodes
 
 
-def second_half(rows: Sequence[Row]) -> list[Row]:
+def second_half(rows: Sequence[StepTimes]) -> list[StepTimes]:
     """The rows in which the run goes evenly."""
     return list(rows[len(rows) // 2 :])

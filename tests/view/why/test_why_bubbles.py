@@ -5,20 +5,30 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from areal_view.why.bubbles import Episode, Gate, Row, Span, account, closed_spans, covered, trainer_spans, union
+from areal_view.why.bubbles import (
+    BusySpan,
+    EpisodeTimes,
+    Gate,
+    StepTimes,
+    account,
+    closed_spans,
+    covered,
+    trainer_spans,
+    union,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 GATE = Gate(batch=2, staleness=1, max_steps=10)
 
 
-def row(step: int, ended: float, wall: float, **seconds: float) -> Row:
-    return Row(step, ended, wall, seconds)
+def row(step: int, ended: float, wall: float, **seconds: float) -> StepTimes:
+    return StepTimes(step, ended, wall, seconds)
 
 
-def made(group: int | None, began: float, ended: float, *, scored: float = 0.0, server: str = "s0") -> Episode:
-    score = [Span(ended, ended + scored)] if scored else []
-    return Episode(group, server, [Span(began, ended)], score, version=0, tokens=10)
+def made(group: int | None, began: float, ended: float, *, scored: float = 0.0, server: str = "s0") -> EpisodeTimes:
+    score = [BusySpan(ended, ended + scored)] if scored else []
+    return EpisodeTimes(group, server, [BusySpan(began, ended)], score, version=0, tokens=10)
 
 
 ROWS = [row(0, 10.0, 10.0, wait=6.0, train=4.0), row(1, 20.0, 10.0, publish=1.0, wait=4.0, train=4.0)]
@@ -45,7 +55,7 @@ def test_every_second_of_every_role_has_one_cause() -> None:
 
 def test_the_gate_is_closed_when_as_many_groups_began_as_versions_allow() -> None:
     closed = closed_spans(ROWS, EPISODES, GATE)
-    assert closed == [Span(8.0, 11.0), Span(12.0, 20.0)]
+    assert closed == [BusySpan(8.0, 11.0), BusySpan(12.0, 20.0)]
     thin = [one for one in EPISODES if one.group in (1, 3, 5)]  # what is recorded of a share
     assert closed_spans(ROWS, thin, GATE)[-1].ended == 20.0
     assert closed_spans(ROWS, [], GATE) == []
@@ -53,7 +63,7 @@ def test_the_gate_is_closed_when_as_many_groups_began_as_versions_allow() -> Non
 
 def test_time_without_a_trainer_is_a_restart() -> None:
     rows = [row(0, 5.0, 5.0, train=5.0), row(1, 20.0, 4.0, wait=1.0, train=3.0)]
-    assert trainer_spans(rows)["restarts"] == [Span(5.0, 16.0)]
+    assert trainer_spans(rows)["restarts"] == [BusySpan(5.0, 16.0)]
     assert account(rows, [], GATE).roles["trainer"] == pytest.approx(
         {"restarts": 11.0, "train": 8.0, "waits: hand-over": 1.0}
     )
@@ -64,7 +74,7 @@ def test_phases_that_overlap_the_step_before_are_cut_to_their_step() -> None:
     assert (train.began, train.ended) == (8.0, 10.0)
 
 
-SPANS = st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5)).map(lambda t: Span(t[0], t[0] + t[1])), max_size=6)
+SPANS = st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5)).map(lambda t: BusySpan(t[0], t[0] + t[1])), max_size=6)
 
 
 @settings(max_examples=10)
@@ -75,13 +85,13 @@ SPANS = st.lists(st.tuples(st.floats(0, 30), st.floats(0, 5)).map(lambda t: Span
     ),
 )
 def test_the_causes_of_a_role_sum_to_its_time(
-    steps: list[tuple[float, float, float]], episodes: list[tuple[int | None, list[Span], list[Span], str]]
+    steps: list[tuple[float, float, float]], episodes: list[tuple[int | None, list[BusySpan], list[BusySpan], str]]
 ) -> None:
     ended, rows = 0.0, []
     for number, (wall, wait, train) in enumerate(steps):
         ended += wall
         rows.append(row(number, ended, wall, wait=wait, train=train))
-    told = account(rows, [Episode(g, server, made, scored) for g, made, scored, server in episodes], GATE, ["s2"])
+    told = account(rows, [EpisodeTimes(g, server, made, scored) for g, made, scored, server in episodes], GATE, ["s2"])
     for causes in told.roles.values():
         assert sum(causes.values()) == pytest.approx(ended)
         assert min(causes.values()) >= 0.0
@@ -89,7 +99,7 @@ def test_the_causes_of_a_role_sum_to_its_time(
 
 @settings(max_examples=20)
 @given(SPANS)
-def test_a_union_covers_the_same_time_once(spans: list[Span]) -> None:
+def test_a_union_covers_the_same_time_once(spans: list[BusySpan]) -> None:
     joined = union(spans)
     assert all(a.ended < b.began for a, b in pairwise(joined))
     assert covered(joined, 0.0, 40.0) <= sum(span.seconds for span in spans) + 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from areal_view.why.bubbles import Episode, Gate, Row, Span
+from areal_view.why.bubbles import BusySpan, EpisodeTimes, Gate, StepTimes
 from areal_view.why.pace import Constants, constants_of, forecast, step_s
 
 BASE = Constants(
@@ -55,14 +55,14 @@ def test_the_best_change_comes_first_with_its_gain() -> None:
 
 def test_constants_are_read_from_the_timeline() -> None:
     rows = [
-        Row(0, 10.0, 10.0, {"wait": 6.0, "train": 4.0}),
-        Row(1, 20.0, 10.0, {"publish": 1.0, "wait": 5.0, "train": 4.0}),
+        StepTimes(0, 10.0, 10.0, {"wait": 6.0, "train": 4.0}),
+        StepTimes(1, 20.0, 10.0, {"publish": 1.0, "wait": 5.0, "train": 4.0}),
     ]
     told = [
-        Episode(0, "s0", [Span(0.0, 4.0)], [Span(4.0, 5.5)], version=0, tokens=40),
-        Episode(1, "s0", [Span(0.0, 2.0)], [], version=0, tokens=20),
-        Episode(2, "s0", [Span(11.5, 14.5)], [], version=1, tokens=10),
-        Episode(None, "s0", [Span(14.0, 16.0)], [], version=1, tokens=10),
+        EpisodeTimes(0, "s0", [BusySpan(0.0, 4.0)], [BusySpan(4.0, 5.5)], version=0, tokens=40),
+        EpisodeTimes(1, "s0", [BusySpan(0.0, 2.0)], [], version=0, tokens=20),
+        EpisodeTimes(2, "s0", [BusySpan(11.5, 14.5)], [], version=1, tokens=10),
+        EpisodeTimes(None, "s0", [BusySpan(14.0, 16.0)], [], version=1, tokens=10),
     ]
     c = constants_of(rows, told, Gate(2, 1, 10), max_concurrent=8, servers=1)
     assert c.generation_s == pytest.approx((4.0 + 3.0) / 4)

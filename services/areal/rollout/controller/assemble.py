@@ -33,7 +33,7 @@ from areal.rollout.controller.journal_writer import JournalWriter
 from areal.rollout.controller.kept import KeptFile
 from areal.rollout.controller.ledger_link import ControllerLedger, LedgerLink
 from areal.rollout.controller.loop import CoreLoop, Outlets
-from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.service import RolloutService
 from areal.rollout.controller.settings import ControllerSettings
 from areal.rollout.controller.streams import Streams
@@ -81,7 +81,7 @@ _GRACE_S = 1.0  # for open calls at the end; streams end at once
 
 
 @dataclass(frozen=True, slots=True)
-class Paths:
+class ControllerPaths:
     """Where the controller's files lie."""
 
     fences: Path
@@ -97,8 +97,8 @@ class Parts:
     job: str
     token: str
     settings: ControllerSettings
-    paths: Paths
-    rows: Rows
+    paths: ControllerPaths
+    rows: PreparedRows
     ledger: ControllerLedger
     metrics: RoleMetrics
     waits: WaitRegistry

@@ -25,9 +25,9 @@ from areal.rollout.controller.decisions import (
     Revoke,
     ScanLedger,
 )
-from areal.rollout.controller.groups import HELD, Group, GroupVerdict, Phase
-from areal.rollout.controller.position import Position
-from areal.rollout.controller.ranks import Ranks
+from areal.rollout.controller.groups import HELD, GroupPhase, GroupVerdict, PromptGroup
+from areal.rollout.controller.position import TrainCursor
+from areal.rollout.controller.ranks import GroupRanks
 from areal.rollout.controller.reports import LedgerView
 from areal.rollout.controller.settings import ControllerSettings, retry_pause_s
 from areal.rollout.controller.streak import Streak
@@ -46,13 +46,13 @@ _TRIES_THERE = 3  # in a row at the worker that keeps what the tries drew; then 
 class Book:
     """All groups of a job. Inputs that make time-dependent choices take `now`, a monotonic clock in seconds."""
 
-    def __init__(self, position: Position, tombstones: Mapping[int, str], emit: Callable[[Decision], None]) -> None:
+    def __init__(self, position: TrainCursor, tombstones: Mapping[int, str], emit: Callable[[Decision], None]) -> None:
         self._position = position
-        self.ranks = Ranks(tombstones)
+        self.ranks = GroupRanks(tombstones)
         self.tally = Tally()
         self.streak = Streak()
         self.bad_rows = BadRows()
-        self.groups: dict[int, Group] = {}
+        self.groups: dict[int, PromptGroup] = {}
         self.committed = 0  # a checkpoint holds every group below
         self.next_admission = self.ranks.last + 1
         self.refused_below = 0  # the ledger takes no samples of groups below
@@ -75,7 +75,7 @@ class Book:
         """The trainer took every group below."""
         return self._position.cursor
 
-    def floor(self, group: Group) -> int:
+    def floor(self, group: PromptGroup) -> int:
         """The oldest version that may make a token of this group, by its current rank and its own η."""
         return floor_of(
             self.ranks.rank(group.index), self.settings.batch_groups, group.eta(self.settings.max_staleness)
@@ -102,9 +102,9 @@ class Book:
 
     def waiting_complete(self) -> int:
         """Complete groups that the trainer did not take yet."""
-        return sum(1 for g, group in self.groups.items() if g >= self.cursor and group.phase is Phase.CLOSED)
+        return sum(1 for g, group in self.groups.items() if g >= self.cursor and group.phase is GroupPhase.CLOSED)
 
-    def live(self) -> list[Group]:
+    def live(self) -> list[PromptGroup]:
         """Open groups at or above the cursor, lowest first."""
         cursor, groups = self.cursor, self.groups
         return [groups[g] for g in sorted(self.open) if g >= cursor]
@@ -112,20 +112,22 @@ class Book:
     def unsettled(self) -> int:
         """Groups at or above the cursor on their way to a tombstone."""
         return sum(
-            1 for g, group in self.groups.items() if g >= self.cursor and group.phase in (Phase.DECIDED, Phase.CLOSING)
+            1
+            for g, group in self.groups.items()
+            if g >= self.cursor and group.phase in (GroupPhase.DECIDED, GroupPhase.CLOSING)
         )
 
     # ---- admission
 
-    def admit(self) -> Group:
+    def admit(self) -> PromptGroup:
         """The next dense index starts to exist."""
         group = self._create(self.next_admission)
         self.next_admission += 1
         self._emit(Admit(group.index))
         return group
 
-    def _create(self, index: int, not_before: float = 0.0) -> Group:
-        group = self.groups[index] = Group(index, not_before=not_before)
+    def _create(self, index: int, not_before: float = 0.0) -> PromptGroup:
+        group = self.groups[index] = PromptGroup(index, not_before=not_before)
         self.open.add(index)
         return group
 
@@ -134,7 +136,7 @@ class Book:
     def sample(self, report: Done) -> None:
         """A sample is in the ledger. From whom does not matter: the ledger stores each once."""
         group = self.groups.get(report.group)
-        if group is None or group.phase is not Phase.OPEN or report.index >= self.settings.group_size:
+        if group is None or group.phase is not GroupPhase.OPEN or report.index >= self.settings.group_size:
             return
         group.working.discard(report.index)
         if report.index in group.done:
@@ -144,27 +146,27 @@ class Book:
         self.tally.sampled(report, self.floor(group))
         self._judge_if_full(group)
 
-    def _judge_if_full(self, group: Group) -> None:
+    def _judge_if_full(self, group: PromptGroup) -> None:
         if group.index < self.cursor or not group.full(self.settings.group_size):
             return
         self._close_whole(group)
 
-    def _close_whole(self, group: Group) -> None:
+    def _close_whole(self, group: PromptGroup) -> None:
         if self.settings.filter_zero_variance and group.same_rewards():
             self.end(group, GroupVerdict(Reason.FILTERED, "all samples earned the same reward", chosen=True))
             return
         self._drop_lease(group)
-        group.phase = Phase.CLOSING
+        group.phase = GroupPhase.CLOSING
         self.open.discard(group.index)
         self._emit(self._close_complete(group))
 
-    def _close_complete(self, group: Group) -> CloseGroup:
+    def _close_complete(self, group: PromptGroup) -> CloseGroup:
         return CloseGroup(self.epoch, group.index, COMPLETE, tuple(sorted(group.done)), group.short)
 
     def failure(self, now: float, worker: str, report: Failure) -> None:
         """A sample could not be made: the user's fault ends the group, the world's is tried again."""
         group = self.groups.get(report.group)
-        if group is None or group.phase is not Phase.OPEN or group.worker not in ("", worker):
+        if group is None or group.phase is not GroupPhase.OPEN or group.worker not in ("", worker):
             return
         self.tally.failed(report.kind)
         if report.kind is not FailureKind.INFRA:
@@ -184,7 +186,7 @@ class Book:
         if group.infra_tries >= self.settings.infra_tries and patience_over:
             self.end(group, GroupVerdict(Reason.INFRA, report.detail))
 
-    def spend(self, group: Group, seconds: float) -> None:
+    def spend(self, group: PromptGroup, seconds: float) -> None:
         """An eligible server made progress for this long. At its deadline a group closes with what is whole."""
         group.spent_s += seconds
         if group.spent_s < self.settings.group_deadline_s:
@@ -197,13 +199,13 @@ class Book:
 
     # ---- endings
 
-    def end(self, group: Group, verdict: GroupVerdict) -> None:
+    def end(self, group: PromptGroup, verdict: GroupVerdict) -> None:
         """Tombstone a group; held back when the trainer's cursor is beyond it."""
         group.verdict = verdict
         if group.index < self.cursor:
             return
         self._drop_lease(group)
-        group.phase = Phase.DECIDED
+        group.phase = GroupPhase.DECIDED
         self.open.discard(group.index)
         self._emit(JournalTombstone(group.index, verdict.reason, verdict.detail))
 
@@ -217,13 +219,13 @@ class Book:
             self.streak.ended(now, verdict)
             self.bad_rows.ended(verdict)
         if group is not None:
-            group.phase = Phase.CLOSING
+            group.phase = GroupPhase.CLOSING
         self._emit(CloseGroup(self.epoch, index, reason))
 
     def closed(self, now: float, epoch: int, index: int, outcome: str, missing: tuple[int, ...]) -> None:
         """The ledger answered a close; with `missing` samples the group opens again."""
         group = self.groups.get(index)
-        if epoch != self.epoch or group is None or group.phase is not Phase.CLOSING:
+        if epoch != self.epoch or group is None or group.phase is not GroupPhase.CLOSING:
             return
         reason = self.ranks.reason(index)
         if reason is not None:
@@ -241,14 +243,14 @@ class Book:
         if outcome != COMPLETE:
             self.end(group, GroupVerdict(outcome, "found in the ledger"))
             return
-        group.phase = Phase.CLOSED
+        group.phase = GroupPhase.CLOSED
         group.closed_at = now
         self.tally.completed(group, self.settings.batch_groups)
         self.streak.completed()
         self.bad_rows.completed()
 
-    def _reopen(self, group: Group, now: float) -> None:
-        group.phase = Phase.OPEN
+    def _reopen(self, group: PromptGroup, now: float) -> None:
+        group.phase = GroupPhase.OPEN
         group.short = False
         group.not_before = now + self.settings.resend_grace_s
         group.release()
@@ -260,12 +262,12 @@ class Book:
             group = self.groups[index]
             if index < self.cursor or self.ranks.rank(index) < rank:
                 continue
-            if group.phase is Phase.OPEN or (complete and group.phase is Phase.CLOSED):
+            if group.phase is GroupPhase.OPEN or (complete and group.phase is GroupPhase.CLOSED):
                 self.end(group, verdict)
 
     # ---- leases
 
-    def _drop_lease(self, group: Group) -> None:
+    def _drop_lease(self, group: PromptGroup) -> None:
         if group.worker and group.working:
             self._emit(Revoke(group.worker, group.index))
         group.release()
@@ -281,7 +283,7 @@ class Book:
         """The ledger takes no samples of groups below: nobody works on them."""
         self.refused_below = index
         for group in self.groups.values():
-            if group.index < index and group.phase is Phase.OPEN:
+            if group.index < index and group.phase is GroupPhase.OPEN:
                 self._drop_lease(group)
 
     def orphan(self, worker: str, keep: Iterable[int] = (), *, revoke: bool = True) -> int:
@@ -314,7 +316,7 @@ class Book:
             self._create(self.next_admission, now + self.settings.adopt_grace_s)
             self.next_admission += 1
         group = self.groups.get(held.group) or self._create(held.group)
-        if group.phase is not Phase.OPEN or group.worker not in ("", worker):
+        if group.phase is not GroupPhase.OPEN or group.worker not in ("", worker):
             return False
         group.worker = worker
         group.working = {i for i in held.indices if i not in group.done}
@@ -369,9 +371,9 @@ class Book:
             outcome = None
         if outcome == COMPLETE:
             group = group or self._create(index)
-            if group.phase is not Phase.DECIDED:
+            if group.phase is not GroupPhase.DECIDED:
                 self._drop_lease(group)
-                group.phase, group.done, group.verdict = Phase.CLOSED, dict(stored), None
+                group.phase, group.done, group.verdict = GroupPhase.CLOSED, dict(stored), None
                 self.open.discard(index)
             return
         if outcome is not None:
@@ -380,13 +382,13 @@ class Book:
             return
         if group is None:
             group = self._create(index, now + grace_s)
-        if group.phase is Phase.CLOSED:
+        if group.phase is GroupPhase.CLOSED:
             self._reopen(group, now)
             group.done = dict(stored)
-        elif group.phase is Phase.CLOSING and lost:
+        elif group.phase is GroupPhase.CLOSING and lost:
             self._emit(self._close_complete(group))
             return
-        elif group.phase is Phase.OPEN:
+        elif group.phase is GroupPhase.OPEN:
             group.done = dict(stored) if lost else {**stored, **group.done}
         else:
             return
@@ -406,7 +408,7 @@ class Book:
         taken = (
             (self.ranks.rank(g) // self.settings.batch_groups, group)
             for g, group in self.groups.items()
-            if before <= g < cursor and group.phase is Phase.CLOSED
+            if before <= g < cursor and group.phase is GroupPhase.CLOSED
         )
         self.tally.trained(now, taken)
         self.next_admission = max(self.next_admission, cursor)
@@ -431,8 +433,8 @@ class Book:
     def drop_what_does_not_fit(self) -> None:
         """After a fall back lower groups need the bytes: the highest complete groups are made again later."""
         for index, group in self.groups.items():
-            if group.phase is Phase.CLOSED and index >= self.cursor and not self.fits(index):
-                group.phase = Phase.OPEN
+            if group.phase is GroupPhase.CLOSED and index >= self.cursor and not self.fits(index):
+                group.phase = GroupPhase.OPEN
                 group.done = {}
                 group.release()
                 self.open.add(index)

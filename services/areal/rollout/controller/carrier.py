@@ -20,7 +20,7 @@ from areal.rollout.controller.core import Controller, Rebuilt
 from areal.rollout.controller.decisions import (
     Admit,
     AdvanceLedger,
-    Answer,
+    CallAnswer,
     CloseGroup,
     Decision,
     FleetChanged,
@@ -49,7 +49,7 @@ from areal.rollout.controller.inputs import (
     LedgerRestarted,
     LedgerScanned,
 )
-from areal.rollout.controller.kept import Kept
+from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.settings import ControllerSettings
 
 Entry: TypeAlias = JournalTombstone | JournalCursor | CloseGroup
@@ -60,7 +60,7 @@ WorkOrder: TypeAlias = GrantLease | Revoke | FloorChanged | LeaseEvaluation
 _CLOSES_AT_ONCE = 64  # more would only queue inside the ledger's client
 
 
-class Ports(Protocol):
+class CarrierPorts(Protocol):
     """What a carrier needs done. Each call returns at once."""
 
     def wake(self) -> None:
@@ -72,10 +72,10 @@ class Ports(Protocol):
     def ledger(self, operations: Sequence[Operation]) -> None:
         """Carry these out, at once or one after the other, and call `Carrier.answered` for each."""
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: RestoredState) -> None:
         """Write this to disk, then call `Carrier.kept`."""
 
-    def reply(self, answer: Answer) -> None:
+    def reply(self, answer: CallAnswer) -> None:
         """A call has its answer."""
 
     def order(self, order: WorkOrder) -> None:
@@ -103,7 +103,7 @@ class Ports(Protocol):
 class Carrier:
     """Feeds one core and carries its decisions out."""
 
-    def __init__(self, core: Controller, ports: Ports, kept: Kept) -> None:
+    def __init__(self, core: Controller, ports: CarrierPorts, kept: RestoredState) -> None:
         self.core = core
         self._ports = ports
         self._kept = kept
@@ -208,8 +208,12 @@ class Carrier:
                 case KeepServed(weights):
                     self._keep(replace(self._kept, served=weights))
                 case KeepHot(max_steps, max_staleness, max_concurrent):
-                    self._keep(Kept(self._kept.served, max_steps, max_staleness, max_concurrent, self._kept.job_digest))
-                case Answer():
+                    self._keep(
+                        RestoredState(
+                            self._kept.served, max_steps, max_staleness, max_concurrent, self._kept.job_digest
+                        )
+                    )
+                case CallAnswer():
                     ports.reply(decision)
                 case WantWeights():
                     ports.tell_servers()
@@ -226,7 +230,7 @@ class Carrier:
         self._write_next()
         self._ask_next()
 
-    def _keep(self, kept: Kept) -> None:
+    def _keep(self, kept: RestoredState) -> None:
         self._kept, self._keeping = kept, True
         self._ports.keep(kept)
 
@@ -246,7 +250,11 @@ class Carrier:
 
 
 def rebuild(
-    settings: ControllerSettings, journal: JournalState, kept: Kept, view: LedgerSnapshot, evaluated: Iterable[str]
+    settings: ControllerSettings,
+    journal: JournalState,
+    kept: RestoredState,
+    view: LedgerSnapshot,
+    evaluated: Iterable[str],
 ) -> tuple[ControllerSettings, Rebuilt]:
     """What a controller starts from: its settings with hot fields as they were last set, and what it finds."""
     settings = replace(

@@ -17,7 +17,7 @@ from areal.rollout.contract.values import WorkerReport
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew
 from areal.rollout.controller.decisions import (
-    Answer,
+    CallAnswer,
     Decision,
     FleetChanged,
     KeepHot,
@@ -27,7 +27,7 @@ from areal.rollout.controller.decisions import (
     WantWeights,
 )
 from areal.rollout.controller.evaluation import Evaluations
-from areal.rollout.controller.fleet import Fleet
+from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.groups import GroupVerdict
 from areal.rollout.controller.inputs import (
     AdvanceCursor,
@@ -47,8 +47,8 @@ from areal.rollout.controller.inputs import (
     WorkerBeat,
 )
 from areal.rollout.controller.leasing import AdmissionRound, lease, loosen
-from areal.rollout.controller.position import Position
-from areal.rollout.controller.reports import LedgerView, Weights
+from areal.rollout.controller.position import TrainCursor
+from areal.rollout.controller.reports import LedgerView, PublishedWeights
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS, ControllerSettings
 from areal.rollout.controller.trainer_desk import TrainerDesk
 
@@ -66,7 +66,7 @@ class Rebuilt:
     trainer_fence: int = 0  # of the last cursor told; 0 is none
     next_group: int = 0
     trainer_step: int = 0  # version that follows from the last cursor told
-    served: Weights | None = None
+    served: PublishedWeights | None = None
     evaluated: Iterable[str] = ()
 
 
@@ -75,10 +75,10 @@ class Controller:
 
     def __init__(self, settings: ControllerSettings, rebuilt: Rebuilt, now: float) -> None:
         self._out: list[Decision] = []
-        self._position = Position(settings, rebuilt.trainer_fence, rebuilt.next_group, rebuilt.trainer_step)
+        self._position = TrainCursor(settings, rebuilt.trainer_fence, rebuilt.next_group, rebuilt.trainer_step)
         self.book = Book(self._position, rebuilt.tombstones, self._out.append)
         self.crew = Crew()
-        self.fleet = Fleet(rebuilt.served)
+        self.fleet = ServerFleet(rebuilt.served)
         self.evaluations = Evaluations(self._position, rebuilt.evaluated, self._out.append)
         self.book.committed = min(rebuilt.view.low, rebuilt.next_group)
         self.desk = TrainerDesk(self._position, self.book, self.fleet, self._out.append)
@@ -115,7 +115,7 @@ class Controller:
         return self._attention
 
     @property
-    def wanted(self) -> Weights | None:
+    def wanted(self) -> PublishedWeights | None:
         """What servers should hold: what is served, or what an evaluation keeps until its end."""
         return self.evaluations.pinned or self.fleet.served
 
@@ -215,7 +215,7 @@ class Controller:
                 self.evaluations.published(call.weights)
             case SetHotFields():
                 self._position.settings = _changed(self.settings, call)
-                self._out.append(Answer(call.ticket))
+                self._out.append(CallAnswer(call.ticket))
 
     def _set_hot(self, call: SetHotFields) -> bool:
         """Groups with tokens keep their η; groups beyond a lowered end are ended. True when something changes.
@@ -224,10 +224,10 @@ class Controller:
         """
         new = _changed(self.settings, call)
         if new == self.settings:
-            self._out.append(Answer(call.ticket))
+            self._out.append(CallAnswer(call.ticket))
             return False
         if (error := self._wrong_with(new)) is not None:
-            self._out.append(Answer(call.ticket, error, accepted=False))
+            self._out.append(CallAnswer(call.ticket, error, accepted=False))
             return False
         self._out.append(KeepHot(new.max_steps, new.max_staleness, new.max_concurrent))
         return True

@@ -15,7 +15,7 @@ MOST_GROUPS = 1 << 14  # of one worker, whatever it claims: each open group cost
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerEntry:
     """One worker process."""
 
     worker_id: str
@@ -30,7 +30,7 @@ class Crew:
     """All workers. `now` is the controller's attention clock."""
 
     def __init__(self) -> None:
-        self.workers: dict[str, Worker] = {}
+        self.workers: dict[str, WorkerEntry] = {}
         self._tokens_before = 0  # of incarnations that are gone
 
     def beat(self, now: float, report: WorkerReport) -> bool:
@@ -39,7 +39,9 @@ class Crew:
         fresh = worker is None or worker.incarnation != report.incarnation
         if worker is None or fresh:
             self._tokens_before += worker.tokens_total if worker else 0
-            worker = self.workers[report.worker_id] = Worker(report.worker_id, report.incarnation, 0, Detector(now))
+            worker = self.workers[report.worker_id] = WorkerEntry(
+                report.worker_id, report.incarnation, 0, Detector(now)
+            )
         worker.detector.beat(now, report.progress)
         worker.health = Health.LIVE
         worker.capacity = min(report.capacity, MOST_GROUPS)
@@ -56,7 +58,7 @@ class Crew:
             worker.health = health
         return died
 
-    def live(self) -> list[Worker]:
+    def live(self) -> list[WorkerEntry]:
         """Workers that may get work."""
         return [worker for worker in self.workers.values() if worker.health is Health.LIVE]
 
@@ -69,7 +71,7 @@ class Crew:
 class Seats:
     """Free places of live workers, for one pass of leasing."""
 
-    def __init__(self, workers: Iterable[Worker], held: dict[str, int]) -> None:
+    def __init__(self, workers: Iterable[WorkerEntry], held: dict[str, int]) -> None:
         self._free = {worker.worker_id: worker.capacity - held.get(worker.worker_id, 0) for worker in workers}
 
     @property

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from areal.errors import ArealError
-from areal.rollout.controller.reports import Weights
+from areal.rollout.controller.reports import PublishedWeights
 
 COMPLETE = "complete"  # the outcome of a group that will be trained; every other outcome is a tombstone's reason
 
@@ -113,7 +113,7 @@ class AdvanceLedger:
 class KeepServed:
     """Write the weights that will be served to disk; answered by `KeptOnDisk`."""
 
-    weights: Weights
+    weights: PublishedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ class KeepHot:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallAnswer:
     """Answer the call that holds this ticket: with `error`, or well."""
 
     ticket: int
@@ -143,7 +143,7 @@ class Resend:
 class WantWeights:
     """Every generation server should hold these."""
 
-    weights: Weights
+    weights: PublishedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ Decision: TypeAlias = (
     | AdvanceLedger
     | KeepServed
     | KeepHot
-    | Answer
+    | CallAnswer
     | Resend
     | WantWeights
     | FleetChanged

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import ParamSpec
 
-from areal.rollout.controller.kept import Kept, KeptFile
+from areal.rollout.controller.kept import KeptFile, RestoredState
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ class KeptWriter:
     def __init__(self, file: KeptFile) -> None:
         self.kept = file.kept  # what the controller starts from
         self._file = file
-        self._waiting: asyncio.Queue[Kept] = asyncio.Queue()
+        self._waiting: asyncio.Queue[RestoredState] = asyncio.Queue()
 
-    def submit(self, kept: Kept) -> None:
+    def submit(self, kept: RestoredState) -> None:
         """Write this next."""
         self._waiting.put_nowait(kept)
 

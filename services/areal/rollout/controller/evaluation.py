@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 
 from areal.rollout.contract.values import Evaluated, FailureKind
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
-from areal.rollout.controller.position import Position
-from areal.rollout.controller.reports import Weights
+from areal.rollout.controller.position import TrainCursor
+from areal.rollout.controller.reports import PublishedWeights
 from areal.rollout.controller.settings import retry_pause_s
 from areal.values.pass_at_k import sampled_figures
 
@@ -29,7 +29,7 @@ Unit = tuple[int, int]  # a row, and which answer to it: 0 is the greedy one
 
 
 @dataclass(slots=True)
-class Run:
+class EvaluationRun:
     """One evaluation. Answers are in `pending`, `in_work`, `scores` or `failed`."""
 
     name: str
@@ -39,7 +39,7 @@ class Run:
     rows: int
     samples: int = 0  # of each row, beside the greedy answer
     failed_are_wrong: bool = True
-    weights: Weights | None = None  # what servers keep until the end, where they do
+    weights: PublishedWeights | None = None  # what servers keep until the end, where they do
     pending: list[Unit] = field(default_factory=list)
     in_work: dict[Unit, str] = field(default_factory=dict)  # → worker
     scores: dict[Unit, tuple[float, int, int]] = field(default_factory=dict)
@@ -97,19 +97,19 @@ class Run:
 class Evaluations:
     """All evaluations of a job. `finished` are the names of those that were recorded, also before a restart."""
 
-    def __init__(self, position: Position, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
+    def __init__(self, position: TrainCursor, finished: Iterable[str], emit: Callable[[Decision], None]) -> None:
         self._position = position
         self._emit = emit
         self.finished: set[str] = set(finished)
         self.recorded: list[RecordEvaluation] = []
-        self.runs: list[Run] = []  # oldest first
+        self.runs: list[EvaluationRun] = []  # oldest first
         self.ended_rows = 0  # answers of all evaluations of this controller
         self._missed = False  # a version was due while another was being measured
         self._last_version = max((int(name.partition(".")[0]) for name in self.finished), default=-1)
 
     # ---- schedule
 
-    def published(self, weights: Weights) -> None:
+    def published(self, weights: PublishedWeights) -> None:
         """A version is served: is it one to measure?"""
         if weights.rollback:
             self.runs = [run for run in self.runs if run.version <= weights.version and not self._pins]
@@ -129,17 +129,17 @@ class Evaluations:
         return self._position.settings.evaluation_pins
 
     @property
-    def pinned(self) -> Weights | None:
+    def pinned(self) -> PublishedWeights | None:
         """What servers keep until an evaluation has ended; None when they may move on."""
         return self.runs[0].weights if self.runs and self._pins else None
 
-    def catch_up(self, served: Weights | None) -> None:
+    def catch_up(self, served: PublishedWeights | None) -> None:
         """Measure what is served now, where a version was due while servers kept another."""
         if self._missed and served is not None and self.pinned is None:
             self._missed = False
             self._start(served)
 
-    def final(self, weights: Weights) -> bool:
+    def final(self, weights: PublishedWeights) -> bool:
         """The run is over with this version: measure it. True when that is done."""
         if not self._position.settings.evaluates or weights.evaluation in self.finished:
             return True
@@ -147,14 +147,14 @@ class Evaluations:
         self._start(weights)
         return False
 
-    def _start(self, weights: Weights) -> None:
+    def _start(self, weights: PublishedWeights) -> None:
         known = {run.name for run in self.runs} | self.finished
         if weights.evaluation in known:
             return
         settings = self._position.settings
         untouched = [run for run in self.runs[1:] if not run.scores and not run.in_work]
         self.runs = [run for run in self.runs if run not in untouched]
-        run = Run(
+        run = EvaluationRun(
             weights.evaluation, weights.policy_id, weights.version, weights.fence, settings.evaluation_rows,
             settings.evaluation_samples, settings.evaluation_failed_are_wrong, weights,
         )  # fmt: skip
@@ -209,7 +209,7 @@ class Evaluations:
         if run.whole:
             self._record(run)
 
-    def _record(self, run: Run) -> None:
+    def _record(self, run: EvaluationRun) -> None:
         self.runs.remove(run)
         self.finished.add(run.name)
         settings, failed = self._position.settings, run.failures(greedy=True)

@@ -10,14 +10,14 @@ from collections import Counter
 from dataclasses import dataclass
 
 from areal.net.heartbeat import Detector, Health
-from areal.rollout.controller.reports import ServerReport, Weights
+from areal.rollout.controller.reports import PublishedWeights, ServerReport
 
 REFUSALS_TO_STALL = 3  # tries of one version by every server: two may be a torn read, three are the version's fault
 PROGRESS_WINDOW_S = 2.0  # a server that made no token for this long makes no progress
 
 
 @dataclass(slots=True)
-class Server:
+class ServerEntry:
     """One agent: its last report and what to believe about it."""
 
     report: ServerReport
@@ -54,11 +54,11 @@ class Server:
         return (self.live, self.routable, self.report.version, self.report.address)
 
 
-class Fleet:
+class ServerFleet:
     """All servers. `now` is the controller's attention clock."""
 
-    def __init__(self, served: Weights | None = None) -> None:
-        self.servers: dict[str, Server] = {}
+    def __init__(self, served: PublishedWeights | None = None) -> None:
+        self.servers: dict[str, ServerEntry] = {}
         self.served = served
         self.changed = False  # membership, health or a version: workers must know at once
 
@@ -68,7 +68,7 @@ class Fleet:
         """A server reported."""
         server = self.servers.get(report.server_id)
         if server is None or server.report.incarnation != report.incarnation:
-            server = self.servers[report.server_id] = Server(report, Detector(now))
+            server = self.servers[report.server_id] = ServerEntry(report, Detector(now))
             self.changed = True
         before = server.shown
         server.detector.beat(now, report.progress)
@@ -83,13 +83,13 @@ class Fleet:
                 server.health = health
                 self.changed = True
 
-    def publish(self, weights: Weights) -> None:
+    def publish(self, weights: PublishedWeights) -> None:
         """Serve these weights from now on."""
         self.served = weights
 
     # ---- answers
 
-    def follow(self, weights: Weights) -> bool:
+    def follow(self, weights: PublishedWeights) -> bool:
         """Whether these weights follow on the served ones: a higher fence, or the same and a higher version."""
         served = self.served
         return served is None or (weights.fence, weights.version) > (served.fence, served.version)

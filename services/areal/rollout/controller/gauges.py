@@ -13,12 +13,12 @@ from areal.record.episode_ends import EpisodeEnd
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.idle import idle_of
-from areal.rollout.controller.tally import Life
+from areal.rollout.controller.tally import GroupLife
 
 # Spans of the controller: a group from its first lease to its end, and how long it lay in the ledger.
 
 
-def trace_life(traces: Traces, life: Life) -> None:
+def trace_life(traces: Traces, life: GroupLife) -> None:
     """A group was taken by the trainer, or ended untrained. The root of its trace: other roles hang theirs below it."""
     if not traces.wants(life.group):
         return
@@ -120,7 +120,7 @@ class Gauges:
         new = self._new("areal_staleness_violations_total", "", tally.violations)
         self._metrics.counter("areal_staleness_violations_total").inc(new)
 
-    def _lived(self, life: Life) -> None:
+    def _lived(self, life: GroupLife) -> None:
         trace_life(self._traces, life)
         if not life.reason:
             wait = self._metrics.histogram("areal_rollout_queue_wait_seconds")

@@ -15,7 +15,7 @@ from areal.rollout.controller.reports import Figures
 HELD = math.inf  # `not_before` of a group that waits for a scan: its samples may be in the ledger without our knowing
 
 
-class Phase(Enum):
+class GroupPhase(Enum):
     """Where a group is on its way."""
 
     OPEN = "open"  # admitted; leased when it has a worker; full when it misses nothing
@@ -34,11 +34,11 @@ class GroupVerdict:
 
 
 @dataclass(slots=True)
-class Group:
+class PromptGroup:
     """Admission index `index`; `done` maps sample indices to their figures."""
 
     index: int
-    phase: Phase = Phase.OPEN
+    phase: GroupPhase = GroupPhase.OPEN
     verdict: GroupVerdict | None = None  # decided, or held back while the trainer's cursor is beyond the group
     done: dict[int, Figures] = field(default_factory=dict)
     worker: str = ""  # holder of the lease

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from areal.rollout.contract.values import WorkerReport
-from areal.rollout.controller.reports import LedgerView, ServerReport, TrainerReport, Weights
+from areal.rollout.controller.reports import LedgerView, PublishedWeights, ServerReport, TrainerReport
 
 # ---- heartbeats
 
@@ -63,7 +63,7 @@ class PublishWeights:
     """New weights lie on the volume."""
 
     fence: int
-    weights: Weights
+    weights: PublishedWeights
     ticket: int = 0
 
 

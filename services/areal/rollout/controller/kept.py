@@ -19,7 +19,7 @@ import orjson
 
 from areal.errors import DataError, FencedError
 from areal.files import write_atomically
-from areal.rollout.controller.reports import Weights
+from areal.rollout.controller.reports import PublishedWeights
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +33,18 @@ def check_alive(fence: int, newest: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RestoredState:
     """None where nothing was kept."""
 
-    served: Weights | None = None
+    served: PublishedWeights | None = None
     max_steps: int | None = None
     max_staleness: int | None = None
     max_concurrent: int | None = None
     job_digest: str = ""  # of the job file against which the hot fields were set
 
-    def under(self, job_digest: str) -> Kept:
+    def under(self, job_digest: str) -> RestoredState:
         """What of it holds under this job file."""
-        return self if job_digest == self.job_digest else Kept(self.served, job_digest=job_digest)
+        return self if job_digest == self.job_digest else RestoredState(self.served, job_digest=job_digest)
 
 
 class KeptFile:
@@ -57,23 +57,23 @@ class KeptFile:
         directory.mkdir(parents=True, exist_ok=True)
         named = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
         older = sorted((other, path) for other, path in named if other < fence)
-        found = _read(older[-1][1]) if older else Kept()
+        found = _read(older[-1][1]) if older else RestoredState()
         self.kept = found.under(job_digest)
         for name, value in asdict(found).items():
             if name.startswith("max_") and value is not None and value != asdict(self.kept)[name]:
                 log.warning("%s=%s was set during the run; the job file has changed since, and holds", name, value)
         self.write(self.kept)
 
-    def write(self, kept: Kept) -> None:
+    def write(self, kept: RestoredState) -> None:
         """On disk when this returns. Raises FencedError when a newer controller began, which may not have read it."""
         write_atomically(self._path, orjson.dumps(asdict(kept)))
         check_alive(self._fence, self._newest())
 
 
-def _read(path: Path) -> Kept:
+def _read(path: Path) -> RestoredState:
     try:
         data: dict[str, Any] = orjson.loads(path.read_bytes())
     except orjson.JSONDecodeError as error:
         raise DataError(f"{path} is damaged: {error}", fix="restore it, or start the run anew") from error
     served = data.pop("served", None)
-    return Kept(served=Weights(**served) if served else None, **data)
+    return RestoredState(served=PublishedWeights(**served) if served else None, **data)

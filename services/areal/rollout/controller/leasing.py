@@ -15,7 +15,7 @@ from areal.ledger.gate import floor as floor_of
 from areal.rollout.controller.book import Book
 from areal.rollout.controller.crew import Crew, Seats
 from areal.rollout.controller.decisions import Decision, FloorChanged, GrantLease, Revoke
-from areal.rollout.controller.groups import Group
+from areal.rollout.controller.groups import PromptGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def lease(
     return AdmissionRound(in_work, waiting, gate, by_bytes)
 
 
-def _too_young(book: Book, groups: list[Group], newest: int) -> list[Group]:
+def _too_young(book: Book, groups: list[PromptGroup], newest: int) -> list[PromptGroup]:
     """The groups for which no server is new enough. This runs for every open group after every input."""
     batch_groups, eta = book.settings.batch_groups, book.settings.max_staleness
     beyond = [group for group in groups if not may_sample(floor_of(group.index, batch_groups, group.eta(eta)), newest)]
@@ -102,7 +102,9 @@ def _rooms(book: Book, newest: int | None, max_steps: int, leased: int) -> tuple
     return gate, max(0, book.capacity - book.reserved)
 
 
-def _make_place(group: Group, parked: list[Group], seats: Seats, emit: Callable[[Decision], None]) -> str | None:
+def _make_place(
+    group: PromptGroup, parked: list[PromptGroup], seats: Seats, emit: Callable[[Decision], None]
+) -> str | None:
     """Take the place of the highest group that waits for a version: what it waits for may need this group first."""
     while parked and parked[-1].index > group.index:
         other = parked.pop()
@@ -114,7 +116,9 @@ def _make_place(group: Group, parked: list[Group], seats: Seats, emit: Callable[
     return None
 
 
-def _grant(book: Book, group: Group, missing: tuple[int, ...], now: float, emit: Callable[[Decision], None]) -> None:
+def _grant(
+    book: Book, group: PromptGroup, missing: tuple[int, ...], now: float, emit: Callable[[Decision], None]
+) -> None:
     settings = book.settings
     group.staleness_bound = group.eta(settings.max_staleness) if group.done or group.working else settings.max_staleness
     group.attempt += 1

@@ -18,7 +18,7 @@ from areal.rollout.contract.values import EvaluationGrant, Grant
 from areal.rollout.controller.carrier import Carrier, Entry, Operation, WorkOrder
 from areal.rollout.controller.core import Controller
 from areal.rollout.controller.decisions import (
-    Answer,
+    CallAnswer,
     FloorChanged,
     GrantLease,
     JournalTombstone,
@@ -31,9 +31,9 @@ from areal.rollout.controller.evaluations_file import EvaluationsFile
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.inputs import Call, Input
 from areal.rollout.controller.journal_writer import JournalWriter
-from areal.rollout.controller.kept import Kept
+from areal.rollout.controller.kept import RestoredState
 from areal.rollout.controller.ledger_link import LedgerLink
-from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.streams import Streams
 from areal.v1 import rollout_pb2 as rollout
 
@@ -53,7 +53,7 @@ class Outlets:
     kept: KeptWriter
     evaluations: EvaluationsFile
     streams: Streams
-    rows: Rows
+    rows: PreparedRows
     group_size: int
 
 
@@ -134,10 +134,10 @@ class CoreLoop:
     def ledger(self, operations: Sequence[Operation]) -> None:
         self._outlets.link.wake()
 
-    def keep(self, kept: Kept) -> None:
+    def keep(self, kept: RestoredState) -> None:
         self._outlets.kept.submit(kept)
 
-    def reply(self, answer: Answer) -> None:
+    def reply(self, answer: CallAnswer) -> None:
         self.streams.wake_trainers()
         future = self._answers.get(answer.ticket)
         if future is None or future.done():

@@ -8,8 +8,8 @@ from areal.observe.metrics import RoleMetrics
 from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleContext
 from areal.plan.store import login_of
-from areal.rollout.controller.assemble import Parts, Paths, serve
-from areal.rollout.controller.rows import Rows
+from areal.rollout.controller.assemble import ControllerPaths, Parts, serve
+from areal.rollout.controller.rows import PreparedRows
 from areal.rollout.controller.settings import ControllerSettings
 from areal.spec.resolved_algorithm import resolve
 
@@ -51,7 +51,7 @@ async def run(ctx: RoleContext) -> int:
     job = ctx.resolved
     layout, spec = job.layout, job.spec
     train, held_out = layout.dataset / "train", layout.dataset / "evaluation"
-    rows = Rows(train, held_out if held_out.exists() else None, spec.seed)
+    rows = PreparedRows(train, held_out if held_out.exists() else None, spec.seed)
     count = rows.evaluation_rows(spec.evaluation.rows)
     column = spec.evaluation.set_column
     settings = settings_of(job, count, rows.evaluation_sets(column, count) if column else ())
@@ -65,7 +65,7 @@ async def run(ctx: RoleContext) -> int:
             job=job.job.metadata.name,
             token=ctx.token,
             settings=settings,
-            paths=Paths(layout.fences, layout.journal, layout.journal.parent, layout.evaluations),
+            paths=ControllerPaths(layout.fences, layout.journal, layout.journal.parent, layout.evaluations),
             rows=rows,
             ledger=ledger,
             metrics=metrics,

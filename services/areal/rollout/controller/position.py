@@ -13,7 +13,7 @@ from areal.rollout.controller.settings import ControllerSettings
 
 
 @dataclass(slots=True)
-class Position:
+class TrainCursor:
     """`cursor` is the first group that the trainer did not take; `step` the version that its taken batches make."""
 
     settings: ControllerSettings

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 
-class Ranks:
+class GroupRanks:
     """All tombstones of a job, sorted."""
 
     def __init__(self, tombstones: Mapping[int, str] | None = None) -> None:

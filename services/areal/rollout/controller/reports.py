@@ -72,7 +72,7 @@ class TrainerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class PublishedWeights:
     """A published policy version: where it lies and the digest that readers trust."""
 
     policy_id: str

@@ -14,7 +14,7 @@ from areal.data.snapshot import Snapshot
 from areal.errors import DataError
 
 
-class Rows:
+class PreparedRows:
     """The prepared training rows in the job's order, and the evaluation rows in theirs."""
 
     def __init__(self, train: Path, evaluation: Path | None, seed: int) -> None:

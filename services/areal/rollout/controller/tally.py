@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from areal.record.episode_ends import EpisodeEnd
 from areal.rollout.contract.values import Done, FailureKind
-from areal.rollout.controller.groups import Group
+from areal.rollout.controller.groups import PromptGroup
 
 log = logging.getLogger(__name__)
 
@@ -17,7 +17,7 @@ _RECENT_SAMPLES = 512  # one step of the quickstart job
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class GroupLife:
     """A group that was taken by `step`, or ended untrained for `reason`. Times are the core's clock; 0 is unknown."""
 
     group: int
@@ -41,7 +41,7 @@ class Tally:
         self.age_sum = 0
         self.age_count = 0
         self.durations_s: list[tuple[int, float]] = []  # since the shell last looked: group, first lease to closing
-        self.lives: list[Life] = []  # since the shell last looked
+        self.lives: list[GroupLife] = []  # since the shell last looked
         self._sampled: deque[float] = deque(maxlen=_RECENT_SAMPLES)
         self._complete: deque[float] = deque(maxlen=1)
 
@@ -68,7 +68,7 @@ class Tally:
         if episodes:
             self.ends[EpisodeEnd.INFRA] += episodes
 
-    def completed(self, group: Group, batch_groups: int) -> None:
+    def completed(self, group: PromptGroup, batch_groups: int) -> None:
         """A group will be trained."""
         self.closed["complete"] += 1
         if group.leased_at:
@@ -78,17 +78,17 @@ class Tally:
         if group.done:
             self._complete.append(sum(figures.reward for figures in group.done.values()) / len(group.done))
 
-    def tombstoned(self, now: float, reason: str, group: Group | None) -> None:
+    def tombstoned(self, now: float, reason: str, group: PromptGroup | None) -> None:
         """A group ended untrained; None: another controller knew it."""
         self.closed["tombstoned"] += 1
         self.tombstones[reason] += 1
         if group is not None:
-            self.lives.append(Life(group.index, group.leased_at, now, now, group.attempt, reason=reason))
+            self.lives.append(GroupLife(group.index, group.leased_at, now, now, group.attempt, reason=reason))
 
-    def trained(self, now: float, groups: Iterable[tuple[int, Group]]) -> None:
+    def trained(self, now: float, groups: Iterable[tuple[int, PromptGroup]]) -> None:
         """Groups were taken by the step they come with."""
         for step, group in groups:
-            self.lives.append(Life(group.index, group.leased_at, group.closed_at, now, group.attempt, step))
+            self.lives.append(GroupLife(group.index, group.leased_at, group.closed_at, now, group.attempt, step))
             if group.done:
                 age = max(0, step - min(figures.oldest_version for figures in group.done.values()))
                 self.age_max = max(self.age_max, age)

@@ -15,11 +15,11 @@ from areal.errors import BugError, FencedError, InfraError
 from areal.ledger.values import REPLACES_COMPLETE
 from areal.net.heartbeat import Detector, Health
 from areal.rollout.controller.book import Book
-from areal.rollout.controller.decisions import Answer, Decision, JournalCursor, KeepServed, WantWeights
-from areal.rollout.controller.fleet import Fleet
-from areal.rollout.controller.groups import GroupVerdict, Phase
+from areal.rollout.controller.decisions import CallAnswer, Decision, JournalCursor, KeepServed, WantWeights
+from areal.rollout.controller.fleet import ServerFleet
+from areal.rollout.controller.groups import GroupPhase, GroupVerdict
 from areal.rollout.controller.inputs import AdvanceCursor, AttachTrainer, ProposeTombstone, PublishWeights
-from areal.rollout.controller.position import Position
+from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.reports import TrainerReport
 from areal.rollout.controller.settings import CHECKPOINT_SHARE
 
@@ -51,7 +51,7 @@ _Attaching: TypeAlias = _Journalling | _Scanning | _Closing
 class TrainerDesk:
     """What the controller owes the trainer."""
 
-    def __init__(self, position: Position, book: Book, fleet: Fleet, emit: Callable[[Decision], None]) -> None:
+    def __init__(self, position: TrainCursor, book: Book, fleet: ServerFleet, emit: Callable[[Decision], None]) -> None:
         self._position = position
         self._book = book
         self._fleet = fleet
@@ -100,10 +100,12 @@ class TrainerDesk:
             self._refuse(call.ticket, error)
             return
         if call.next_group <= book.cursor or call.step >= position.max_steps:
-            self._emit(Answer(call.ticket))
+            self._emit(CallAnswer(call.ticket))
             return
         pending = any(
-            g < call.next_group and group.phase is Phase.DECIDED for g, group in book.groups.items() if g >= book.cursor
+            g < call.next_group and group.phase is GroupPhase.DECIDED
+            for g, group in book.groups.items()
+            if g >= book.cursor
         )
         if pending or book.ranks.rank(call.next_group) != (call.step + 1) * book.settings.batch_groups:
             error = InfraError(
@@ -128,14 +130,14 @@ class TrainerDesk:
             self._emit(KeepServed(call.weights))
         else:  # told again when the answer was lost
             again = served is not None and served.policy_id == call.weights.policy_id
-            self._emit(Answer(call.ticket, accepted=again))
+            self._emit(CallAnswer(call.ticket, accepted=again))
         return new
 
     def serve(self, call: PublishWeights) -> None:
         """The weights of this call are kept: they are served from now on."""
         self._fleet.publish(call.weights)
         self._emit(WantWeights(call.weights))
-        self._emit(Answer(call.ticket))
+        self._emit(CallAnswer(call.ticket))
 
     def propose(self, call: ProposeTombstone) -> None:
         """A group that can't be trained gets a tombstone, also when it is complete."""
@@ -144,14 +146,19 @@ class TrainerDesk:
             self._refuse(call.ticket, self._fenced(call.fence))
             return
         if book.ranks.reason(index) is not None:
-            self._emit(Answer(call.ticket))
+            self._emit(CallAnswer(call.ticket))
             return
         group = book.groups.get(index)
-        if index < book.cursor or group is None or call.reason not in REPLACES_COMPLETE or group.phase is Phase.CLOSING:
-            self._emit(Answer(call.ticket, accepted=False))
+        if (
+            index < book.cursor
+            or group is None
+            or call.reason not in REPLACES_COMPLETE
+            or group.phase is GroupPhase.CLOSING
+        ):
+            self._emit(CallAnswer(call.ticket, accepted=False))
             return
         self._proposals.setdefault(index, []).append(call.ticket)
-        if group.phase is not Phase.DECIDED:
+        if group.phase is not GroupPhase.DECIDED:
             book.end(group, GroupVerdict(call.reason, call.detail))
 
     def beat(self, now: float, report: TrainerReport) -> None:
@@ -175,7 +182,7 @@ class TrainerDesk:
         """The position is on disk."""
         match self._cursors.pop(ticket):
             case AdvanceCursor():
-                self._emit(Answer(ticket))
+                self._emit(CallAnswer(ticket))
             case AttachTrainer():
                 self._attaches[ticket] = _Scanning(self._book.scan())
 
@@ -202,7 +209,7 @@ class TrainerDesk:
     def closed(self, index: int) -> None:
         """A close was answered."""
         for ticket in self._proposals.pop(index, []):
-            self._emit(Answer(ticket))
+            self._emit(CallAnswer(ticket))
         for ticket, state in self._attaches.items():
             if isinstance(state, _Closing):
                 self._attaches[ticket] = _Closing(state.groups - {index})
@@ -211,7 +218,7 @@ class TrainerDesk:
     def _answer_attaches(self) -> None:
         for ticket in [ticket for ticket, state in self._attaches.items() if state == _Closing(frozenset())]:
             del self._attaches[ticket]
-            self._emit(Answer(ticket))
+            self._emit(CallAnswer(ticket))
 
     @property
     def attaching(self) -> bool:
@@ -233,7 +240,7 @@ class TrainerDesk:
         self._emit(JournalCursor(call.ticket, call.fence, call.next_group, call.step))
 
     def _refuse(self, ticket: int, error: FencedError | BugError | InfraError) -> None:
-        self._emit(Answer(ticket, error, accepted=False))
+        self._emit(CallAnswer(ticket, error, accepted=False))
 
     def _fenced(self, fence: int) -> FencedError:
         return FencedError(f"trainer fence {fence} is over: {self.fence}", fix=_FOREVER_FENCED)

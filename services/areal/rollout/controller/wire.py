@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.rollout.controller.reports import RefusalReport, ServerReport, TrainerReport, Weights
+from areal.rollout.controller.reports import PublishedWeights, RefusalReport, ServerReport, TrainerReport
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
@@ -70,15 +70,15 @@ def trainer_report(message: rollout.TrainerMessage) -> TrainerReport:
     )
 
 
-def weights(ref: common.WeightsRef) -> Weights:
+def weights(ref: common.WeightsRef) -> PublishedWeights:
     """A published version. Raises DataError when its PolicyId is none."""
     policy = PolicyId.parse(ref.policy_id)
-    return Weights(
+    return PublishedWeights(
         ref.policy_id, policy.version, policy.fence, ref.path, ref.manifest_digest, ref.rollback, ref.content_digest
     )
 
 
-def weights_ref(value: Weights) -> common.WeightsRef:
+def weights_ref(value: PublishedWeights) -> common.WeightsRef:
     """The wire form of published weights."""
     return common.WeightsRef(
         policy_id=value.policy_id,

@@ -6,11 +6,11 @@
 
 from areal_operator.operator.children.foundation import access_secret, foundation
 from areal_operator.operator.children.snapshot import read_snapshot, snapshot_hash
-from areal_operator.operator.children.wanted import Wanted
+from areal_operator.operator.children.wanted import JobBlueprint
 from areal_operator.operator.children.workloads import finish_job, prepare_job, workloads
 
 __all__ = [
-    "Wanted",
+    "JobBlueprint",
     "access_secret",
     "finish_job",
     "foundation",

@@ -13,7 +13,7 @@ from areal.plan.role_specs import ROLE_SPECS, Outsider
 
 
 @dataclass(frozen=True)
-class Call:
+class NetworkCall:
     """`caller` dials `callee` on a port. No port: any, in both directions."""
 
     caller: Role | Outsider
@@ -23,33 +23,35 @@ class Call:
     in_group: bool = False  # only in jobs whose weights come by a process group
 
 
-def calls() -> list[Call]:
+def calls() -> list[NetworkCall]:
     """Every call, by callee; the operator's and monitoring's to every role last."""
     return [
         *(
-            Call(caller.who, role, PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group)
+            NetworkCall(
+                caller.who, role, PORT_NUMBERS[caller.port] if caller.port else None, caller.why, caller.in_group
+            )
             for role, row in ROLE_SPECS.items()
             for caller in row.called_by
         ),
         *(
-            Call(Outsider.OPERATOR, role, LAUNCHER_PORT, "status, restarts, draining")
+            NetworkCall(Outsider.OPERATOR, role, LAUNCHER_PORT, "status, restarts, draining")
             for role, row in ROLE_SPECS.items()
             if row.supervised
         ),
         *(
-            Call(Outsider.MONITORING, role, METRICS_PORT, "metrics")
+            NetworkCall(Outsider.MONITORING, role, METRICS_PORT, "metrics")
             for role, row in ROLE_SPECS.items()
             if "metrics" in row.ports
         ),
     ]
 
 
-def calls_to(role: Role) -> list[Call]:
+def calls_to(role: Role) -> list[NetworkCall]:
     """Who may call a role."""
     return [call for call in calls() if call.callee == role]
 
 
-def calls_from(role: Role) -> list[Call]:
+def calls_from(role: Role) -> list[NetworkCall]:
     """Whom a role may call, by port and name: a new role must not reorder the policies of jobs that run."""
     found = [call for call in calls() if call.caller == role]
     return sorted(found, key=lambda call: (call.port is None, call.port or 0, call.callee))

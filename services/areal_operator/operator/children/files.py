@@ -15,7 +15,7 @@ from areal.plan.cluster_names import REDIS_CONF_KEY, RESOLVED_KEY, Role, job_fil
 from areal.plan.role_specs import redis_logins
 
 from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 VOLUME = "job"
 """The volume by which pods mount it."""
@@ -23,12 +23,12 @@ VOLUME = "job"
 _DIGITS = 12
 
 
-def files_name(w: Wanted) -> str:
+def files_name(w: JobBlueprint) -> str:
     """The ConfigMap for the job's pods: the one that running pods read, else that of what the job says now."""
     return w.files or _name(w, _data(w))
 
 
-def job_files_map(w: Wanted) -> Json | None:
+def job_files_map(w: JobBlueprint) -> Json | None:
     """The ConfigMap to apply; None while pods run from another one."""
     data = _data(w)
     name = _name(w, data)
@@ -53,7 +53,7 @@ def resolved_text(config_maps: Iterable[Json]) -> str | None:
     return next((text for text in texts if text), None)
 
 
-def _data(w: Wanted) -> dict[str, str]:
+def _data(w: JobBlueprint) -> dict[str, str]:
     data = {RESOLVED_KEY: w.resolved.model_dump_json(indent=1)}
     if Role.REDIS in w.roles:
         unused = dict.fromkeys(redis_logins().values(), "unused")  # redis.conf holds no password
@@ -61,6 +61,6 @@ def _data(w: Wanted) -> dict[str, str]:
     return data
 
 
-def _name(w: Wanted, data: Mapping[str, str]) -> str:
+def _name(w: JobBlueprint, data: Mapping[str, str]) -> str:
     content = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
     return job_files(w.name, content[:_DIGITS])

@@ -26,12 +26,12 @@ from areal_operator.operator.children.files import job_files_map
 from areal_operator.operator.children.needs import redis_disk_bytes
 from areal_operator.operator.children.objects import child
 from areal_operator.operator.children.snapshot import runtime_snapshot
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 _SECRET_BYTES = 32
 
 
-def foundation(w: Wanted) -> list[Json]:
+def foundation(w: JobBlueprint) -> list[Json]:
     """ServiceAccount, claims, ConfigMaps and NetworkPolicies, in the order in which they are applied."""
     files = job_files_map(w)
     return [
@@ -43,7 +43,7 @@ def foundation(w: Wanted) -> list[Json]:
     ]
 
 
-def access_secret(w: Wanted, make: Callable[[], str] = lambda: secrets.token_urlsafe(_SECRET_BYTES)) -> Json:
+def access_secret(w: JobBlueprint, make: Callable[[], str] = lambda: secrets.token_urlsafe(_SECRET_BYTES)) -> Json:
     """The Secret with the job's token and Redis' logins, to be created once.
 
     What `w.secrets` has is kept, the rest is made by `make`.
@@ -59,7 +59,7 @@ def access_secret(w: Wanted, make: Callable[[], str] = lambda: secrets.token_url
     return child(w, "v1", "Secret", cluster_names.access_secret(w.name), type="Opaque", data=data)
 
 
-def _claims(w: Wanted) -> list[Json]:
+def _claims(w: JobBlueprint) -> list[Json]:
     """The job's own volumes; they go with the job. Redis' is one pod's, and stays while the job is suspended."""
     volume = volume_of(w.job.spec, w.runtime)
     found = []
@@ -71,7 +71,7 @@ def _claims(w: Wanted) -> list[Json]:
     return found
 
 
-def _claim(w: Wanted, name: str, role: Role | None, volume: Volume, size_bytes: int, access_mode: str) -> Json:
+def _claim(w: JobBlueprint, name: str, role: Role | None, volume: Volume, size_bytes: int, access_mode: str) -> Json:
     spec: Json = {"accessModes": [access_mode], "resources": {"requests": {"storage": size(size_bytes)}}}
     if volume.storage_class_name is not None:
         spec["storageClassName"] = volume.storage_class_name

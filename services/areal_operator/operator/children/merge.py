@@ -24,14 +24,14 @@ _PROTOCOL = "TCP"  # of a port that names none
 
 
 @dataclass(frozen=True)
-class Shape:
+class MergeShape:
     """How one place of a template merges, and what it must be where the operator relies on that.
 
     `key` says that it is a list whose items merge by that; `added` that it is a list which only grows; `is_map`, or
     `fields` below it, that it is a map. Of the fields in `one_of`, only the last one given stays.
     """
 
-    fields: Mapping[str, Shape] = field(default_factory=dict)
+    fields: Mapping[str, MergeShape] = field(default_factory=dict)
     key: Callable[[Json], tuple[Any, ...] | None] | None = None
     added: bool = False
     is_map: bool = False
@@ -39,8 +39,8 @@ class Shape:
     only_one_but: frozenset[str] | None = None  # every field outside of these excludes every other
 
 
-_PLAIN = Shape()
-_MAP = Shape(is_map=True)
+_PLAIN = MergeShape()
+_MAP = MergeShape(is_map=True)
 
 
 def _by(*names: str) -> Callable[[Json], tuple[Any, ...] | None]:
@@ -60,45 +60,48 @@ def _port_key(item: Json) -> tuple[Any, ...] | None:
 
 
 _HANDLERS = frozenset({"exec", "grpc", "httpGet", "tcpSocket", "sleep"})
-_PROBE = Shape(is_map=True, one_of=(_HANDLERS,))
+_PROBE = MergeShape(is_map=True, one_of=(_HANDLERS,))
 _CONTAINER_FIELDS = {
-    "env": Shape(key=_by("name"), one_of=(frozenset({"value", "valueFrom"}),)),
-    "envFrom": Shape(added=True),
-    "lifecycle": Shape(fields={"postStart": _PROBE, "preStop": _PROBE}),
+    "env": MergeShape(key=_by("name"), one_of=(frozenset({"value", "valueFrom"}),)),
+    "envFrom": MergeShape(added=True),
+    "lifecycle": MergeShape(fields={"postStart": _PROBE, "preStop": _PROBE}),
     "livenessProbe": _PROBE,
-    "ports": Shape(key=_port_key),
+    "ports": MergeShape(key=_port_key),
     "readinessProbe": _PROBE,
-    "resources": Shape(fields={"claims": Shape(key=_by("name")), "limits": _MAP, "requests": _MAP}),
+    "resources": MergeShape(fields={"claims": MergeShape(key=_by("name")), "limits": _MAP, "requests": _MAP}),
     "securityContext": _MAP,
     "startupProbe": _PROBE,
-    "volumeDevices": Shape(key=_by("devicePath")),
-    "volumeMounts": Shape(key=_by("mountPath")),
+    "volumeDevices": MergeShape(key=_by("devicePath")),
+    "volumeMounts": MergeShape(key=_by("mountPath")),
 }
-_CONTAINERS = Shape(key=_by("name"), fields=_CONTAINER_FIELDS)
+_CONTAINERS = MergeShape(key=_by("name"), fields=_CONTAINER_FIELDS)
 _RULE = "DuringSchedulingIgnoredDuringExecution"
-_TERMS = Shape(fields={f"{strength}{_RULE}": Shape(added=True) for strength in ("required", "preferred")})
+_TERMS = MergeShape(fields={f"{strength}{_RULE}": MergeShape(added=True) for strength in ("required", "preferred")})
 _POD_FIELDS = {
-    "affinity": Shape(fields={"nodeAffinity": _MAP, "podAffinity": _TERMS, "podAntiAffinity": _TERMS}),
+    "affinity": MergeShape(fields={"nodeAffinity": _MAP, "podAffinity": _TERMS, "podAntiAffinity": _TERMS}),
     "containers": _CONTAINERS,
     "ephemeralContainers": _CONTAINERS,
-    "hostAliases": Shape(key=_by("ip")),
-    "imagePullSecrets": Shape(key=_by("name")),
+    "hostAliases": MergeShape(key=_by("ip")),
+    "imagePullSecrets": MergeShape(key=_by("name")),
     "initContainers": _CONTAINERS,
     "nodeSelector": _MAP,
-    "resourceClaims": Shape(key=_by("name")),
-    "schedulingGates": Shape(key=_by("name")),
+    "resourceClaims": MergeShape(key=_by("name")),
+    "schedulingGates": MergeShape(key=_by("name")),
     "securityContext": _MAP,
-    "tolerations": Shape(added=True),
-    "topologySpreadConstraints": Shape(key=_by("topologyKey", "whenUnsatisfiable")),
-    "volumes": Shape(key=_by("name"), only_one_but=frozenset({"name"})),
+    "tolerations": MergeShape(added=True),
+    "topologySpreadConstraints": MergeShape(key=_by("topologyKey", "whenUnsatisfiable")),
+    "volumes": MergeShape(key=_by("name"), only_one_but=frozenset({"name"})),
 }
-POD_TEMPLATE = Shape(
-    fields={"metadata": Shape(fields={"annotations": _MAP, "labels": _MAP}), "spec": Shape(fields=_POD_FIELDS)}
+POD_TEMPLATE = MergeShape(
+    fields={
+        "metadata": MergeShape(fields={"annotations": _MAP, "labels": _MAP}),
+        "spec": MergeShape(fields=_POD_FIELDS),
+    }
 )
 """How a pod template (`metadata` and `spec`) merges."""
 
 
-def merge(base: Json, *patches: Json, shape: Shape = POD_TEMPLATE, where: str = "template") -> Json:
+def merge(base: Json, *patches: Json, shape: MergeShape = POD_TEMPLATE, where: str = "template") -> Json:
     """`base` with `patches` over it, in order.
 
     Raises ConfigError, which names the place below `where`, when a map is no map, a list that merges by a key is no
@@ -110,7 +113,7 @@ def merge(base: Json, *patches: Json, shape: Shape = POD_TEMPLATE, where: str = 
     return merged
 
 
-def _merge_maps(base: Json, patch: Json, shape: Shape, where: str) -> Json:
+def _merge_maps(base: Json, patch: Json, shape: MergeShape, where: str) -> Json:
     merged = dict(base)
     for rivals in _rivals(base, patch, shape):
         merged.pop(rivals, None)
@@ -123,7 +126,7 @@ def _merge_maps(base: Json, patch: Json, shape: Shape, where: str) -> Json:
     return merged
 
 
-def _rivals(base: Json, patch: Json, shape: Shape) -> set[str]:
+def _rivals(base: Json, patch: Json, shape: MergeShape) -> set[str]:
     """Fields of `base` that can't stand beside those of `patch`."""
     given = {name for name, value in patch.items() if value is not None}
     found: set[str] = set()
@@ -135,7 +138,7 @@ def _rivals(base: Json, patch: Json, shape: Shape) -> set[str]:
     return found
 
 
-def _merge_values(base: Any, patch: Any, shape: Shape, where: str) -> Any:
+def _merge_values(base: Any, patch: Any, shape: MergeShape, where: str) -> Any:
     if shape.key is not None:
         return _merge_by_key(base or [], patch, shape, where)
     if shape.added:
@@ -150,7 +153,7 @@ def _merge_values(base: Any, patch: Any, shape: Shape, where: str) -> Any:
     return copy.deepcopy(patch)
 
 
-def _merge_by_key(base: list[Json], patch: Any, shape: Shape, where: str) -> list[Json]:
+def _merge_by_key(base: list[Json], patch: Any, shape: MergeShape, where: str) -> list[Json]:
     assert shape.key is not None
     merged: dict[tuple[Any, ...], Json] = {_key(item, shape, where): item for item in base}
     for item in _maps(patch, where):
@@ -160,7 +163,7 @@ def _merge_by_key(base: list[Json], patch: Any, shape: Shape, where: str) -> lis
     return list(merged.values())
 
 
-def _key(item: Json, shape: Shape, where: str) -> tuple[Any, ...]:
+def _key(item: Json, shape: MergeShape, where: str) -> tuple[Any, ...]:
     assert shape.key is not None
     key = shape.key(item)
     if key is None:

@@ -38,7 +38,7 @@ from areal.plan.resolved import ResolvedJob
 from areal.plan.role_specs import Source, spec_of
 
 from areal_operator.operator.children.files import VOLUME, files_name
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 OWNED_ROOT = PurePosixPath("/areal")
 """Nobody else mounts anything at or below this."""
@@ -70,7 +70,7 @@ def _places(resolved: ResolvedJob, source: Source) -> list[Path | None]:
             return [Path(file) for file in files if file]
 
 
-def volumes(w: Wanted, role: Role) -> list[Json]:
+def volumes(w: JobBlueprint, role: Role) -> list[Json]:
     """The volumes that `mounts` names."""
     key = REDIS_CONF_KEY if role is Role.REDIS else RESOLVED_KEY
     items = [{"key": key, "path": key}]
@@ -91,7 +91,7 @@ def volumes(w: Wanted, role: Role) -> list[Json]:
     return found + [volume for volume in claims if volume["name"] in used]
 
 
-def mounts(w: Wanted, role: Role) -> list[Json]:
+def mounts(w: JobBlueprint, role: Role) -> list[Json]:
     """What the role's own container sees."""
     found: list[Json] = [{"name": VOLUME, "mountPath": str(JOB_DIR), "readOnly": True}]
     if _access(w, role):
@@ -118,7 +118,7 @@ def mounts(w: Wanted, role: Role) -> list[Json]:
     return found + _source_mounts(w, role)
 
 
-def _kernel_claim(w: Wanted, role: Role) -> str | None:
+def _kernel_claim(w: JobBlueprint, role: Role) -> str | None:
     """The claim that keeps compiled kernels, for roles that compile any."""
     return w.job.spec.storage.cache_claim_name if spec_of(role).holds_model else None
 
@@ -128,17 +128,17 @@ def root_mount() -> Json:
     return {"name": "run", "mountPath": str(ROOT_MOUNT)}
 
 
-def run_directory(w: Wanted) -> PurePosixPath:
+def run_directory(w: JobBlueprint) -> PurePosixPath:
     """The run directory below `root_mount`."""
     return ROOT_MOUNT / run_sub_path(w.name, w.uid)
 
 
-def run_claim_name(w: Wanted) -> str:
+def run_claim_name(w: JobBlueprint) -> str:
     """The claim that holds the run directory: the user's, or the job's own."""
     return w.job.spec.storage.claim_name or run_claim(w.name)
 
 
-def _access(w: Wanted, role: Role) -> list[Json]:
+def _access(w: JobBlueprint, role: Role) -> list[Json]:
     """The role's own items of the job's Secret, and its URL of an external Redis. Empty for a role without any.
 
     A source must name its items: one without them would show the whole Secret.
@@ -161,12 +161,12 @@ def _access(w: Wanted, role: Role) -> list[Json]:
     return found
 
 
-def has_hub_token(w: Wanted, role: Role) -> bool:
+def has_hub_token(w: JobBlueprint, role: Role) -> bool:
     """Whether a pod sees the token for the job's private model."""
     return role is Role.PREPARE and w.job.spec.model.token_secret is not None
 
 
-def _source_mounts(w: Wanted, role: Role) -> list[Json]:
+def _source_mounts(w: JobBlueprint, role: Role) -> list[Json]:
     """Volumes that the job names by `pvc://`. Only prepare sees them whole: it says what is missing there.
 
     A path that a pod mounts must exist, or the kubelet makes an empty directory of that name; prepare has looked.
@@ -184,7 +184,7 @@ def _source_mounts(w: Wanted, role: Role) -> list[Json]:
     return found
 
 
-def _claims(w: Wanted) -> dict[str, str]:
+def _claims(w: JobBlueprint) -> dict[str, str]:
     """Every claim that the job uses, and the volume's name in pods: one volume a claim, or kubelets wait for ever."""
     found = {run_claim_name(w): "run"}
     named = {claim for claim, _ in _on_claims(_read_in_place(w.resolved, Role.PREPARE))}

@@ -24,9 +24,9 @@ from areal.plan.role_specs import Outsider, batch_jobs, spec_of
 from areal.spec.job import JobSpec
 from areal.spec.observability import Observability
 
-from areal_operator.operator.children.calls import Call, calls_from, calls_to
+from areal_operator.operator.children.calls import NetworkCall, calls_from, calls_to
 from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 NAMESPACE_NAME = "kubernetes.io/metadata.name"  # set by Kubernetes on every namespace
 OPERATOR_LABELS = {LABEL_NAME: APP_NAME, LABEL_COMPONENT: Outsider.OPERATOR.value}
@@ -40,14 +40,14 @@ _API_SERVER_PORTS = (443, 6443)  # its Service's, and what most servers listen o
 _EXTERNAL_REDIS_PORTS = (REDIS_PORT, 6380)  # plain and TLS; the address is in the user's Secret
 
 
-def network_policies(w: Wanted) -> list[Json]:
+def network_policies(w: JobBlueprint) -> list[Json]:
     """The policies of all the job's roles; none where the runtime leaves them to somebody else."""
     if w.runtime.network_policy.mode == "Unmanaged":
         return []
     return [_policy(w, role) for role in (*w.roles, *w.beside, *batch_jobs())]
 
 
-def _policy(w: Wanted, role: Role) -> Json:
+def _policy(w: JobBlueprint, role: Role) -> Json:
     rules = {"ingress": _ingress(w, role), "egress": _egress(w, role)}
     spec: Json = {
         "podSelector": {"matchLabels": selector(w.name, role)},
@@ -57,7 +57,7 @@ def _policy(w: Wanted, role: Role) -> Json:
     return child(w, "networking.k8s.io/v1", "NetworkPolicy", workload(w.name, role), role=role, spec=spec)
 
 
-def _ingress(w: Wanted, role: Role) -> list[Json]:
+def _ingress(w: JobBlueprint, role: Role) -> list[Json]:
     rules: list[Json] = []
     for port, callers in _by_port(_of_job(w, calls_to(role))).items():
         peers = [peer for call in callers for peer in _callers(w, call.caller)]
@@ -68,7 +68,7 @@ def _ingress(w: Wanted, role: Role) -> list[Json]:
     return rules
 
 
-def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
+def _callers(w: JobBlueprint, caller: Role | Outsider) -> list[Json]:
     """The pods behind a caller; `[{}]` is anybody, `[]` nobody."""
     match caller:
         case Outsider.OPERATOR if not w.operator_namespace:
@@ -88,7 +88,7 @@ def _callers(w: Wanted, caller: Role | Outsider) -> list[Json]:
             return [{"podSelector": {"matchLabels": selector(w.name, caller)}}] if caller in w.roles else []
 
 
-def _egress(w: Wanted, role: Role) -> list[Json]:
+def _egress(w: JobBlueprint, role: Role) -> list[Json]:
     row = spec_of(role)
     if row.sealed:
         return []
@@ -132,12 +132,12 @@ def _service(url: str) -> list[Json]:
     return [{"to": [home], **_ports(address.port or _WEB_PORTS[address.scheme])}]
 
 
-def _of_job(w: Wanted, listed: list[Call]) -> list[Call]:
+def _of_job(w: JobBlueprint, listed: list[NetworkCall]) -> list[NetworkCall]:
     return [call for call in listed if w.resolved.spec.weights_by_group or not call.in_group]
 
 
-def _by_port(calls: list[Call]) -> dict[int | None, list[Call]]:
-    found: dict[int | None, list[Call]] = {}
+def _by_port(calls: list[NetworkCall]) -> dict[int | None, list[NetworkCall]]:
+    found: dict[int | None, list[NetworkCall]] = {}
     for call in calls:
         found.setdefault(call.port, []).append(call)
     return found

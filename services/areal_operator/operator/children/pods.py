@@ -40,7 +40,7 @@ from areal.spec.cluster import PodPatch
 from areal_operator.operator.children import mounts, needs, reserved
 from areal_operator.operator.children.amounts import fitted
 from areal_operator.operator.children.merge import merge
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 LOST_NODE_S = 30  # Kubernetes' default of 300 s leaves a job idle for five minutes when a node dies
 _HOST = "kubernetes.io/hostname"
@@ -52,7 +52,7 @@ _GRACE = "terminationGracePeriodSeconds"
 _PRIVATE_PORTS = frozenset({"engine"})  # on loopback
 
 
-def pod_template(w: Wanted, role: Role) -> Json:
+def pod_template(w: JobBlueprint, role: Role) -> Json:
     """The template of a role's pods.
 
     Raises ConfigError when the job or the runtime sets what is the operator's, or when nobody names an image.
@@ -89,7 +89,7 @@ def _containers(*templates: Json) -> dict[str, list[str]]:
     return found
 
 
-def _default(w: Wanted, role: Role, containers: dict[str, list[str]]) -> Json:
+def _default(w: JobBlueprint, role: Role, containers: dict[str, list[str]]) -> Json:
     """What the pod is like before anybody speaks. Containers of the platform start as confined as our own."""
     need = needs.needs_of(role, w.job)
     volumes: list[Json] = [{"name": "tmp", "emptyDir": dict(need.scratch)}]
@@ -130,7 +130,7 @@ def _patch_key(role: Role) -> str:
     return spec_of(role).patch_key or spec_of(role).template_key
 
 
-def _job_patch(w: Wanted, role: Role) -> Json:
+def _job_patch(w: JobBlueprint, role: Role) -> Json:
     """The job's `podTemplate` of a role as a patch: typed fields only, so nothing else can be said there."""
     key = _patch_key(role)
     field = f"spec.podTemplate.{key}"
@@ -162,7 +162,7 @@ def _job_patch(w: Wanted, role: Role) -> Json:
     }
 
 
-def _claimed(template: Json, w: Wanted, role: Role, default: Json) -> Json:
+def _claimed(template: Json, w: JobBlueprint, role: Role, default: Json) -> Json:
     """The template with everything that is the operator's, whatever stood there."""
     spec = place(template["spec"], w, role)
     main = main_container(template)
@@ -198,7 +198,7 @@ def _grace_s(given: object, needed: int) -> int:
     return max(given, needed) if isinstance(given, int) else needed
 
 
-def _our_container(main: Json, w: Wanted, role: Role, default: Json, runtime_class: str | None) -> Json:
+def _our_container(main: Json, w: JobBlueprint, role: Role, default: Json, runtime_class: str | None) -> Json:
     kept = [mount for mount in main.get("volumeMounts") or [] if not _is_ours(mount["mountPath"], w, role)]
     ours = _environment(role)
     if role in (Role.REWARD, Role.BOXES) and kernel_of(runtime_class, w.runtime.sandbox) == "kata":
@@ -225,7 +225,7 @@ def _tidy(container: Json) -> Json:
     return {**first, **container, **({"ports": ports} if ports else {})}
 
 
-def _is_ours(path: str, w: Wanted, role: Role) -> bool:
+def _is_ours(path: str, w: JobBlueprint, role: Role) -> bool:
     return PurePosixPath(path).is_relative_to(mounts.OWNED_ROOT) or path in {
         mount["mountPath"] for mount in mounts.mounts(w, role)
     }
@@ -240,7 +240,7 @@ def _environment(role: Role) -> list[Json]:
     return [index, *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields)]
 
 
-def _hub_token(w: Wanted, role: Role) -> list[Json]:
+def _hub_token(w: JobBlueprint, role: Role) -> list[Json]:
     """Where huggingface_hub finds the token for a private model, in the one pod that downloads it."""
     if not mounts.has_hub_token(w, role):
         return []
@@ -305,7 +305,7 @@ def tolerations() -> list[Json]:
     ]
 
 
-def place(spec: Json, w: Wanted, role: Role) -> Json:
+def place(spec: Json, w: JobBlueprint, role: Role) -> Json:
     """The pod's spec with the job's `scheduling` added to whatever affinity it has already. Gangs only."""
     scheduling = w.job.spec.scheduling
     if not spec_of(role).gang:

@@ -10,18 +10,18 @@ from areal.plan.cluster_names import Role, front, port_word, selector, workload
 from areal.plan.role_specs import spec_of
 
 from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 _NOT_SERVED = ("metrics", "engine")  # scraped pod by pod; on loopback
 
 
-def services(w: Wanted) -> list[Json]:
+def services(w: JobBlueprint) -> list[Json]:
     """One Service a role, and one more where pods that are dialled one by one have an address together."""
     fronts = [_front(w, role) for role in w.roles if spec_of(role).front]
     return [*(_service(w, role) for role in (*w.roles, *w.beside)), *fronts]
 
 
-def budgets(w: Wanted) -> list[Json]:
+def budgets(w: JobBlueprint) -> list[Json]:
     """Disruption budgets of the roles whose pods must not be evicted at once."""
     return [
         child(w, "policy/v1", "PodDisruptionBudget", workload(w.name, role), role=role, spec=_budget(w, role))
@@ -30,7 +30,7 @@ def budgets(w: Wanted) -> list[Json]:
     ]
 
 
-def _budget(w: Wanted, role: Role) -> Json:
+def _budget(w: JobBlueprint, role: Role) -> Json:
     row = spec_of(role)
     budget: Json = {"maxUnavailable": row.max_unavailable}
     if row.evict_unready:
@@ -38,7 +38,7 @@ def _budget(w: Wanted, role: Role) -> Json:
     return {**budget, "selector": {"matchLabels": selector(w.name, role)}}
 
 
-def _service(w: Wanted, role: Role) -> Json:
+def _service(w: JobBlueprint, role: Role) -> Json:
     row = spec_of(role)
     spec: Json = {
         "selector": selector(w.name, role),
@@ -50,7 +50,7 @@ def _service(w: Wanted, role: Role) -> Json:
     return child(w, "v1", "Service", workload(w.name, role), role=role, spec=spec)
 
 
-def _front(w: Wanted, role: Role) -> Json:
+def _front(w: JobBlueprint, role: Role) -> Json:
     row = spec_of(role)
     spec: Json = {
         "selector": selector(w.name, role),

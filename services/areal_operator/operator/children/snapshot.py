@@ -12,12 +12,12 @@ from areal.plan.cluster_names import runtime_config_map
 from areal.spec.runtime import RuntimeSpec
 
 from areal_operator.operator.children.objects import child
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 SNAPSHOT_KEY = "runtime.json"
 
 
-def runtime_snapshot(w: Wanted) -> Json:
+def runtime_snapshot(w: JobBlueprint) -> Json:
     """The ConfigMap that keeps it."""
     return child(w, "v1", "ConfigMap", runtime_config_map(w.name), data={SNAPSHOT_KEY: _text(w.runtime)})
 

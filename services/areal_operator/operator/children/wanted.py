@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class JobBlueprint:
     """One job as it should be now.
 
     `runtime` is the snapshot that was taken when the job was accepted, `replicas` says how many pods of each role there

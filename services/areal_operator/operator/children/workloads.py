@@ -10,7 +10,7 @@ from areal.plan.role_specs import spec_of
 from areal_operator.operator.children import mounts, services
 from areal_operator.operator.children.objects import child
 from areal_operator.operator.children.pods import main_container, pod_template
-from areal_operator.operator.children.wanted import Json, Wanted
+from areal_operator.operator.children.wanted import JobBlueprint, Json
 
 _HISTORY = 2  # revisions kept: nobody rolls a job back
 _RUN_DIR = "run-dir"
@@ -18,14 +18,14 @@ _TRIES = 5
 _USERS_FAULT = [64, 65, 70]  # config, data, bug: another try ends the same way
 
 
-def workloads(w: Wanted) -> list[Json]:
+def workloads(w: JobBlueprint) -> list[Json]:
     """Everything that makes pods of the long-running roles, and their Services and budgets."""
     made = [_workload(w, role, w.replicas[role]) for role in w.roles]
     awake = int(any(w.replicas.values()))
     return [*services.services(w), *services.budgets(w), *made, *(_workload(w, role, awake) for role in w.beside)]
 
 
-def prepare_job(w: Wanted) -> Json:
+def prepare_job(w: JobBlueprint) -> Json:
     """The Job that looks at every source and fills the run directory. To be created once: a Job's pods never change.
 
     Its first container makes that directory as the user of all pods: the kubelet would make it as root, with the mode
@@ -47,12 +47,12 @@ def prepare_job(w: Wanted) -> Json:
     return _batch(w, Role.PREPARE, {**template, "spec": spec}, deadline_s)
 
 
-def finish_job(w: Wanted) -> Json:
+def finish_job(w: JobBlueprint) -> Json:
     """The Job that audits the run and writes its report. To be created once, too."""
     return _batch(w, Role.FINISH, pod_template(w, Role.FINISH), None)
 
 
-def _workload(w: Wanted, role: Role, replicas: int) -> Json:
+def _workload(w: JobBlueprint, role: Role, replicas: int) -> Json:
     spec: Json = {
         "replicas": replicas,
         "revisionHistoryLimit": _HISTORY,
@@ -73,7 +73,7 @@ def _workload(w: Wanted, role: Role, replicas: int) -> Json:
     return child(w, "apps/v1", "StatefulSet", name, role=role, spec=spec)
 
 
-def _batch(w: Wanted, role: Role, template: Json, deadline_s: int | None) -> Json:
+def _batch(w: JobBlueprint, role: Role, template: Json, deadline_s: int | None) -> Json:
     rules: list[Json] = [
         {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
         {"action": "FailJob", "onExitCodes": {"containerName": "main", "operator": "In", "values": _USERS_FAULT}},

@@ -25,7 +25,7 @@ from areal.values.policy import version_of
 
 from areal_operator.kube.resources import Key
 from areal_operator.operator.hot_fields import HotFields
-from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerReport
+from areal_operator.operator.observed import ControllerReport, LauncherReport, Pod, Reports, TrainerProgress
 from areal_operator.operator.reports.dialer import Dialer
 from areal_operator.operator.times import ASK_S, TELL_S
 
@@ -108,7 +108,7 @@ class Asker:
         answer = await _answer(stub.GetRolloutStatus(rollout.GetRolloutStatusRequest(), timeout=ASK_S))
         return None if answer is None else controller_report(answer, self._clock())
 
-    async def _trainer(self, key: Key, targets: Targets) -> TrainerReport | None:
+    async def _trainer(self, key: Key, targets: Targets) -> TrainerProgress | None:
         first = next((pod for pod in targets.trainers if pod.index == 0), None)
         if first is None:
             return None
@@ -117,7 +117,7 @@ class Asker:
         if answer is None:
             return None
         said = answer
-        return TrainerReport(said.step, said.checkpoint_step, said.checkpoint_at, self._clock(), said.max_steps)
+        return TrainerProgress(said.step, said.checkpoint_step, said.checkpoint_at, self._clock(), said.max_steps)
 
     async def _launcher(self, key: Key, targets: Targets, pod: Pod) -> LauncherReport | None:
         stub = operations_grpc.LauncherStub(self._channel(key, pod, LAUNCHER_PORT, targets.token))
