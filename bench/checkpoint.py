@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.checkpoint.saving import RunPosition
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.optimizer import local
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -46,8 +46,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, default=Path("models/smollm2-135m"))
     parser.add_argument("--checkpoints", type=int, default=3, help="how many; the first one is not counted")
     arguments = parser.parse_args()
-    ranks = Ranks()
-    engine = Engine(arguments.model, EngineOptions(precision="bfloat16"), ranks)
+    ranks = RankGroup()
+    engine = PolicyEngine(arguments.model, ModelOptions(precision="bfloat16"), ranks)
     held = [local(tensor) for tensor in engine.state().values()]
     size = sum(tensor.nbytes for tensor in held)
     stops, writes = [], []
@@ -55,7 +55,7 @@ def main() -> None:
         checkpointer = Checkpointer(Path(home, "checkpoints"), 1, engine)
         for step in range(1, arguments.checkpoints + 1):
             began = time.perf_counter()
-            saving = checkpointer.save(Position(step, step, 0, 1), lambda: None)
+            saving = checkpointer.save(RunPosition(step, step, 0, 1), lambda: None)
             stops.append(time.perf_counter() - began)
             writes.append(saving.wait().wall_s)
         checkpointer.close()

@@ -33,8 +33,8 @@ from areal.errors import ExitCode
 from areal.spec.training import Attention, Compile, Recompute
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from model_flops import peak_of, step_flops
 from report import write
 from torch import Tensor
@@ -130,7 +130,7 @@ def micro_batches(vocabulary: int, length: int) -> tuple[TokenBatch, list[MicroB
     )
 
 
-def step_of(engine: Engine, micros: list[MicroBatch], predicted: int) -> Callable[[], None]:
+def step_of(engine: PolicyEngine, micros: list[MicroBatch], predicted: int) -> Callable[[], None]:
     """One step: forward and backward over all micro-batches, and the optimizer."""
 
     def loss(logprobs: Tensor, _entropy: Tensor, _micro: MicroBatch) -> Tensor:
@@ -142,17 +142,17 @@ def step_of(engine: Engine, micros: list[MicroBatch], predicted: int) -> Callabl
     return step
 
 
-def measure(cell: Cell, model: Path, shape: ModelShape, ranks: Ranks, peak: float) -> Measured:
+def measure(cell: Cell, model: Path, shape: ModelShape, ranks: RankGroup, peak: float) -> Measured:
     """Seconds of a step, the first one not counted; a cell that fails says so."""
     cuda = ranks.device.type == "cuda"
     plan = plan_trainer(
         shape, ranks=1, tokens=cell.length, precision="bfloat16", attention=cell.attention, recompute=cell.recompute
     )
     try:
-        options = EngineOptions(
+        options = ModelOptions(
             precision="bfloat16", attention=cell.attention, recompute=cell.recompute, compile=cell.compile
         )
-        engine = Engine(model, options, ranks)
+        engine = PolicyEngine(model, options, ranks)
         tokens, micros = micro_batches(shape.vocabulary, cell.length)
         predicted = int(tokens.trainable().sum())
         step = step_of(engine, micros, predicted)
@@ -216,7 +216,7 @@ def main() -> int:
     if not torch.cuda.is_available():
         print("gpu_trainer needs a GPU, and torch sees none here: nothing was measured", file=sys.stderr)
         return int(ExitCode.CONFIG)
-    ranks = Ranks()
+    ranks = RankGroup()
     card = torch.cuda.get_device_name(ranks.device)
     limits = ceilings(ranks.device)
     torch.cuda.empty_cache()

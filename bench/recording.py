@@ -36,9 +36,9 @@ from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.data.batch import TokenBatch, columns
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.options import advantage_options, objective_options
 from areal_trainer.recording import StepRecorder
 from areal_trainer.trained_tokens import TrainedTokensBuffer
@@ -121,11 +121,11 @@ def actor(options: argparse.Namespace, work: Path) -> Actor:
     spec["rollout"] = {"sampling": {"maxNewTokens": options.answer}}
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "bench"}}
     job = RLJob.model_validate({**head, "spec": spec}).spec
-    engine = Engine(options.model, EngineOptions(), Ranks())
+    engine = PolicyEngine(options.model, ModelOptions(), RankGroup())
     settings = ActorOptions(
         objective_options(job),
         advantage_options(job),
-        Schedule(1e-5, 0, "constant"),
+        RateSchedule(1e-5, 0, "constant"),
         micro_batch_tokens=options.micro,
         keep_tokens=True,
     )

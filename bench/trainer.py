@@ -28,9 +28,9 @@ from areal.spec.job import RLJob
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.init_model import init_model
 from areal_trainer.options import advantage_options, objective_options
 from report import Figure, report
@@ -123,10 +123,10 @@ class Ours:
         spec["rollout"] = {"sampling": {"maxNewTokens": case.answer}}
         head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "bench"}}
         job = RLJob.model_validate({**head, "spec": spec}).spec
-        self._ranks = Ranks()
-        engine = Engine(case.model, EngineOptions(precision=case.precision), self._ranks)
+        self._ranks = RankGroup()
+        engine = PolicyEngine(case.model, ModelOptions(precision=case.precision), self._ranks)
         options = ActorOptions(
-            objective_options(job), advantage_options(job), Schedule(1e-6, 0, "constant"),
+            objective_options(job), advantage_options(job), RateSchedule(1e-6, 0, "constant"),
             micro_batch_tokens=case.micro,
         )  # fmt: skip
         self._actor = Actor(engine, options, Checkpointer(home / "checkpoints", 1, engine))

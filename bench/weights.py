@@ -31,7 +31,7 @@ from areal.weights.manifest import Canary, Manifest
 from areal.weights.publish import WeightsRef
 from areal.weights.stage import Stage
 from areal.weights.verify import open_version
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.publish.publisher import Publisher
 
@@ -119,7 +119,7 @@ def main() -> None:
     tensors = model(parser.parse_args().megabytes)
     size = sum(tensor.nbytes for tensor in tensors.values())
     room = {name: tensor.clone() for name, tensor in tensors.items()}
-    ranks = Ranks()
+    ranks = RankGroup()
     refs: list[WeightsRef] = []
     rows: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as home:

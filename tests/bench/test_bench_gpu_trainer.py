@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from areal.admit.memory.shape import ModelShape, shape_of
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.group import RankGroup
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
 with pytest.MonkeyPatch.context() as patch:  # no longer: other modules there have names of rooms here
@@ -65,7 +65,7 @@ def test_what_is_judged_is_measured():
 
 @pytest.mark.component
 def test_a_cell_trains_a_step_and_counts_it(tmp_path):
-    ranks = Ranks()
+    ranks = RankGroup()
     made = gpu_trainer.make_model(TINY, tmp_path / "model", ranks.device)
     cell = gpu_trainer.Cell("tiny", 64, "dense", "selective")
     found = gpu_trainer.measure(cell, tmp_path / "model", made, ranks, peak=1e12)

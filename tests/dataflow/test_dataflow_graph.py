@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from areal.cli.graph import graph_command
-from areal.dataflow.builtin import ADVANTAGES, REWARDS, Needs, policy_gradient
+from areal.dataflow.builtin import ADVANTAGES, REWARDS, StepNeeds, policy_gradient
 from areal.dataflow.draw import svg, text
 from areal.dataflow.running import StepRun
 from areal.dataflow.stages import Column, Graph, Stage, problems
@@ -19,7 +19,7 @@ from areal.yaml_file.document import read_document
 from tools.pages.dataflow import files, graphs
 
 ROOT = Path(__file__).resolve().parents[2]
-PPO = policy_gradient(Needs(critic=True, proximal=True, kl="loss"))
+PPO = policy_gradient(StepNeeds(critic=True, proximal=True, kl="loss"))
 
 
 def changed(name: str, **fields: object) -> Graph:
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_told(graph, told):
 
 
 def test_a_placement_is_drawn_and_is_the_jobs():
-    graph = policy_gradient(Needs(kl="loss", teacher=True, proximal=True, reference_placement="offloaded"))
+    graph = policy_gradient(StepNeeds(kl="loss", teacher=True, proximal=True, reference_placement="offloaded"))
     assert "reference (infer · reference, offloaded)" in text(graph)
     assert "teacher log-probs (infer · teacher)" in text(graph)
     assert "reference · reference, offloaded" in svg(graph, "a")

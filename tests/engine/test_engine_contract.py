@@ -13,9 +13,9 @@ import pytest
 import torch
 from areal.observe.waits import WaitRegistry
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
-from areal_trainer.frozen_model import OnSameRanks, Question
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
+from areal_trainer.frozen_model import FrozenQuestion, OnSameRanks
 from areal_trainer.served_teacher import ServedTeacher
 from support.engine_models import CONTEXT, EOS, VOCAB, hf_logprobs, make_model
 from support.engine_server import EngineServer, logprobs
@@ -72,14 +72,14 @@ def test_logprobs_equal_hugging_face(engine, models):
 
 
 def test_a_served_teacher_says_what_one_in_the_trainer_says(engine, models):
-    ranks = Ranks()
+    ranks = RankGroup()
     tokens = batch(4, 3)
     cut = partial(rank_micro_batches, rank=0, world_size=1, micro_batch_tokens=64, pack_length=None)
-    question = Question(tokens, np.arange(tokens.sequences) != 3, 64, cut)
+    question = FrozenQuestion(tokens, np.arange(tokens.sequences) != 3, 64, cut)
     served = ServedTeacher(f"http://127.0.0.1:{engine.port}", ranks, WaitRegistry("trainer"), away_s=20.0)
     served.ready([])
     found = served.ask(question)()
-    beside = OnSameRanks(Engine(models[0], EngineOptions(), ranks).logprobs).ask(question)()
+    beside = OnSameRanks(PolicyEngine(models[0], ModelOptions(), ranks).logprobs).ask(question)()
     ranks.close()
     served.close()
     assert beside.min() < -1

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
-import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import xxhash
 from areal.broadcast import join_group
 from areal.net.thread import LoopThread
@@ -25,13 +22,13 @@ from areal.values.policy import PolicyId
 from areal.weights.group import buckets
 from areal.weights.publish import WeightsRef
 from areal.weights.verify import open_version
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import Meeting
-from areal_trainer.engine.message import Message
+from areal_trainer.engine.message import RankMessage
 from areal_trainer.publish.group import GroupOptions, GroupSender
 from areal_trainer.publish.members import Members
-from areal_trainer.publish.plan import owners
-from areal_trainer.publish.publisher import Order, Publisher
+from areal_trainer.publish.publisher import Publisher, PublishOrder
+from areal_trainer.rollout import owners
+from support.forked_ranks import ended, forked, joined
 from support.publishing_ranks import CANARY, tensors
 
 BUCKET_BYTES = 600  # two tensors
@@ -94,10 +91,9 @@ class Server:
                 return
 
 
-def rank_main(rank: int, root: Path, store: Path, fails: bool) -> dict[str, object]:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
-    ranks, waits, sender, server, faults = Ranks(), WaitRegistry("trainer"), None, None, []
+def rank_main(rank: int, home: Path, fails: bool) -> None:
+    root, ranks = home / "weights", joined(rank, home / "store", 2)
+    waits, sender, server, faults = WaitRegistry("trainer"), None, None, []
     thread = LoopThread()
     if rank == 0:
         members = Members(thread.loop)
@@ -127,44 +123,30 @@ def rank_main(rank: int, root: Path, store: Path, fails: bool) -> dict[str, obje
         if rank == 0:
             order = publisher.order(PolicyId(version, 1), final=False)
             told: dict[str, Any] = {"staging": str(order.staging), "full": order.full, "by_group": order.by_group}
-            message = Message(told, {})
+            message = RankMessage(told, {})
         heard = ranks.tell(message).header
-        order = Order(PolicyId(version, 1), Path(heard["staging"]), False, heard["full"], heard["by_group"])
+        order = PublishOrder(PolicyId(version, 1), Path(heard["staging"]), False, heard["full"], heard["by_group"])
         mine = ((name, tensor) for name, tensor in whole.items() if writers[name] == rank)
         publisher.publish(order, mine, CANARY, deadline_s=60.0)
         publisher.wait(60.0)
     publisher.close()
     if server is None:
-        return {}
+        return
     expected = {
         f"{reference.policy_id}": {name: entry.xxh3 for name, entry in manifest.tensors.items()}
         for reference in published
         for manifest in [open_version(reference.path, reference.manifest_digest)]
     }
     full = [open_version(reference.path, reference.manifest_digest).base is None for reference in published]
-    return {"arrived": server.arrived, "expected": expected, "full": full, "faults": faults}
-
-
-def child(rank: int, home: Path, fails: bool) -> int:
-    """A forked rank; rank 0 leaves what it found in a file."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        found = rank_main(rank, home / "weights", home / "store", fails)
-        if rank == 0:
-            (home / "found.json").write_text(json.dumps(found))
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
+    found = {"arrived": server.arrived, "expected": expected, "full": full, "faults": faults}
+    (home / "found.json").write_text(json.dumps(found))
 
 
 def main(home: Path) -> None:
     for case in ("takes", "fails"):
         (home / case / "weights").mkdir(parents=True)
-        pids = [child(rank, home / case, case == "fails") for rank in range(2)]
-        codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
+        errors = home / case / "error"
+        codes = ended([forked(rank_main, rank, errors, home / case, case == "fails") for rank in range(2)], 240.0)
         file = home / case / "found.json"
         print(json.dumps({"codes": codes, **(json.loads(file.read_text()) if file.exists() else {})}), flush=True)
 

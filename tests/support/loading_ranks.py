@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import transformers.models.llama.modeling_llama  # imported before the fork, so that it isn't counted
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from support.forked_ranks import ended, forked, joined
 from support.trainer_parts import whole_model
 
 
@@ -46,11 +45,9 @@ class Peak:
 
 
 def rank_main(rank: int, model: Path, store: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
-    ranks = Ranks()
+    ranks = joined(rank, store, 2)
     with Peak() as peak:
-        engine = Engine(model, EngineOptions(), ranks)
+        engine = PolicyEngine(model, ModelOptions(), ranks)
     shard = sum(parameter.to_local().numel() * 4 for parameter in engine._parameters.values())
     whole = dict(whole_model(model).named_parameters())
     exported = dict(engine.export())
@@ -63,18 +60,7 @@ def rank_main(rank: int, model: Path, store: Path) -> None:
 
 def main() -> None:
     model, store = Path(sys.argv[1]), Path(sys.argv[2])
-    pids = []
-    for rank in range(2):
-        pid = os.fork()
-        if not pid:
-            try:
-                rank_main(rank, model, store)
-            except BaseException as error:
-                print(repr(error), file=sys.stderr, flush=True)
-                os._exit(1)
-            os._exit(0)
-        pids.append(pid)
-    sys.exit(max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids))
+    sys.exit(max(ended([forked(rank_main, rank, Path(f"{store}.error"), model, store) for rank in range(2)], 110.0)))
 
 
 if __name__ == "__main__":

@@ -9,30 +9,28 @@ norms as every rank has them, and which ranks exported each tensor; the tensors 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch.distributed as dist
 import transformers.models.llama.modeling_llama
 import transformers.models.qwen2.modeling_qwen2
 import transformers.models.qwen3.modeling_qwen3  # noqa: F401
 from areal.spec.training import Attention
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position
+from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
 from areal_trainer.engine.divergence import Divergence
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.value_engine import ValueEngine
-from areal_trainer.publish.plan import owners
+from areal_trainer.rollout import owners
 from areal_trainer.trainings.learner import Learner
 from safetensors.torch import save_file
-from support.saving_ranks import ended, forked
+from support.forked_ranks import ended, forked, joined, words
 from support.trainer_parts import VOCABULARY, batch
 from torch import Tensor
 
@@ -65,11 +63,9 @@ class Case:
 
 
 def rank_main(rank: int, home: Path, case: Case) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{home}/store", rank=rank, world_size=case.world)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(case.world))
-    ranks = Ranks(case.replicas, case.tensor, case.context)
-    engine = Engine(
-        Path(case.model), EngineOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention), ranks
+    ranks = joined(rank, home / "store", case.world, case.replicas, case.tensor, case.context)
+    engine = PolicyEngine(
+        Path(case.model), ModelOptions(optimizer=ADAM, recompute=case.recompute, attention=case.attention), ranks
     )
     engine._always_reduce = case.reduce_always
     checkpointer = Checkpointer(home / "checkpoints", 9, engine)
@@ -79,7 +75,7 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
         assert found is not None
         checkpointer.load(found)
         began = found.record.step
-    teacher = Engine(Path(case.teacher), EngineOptions(), ranks) if case.teacher else None
+    teacher = PolicyEngine(Path(case.teacher), ModelOptions(), ranks) if case.teacher else None
 
     def forward(micro: MicroBatch) -> Tensor:
         return engine.forward(micro)[0] if teacher is None else engine.divergence(micro, teacher, MEASURE)
@@ -93,7 +89,7 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
         update = learner.update(tokens, weights, 1e-3)
         steps.append((update.loss, update.grad_norm, score))
         if step + 1 == SAVED and not case.resumes:
-            checkpointer.save(Position(SAVED, 6, 0, 1), lambda: None).wait()
+            checkpointer.save(RunPosition(SAVED, 6, 0, 1), lambda: None).wait()
     critic = valued(case, ranks) if not (case.resumes or case.teacher) else None
     writers = owners(engine.export_sizes(), case.world)
     mine = {name: tensor.clone() for name, tensor in engine.export(writers)}
@@ -105,9 +101,9 @@ def rank_main(rank: int, home: Path, case: Case) -> None:
     ranks.close()
 
 
-def valued(case: Case, ranks: Ranks) -> tuple[float, float]:
+def valued(case: Case, ranks: RankGroup) -> tuple[float, float]:
     """A critic's gradient norm in its first update, and the sum of what it says after it."""
-    engine = ValueEngine(Path(case.model), EngineOptions(optimizer=ADAM, attention=case.attention), ranks)
+    engine = ValueEngine(Path(case.model), ModelOptions(optimizer=ADAM, attention=case.attention), ranks)
     tokens = batch(3, 4, seed=9, shared=True)
     micros = rank_micro_batches(
         tokens, np.arange(tokens.sequences), tokens.trainable(), rank=ranks.data_rank, world_size=ranks.data_size,
@@ -126,8 +122,8 @@ def run(home: Path, case: Case) -> dict[str, object]:
     place.mkdir(parents=True)
     codes = ended([forked(rank_main, rank, place / "error", place, case) for rank in range(case.world)])
     said = [json.loads(file.read_text()) for file in sorted(place.glob("?.json"))]
-    errors = [file.read_text() for file in place.glob("error*")]
-    return {"name": case.name, "codes": codes, "errors": errors, **asdict(case), "ranks": said}
+    errors = words(place / "error", case.world)
+    return {"name": case.name, "codes": codes, "errors": list(errors.values()), **asdict(case), "ranks": said}
 
 
 def main() -> None:

@@ -14,17 +14,15 @@ import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
-from areal.errors import ArealError
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.verify import verify_tensors
-from areal_trainer.engine.group import Ranks
 from areal_trainer.engine.meeting import Meeting
-from areal_trainer.engine.message import Message
-from areal_trainer.publish.plan import owners
-from areal_trainer.publish.publisher import Order, Publisher
+from areal_trainer.engine.message import RankMessage
+from areal_trainer.publish.publisher import Publisher, PublishOrder
+from areal_trainer.rollout import owners
+from support.forked_ranks import ended, forked, joined, words
 
 CANARY = Canary(token_ids=(1, 2), logprobs=(0.0, -1.0), tolerance=0.1)
 NAMES = [f"model.layers.{layer}.{part}.weight" for layer in range(4) for part in ("up", "down")] + ["embed"]
@@ -37,9 +35,7 @@ def tensors(version: int) -> dict[str, torch.Tensor]:
 
 
 def rank_main(rank: int, root: Path, store: Path, fence: int, victim: int, point: str) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2")
-    ranks = Ranks()
+    ranks = joined(rank, store, 2)
 
     def at(here: str) -> None:
         if rank == victim and here == point:
@@ -54,9 +50,9 @@ def rank_main(rank: int, root: Path, store: Path, fence: int, victim: int, point
     message = None
     if rank == 0:
         order = publisher.order(PolicyId(3, fence), final=False)
-        message = Message({"policy": str(order.policy), "staging": str(order.staging)}, {})
+        message = RankMessage({"policy": str(order.policy), "staging": str(order.staging)}, {})
     told = ranks.tell(message).header
-    order = Order(PolicyId.parse(told["policy"]), Path(told["staging"]), False)
+    order = PublishOrder(PolicyId.parse(told["policy"]), Path(told["staging"]), False)
     if point == "full disk" and rank == victim:
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, 600))
     mine = ((name, tensor) for name, tensor in whole.items() if writers[name] == rank)
@@ -64,47 +60,21 @@ def rank_main(rank: int, root: Path, store: Path, fence: int, victim: int, point
     publisher.wait(30.0)
 
 
-def child(rank: int, *args: object) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        rank_main(rank, *args)  # type: ignore[arg-type]
-    except ArealError as error:
-        Path(f"{args[1]}.error{rank}").write_text(error.message)
-        os._exit(75)
-    except BaseException as error:
-        print(repr(error), file=sys.stderr)
-        os._exit(1)
-    os._exit(0)
-
-
 def case(home: Path, fence: int, victim: int, point: str) -> dict[str, object]:
     """What is visible after both ranks have ended."""
     root = home / "weights"
     root.mkdir(parents=True)
     store = home / f"store{fence}"
-    pids = [child(rank, root, store, fence, victim, point) for rank in range(2)]
-    codes = [0, 0]
-    deadline = time.monotonic() + 40
-    open_ = set(pids)
-    while open_:
-        for pid in list(open_):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                codes[pids.index(pid)] = os.waitstatus_to_exitcode(status)
-                open_.discard(pid)
-            elif time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
+    errors = Path(f"{store}.error")
+    codes = ended([forked(rank_main, rank, errors, root, store, fence, victim, point) for rank in range(2)], 40.0)
     visible = {}
     for path in sorted(root.glob("v*")):
         manifest = Manifest.from_bytes((path / "manifest.json").read_bytes())
         verify_tensors(path, manifest)
         visible[path.name] = sorted(manifest.tensors)
-    errors = {rank: file.read_text() for rank in range(2) if (file := Path(f"{store}.error{rank}")).exists()}
     hidden = len(list(root.glob(".tmp-*")))
-    return {"victim": victim, "point": point, "codes": codes, "visible": visible, "hidden": hidden, "errors": errors}
+    told = {"victim": victim, "point": point, "codes": codes, "visible": visible, "hidden": hidden}
+    return {**told, "errors": words(errors, 2)}
 
 
 def main() -> None:

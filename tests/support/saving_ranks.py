@@ -10,24 +10,21 @@ import os
 import resource
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import torch.distributed as dist
 import transformers.models.qwen3.modeling_qwen3  # noqa: F401
-from areal.errors import ArealError
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position
+from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from support.forked_ranks import ended, forked, joined, words
 from support.trainer_parts import batch
 
 LIMIT = 20_000  # bytes: less than a rank's part of the tiny model
 
 
-def train(engine: Engine, step: int) -> float:
+def train(engine: PolicyEngine, step: int) -> float:
     """One update; the gradient norm, equal on all ranks."""
     tokens = batch(3, 4, seed=step)
     ranks = engine.ranks
@@ -41,8 +38,7 @@ def train(engine: Engine, step: int) -> float:
 
 def save(rank: int, store: Path, model: Path, directory: Path, victim: int, point: str) -> None:
     """A checkpoint of step 1, whole, then one of step 2 during which the victim may die while both train step 3."""
-    engine = joined(rank, store, model, world_size=2)
-
+    engine = PolicyEngine(model, ModelOptions(), joined(rank, store, 2))
     armed = False
 
     def at(here: str) -> None:
@@ -51,21 +47,21 @@ def save(rank: int, store: Path, model: Path, directory: Path, victim: int, poin
 
     checkpointer = Checkpointer(directory, 9, engine, at=at)
     train(engine, 0)
-    checkpointer.save(Position(1, 3, 0, 1), lambda: None).wait()
+    checkpointer.save(RunPosition(1, 3, 0, 1), lambda: None).wait()
     train(engine, 1)
     armed = True
     if rank == victim and point in ("disk full", "mid-write"):
         if point == "mid-write":
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # the kernel ends the process in the middle of a write
         resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
-    saving = checkpointer.save(Position(2, 6, 0, 1), lambda: None)
+    saving = checkpointer.save(RunPosition(2, 6, 0, 1), lambda: None)
     train(engine, 2)
     saving.wait()
 
 
 def resume(rank: int, store: Path, model: Path, directory: Path, world_size: int) -> None:
     """Go on from the newest checkpoint; rank 0 prints its step and the gradient norm of the next one."""
-    engine = joined(rank, store, model, world_size)
+    engine = PolicyEngine(model, ModelOptions(), joined(rank, store, world_size))
     checkpointer = Checkpointer(directory, 9, engine)
     found = checkpointer.newest([])
     assert found is not None
@@ -75,51 +71,13 @@ def resume(rank: int, store: Path, model: Path, directory: Path, world_size: int
         (directory / "resumed.json").write_text(json.dumps([found.record.step, norm]))
 
 
-def joined(rank: int, store: Path, model: Path, world_size: int) -> Engine:
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
-    return Engine(model, EngineOptions(), Ranks())
-
-
-def forked(target: object, rank: int, errors: Path, *args: object) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        target(rank, *args)  # type: ignore[operator]
-    except ArealError as error:
-        Path(f"{errors}{rank}").write_text(error.message)
-        os._exit(75)
-    except BaseException as error:
-        print(repr(error), file=sys.stderr)
-        os._exit(1)
-    os._exit(0)
-
-
-def ended(pids: list[int], patience_s: float = 60.0) -> list[int]:
-    """Exit codes, of ranks that hang too: they are killed in the end."""
-    codes = dict.fromkeys(pids, 0)
-    running = set(pids)
-    deadline = time.monotonic() + patience_s
-    while running:
-        for pid in list(running):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if done:
-                codes[pid] = os.waitstatus_to_exitcode(status)
-                running.discard(pid)
-            elif time.monotonic() > deadline:
-                os.kill(pid, signal.SIGKILL)
-        time.sleep(0.01)
-    return list(codes.values())
-
-
 def case(home: Path, model: Path, victim: int, point: str) -> dict[str, object]:
     """What is left after both ranks have ended, and where as many, or one, go on from it."""
     directory = home / "checkpoints"
     home.mkdir(parents=True)
     errors = home / "error"
     codes = ended([forked(save, rank, errors, home / "store", model, directory, victim, point) for rank in range(2)])
-    said = {rank: file.read_text() for rank in range(2) if (file := Path(f"{errors}{rank}")).exists()}
+    said = words(errors, 2)
     resumed = []
     for world_size in (1, 2) if point in ("sealed", "nowhere") else (1,):
         store = home / f"store{world_size}"

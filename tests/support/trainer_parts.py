@@ -10,8 +10,8 @@ import torch
 from areal.v1 import common_pb2 as common
 from areal_trainer.data.batch import TokenBatch, columns
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from torch import Tensor
 
 VOCABULARY = 24
@@ -91,14 +91,14 @@ def batch(groups: int, size: int = 4, *, seed: int = 0, version: int = 0, shared
     return columns(samples, VOCABULARY)
 
 
-def gradients(path: Path, ranks: Ranks, *, length: int = 64, **options: Any) -> dict[str, Tensor]:
+def gradients(path: Path, ranks: RankGroup, *, length: int = 64, **options: Any) -> dict[str, Tensor]:
     """By parameter, after micro-batches of 64 tokens in rows of `length`; "" is log-probabilities, asked before."""
     tokens = batch(4, 4, shared=True)
     micros = rank_micro_batches(
         tokens, np.arange(16), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=length
     )
     assert len(micros) > 1
-    engine = Engine(path, EngineOptions(**options), ranks)
+    engine = PolicyEngine(path, ModelOptions(**options), ranks)
     logprobs = engine.logprobs(micros, tokens.tokens)
     engine.accumulate(micros, lambda values, entropy, micro: (-values.sum() + 0.1 * entropy.sum()) / 100)
     return {"": logprobs} | {name: parameter.grad.full_tensor() for name, parameter in engine._parameters.items()}

@@ -28,8 +28,9 @@ from areal.plan.resolved import Endpoints, ResolvedJob
 from areal.spec.job import RLJob
 from areal.v1 import rollout_pb2 as rollout
 from areal.v1 import rollout_pb2_grpc as rollout_grpc
-from areal_trainer.run import Ports, run
-from areal_trainer.settings import Paths, TrainerSettings
+from areal_trainer.desk import TrainerPorts
+from areal_trainer.run import run
+from areal_trainer.settings import TrainerPaths, TrainerSettings
 from support.redis_server import RedisServer, free_port
 from support.trainer_parts import sample
 
@@ -143,7 +144,7 @@ class World:
             name=JOB,
             uid=JOB,
             spec=self.job().spec,
-            paths=Paths(
+            paths=TrainerPaths(
                 start_model=self.model,
                 tokenizer=self.model,
                 recipe=self.recipe,
@@ -217,7 +218,7 @@ class World:
 
     def train(self, stopping: threading.Event | None = None) -> int:
         """Run one trainer to its end, in this process."""
-        return int(run(self.settings(), Ports(), stopping or threading.Event()))
+        return int(run(self.settings(), TrainerPorts(), stopping or threading.Event()))
 
     def fill(self, groups: range, *, size: int = 4, tombstones: tuple[int, ...] = (), **fields: Any) -> None:
         """Put complete groups into the ledger, as workers and the controller would."""

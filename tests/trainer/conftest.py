@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.group import RankGroup
 from support.redis_server import RedisServer
 from support.trainer_parts import tiny_model
 from support.trainer_world import World
@@ -20,9 +20,9 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def ranks() -> Iterator[Ranks]:
+def ranks() -> Iterator[RankGroup]:
     """One rank, alone."""
-    made = Ranks()
+    made = RankGroup()
     yield made
     made.close()
 

@@ -11,8 +11,8 @@ from areal.errors import DataError
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch, columns
 from areal_trainer.engine.adam_states import AdamWOptions
-from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.model import PolicyModel, Rows
+from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.model import ModelRows, PolicyModel
 from areal_trainer.engine.optimizer import ShardedAdamW
 from support.trainer_parts import VOCABULARY, batch, sample
 
@@ -55,7 +55,7 @@ def test_a_partial_sample_enters_no_mean():
 def test_weight_decay_leaves_norms_biases_and_embeddings_alone():
     names = {"block.weight": (2, 2), "block.bias": (2,), "norm.weight": (2,), "embed_tokens.weight": (3, 2)}
     parameters = {name: torch.nn.Parameter(torch.ones(shape)) for name, shape in names.items()}
-    optimizer = ShardedAdamW(parameters, AdamWOptions(weight_decay=0.5), Ranks())
+    optimizer = ShardedAdamW(parameters, AdamWOptions(weight_decay=0.5), RankGroup())
     for parameter in parameters.values():
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step(0.1)
@@ -79,7 +79,7 @@ def test_dropout_of_a_configuration_is_switched_off():
     config = Qwen3Config(vocab_size=16, head_dim=8, intermediate_size=16, attention_dropout=0.5, **shape)
     model = PolicyModel(AutoModelForCausalLM.from_config(config)).train()
     ids = torch.arange(6)[None]
-    rows = Rows(ids, ids, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(), torch.arange(5))
+    rows = ModelRows(ids, ids, torch.ones(1, 1, 6, 6, dtype=torch.bool).tril(), torch.arange(5))
     first, second = (model(rows, torch.arange(1, 6), 1.0)[0] for _ in range(2))
     assert torch.equal(first, second)
     assert np.isfinite(first.detach().numpy()).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.layout import layout_of
 from areal_trainer.engine.self_check import check_packing
 from hypothesis import given, settings
@@ -66,7 +66,7 @@ def test_a_layout_means_what_the_mask_says(groups, size, seed, length, shared):
 
 def figures(path, ranks, micro, tokens, **options):
     """Log-probabilities of the batch, then the gradient of every parameter."""
-    engine = Engine(path, EngineOptions(**options), ranks)
+    engine = PolicyEngine(path, ModelOptions(**options), ranks)
     logprobs = engine.logprobs([micro], tokens.tokens)
     engine.accumulate([micro], lambda values, entropy, micro: (-values.sum() + 0.1 * entropy.sum()) / 100)
     return logprobs, {name: parameter.grad.full_tensor() for name, parameter in engine._parameters.items()}
@@ -107,7 +107,7 @@ def test_no_tensor_grows_with_the_square_of_a_row(model_path, ranks, attention, 
     tokens = batch(30, 8)
     micro = micro_batch(tokens, 2048)
     assert micro.input_ids.shape == (1, 2048)
-    engine = Engine(model_path, EngineOptions(attention=attention), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(attention=attention), ranks)
     with Largest() as seen:
         engine.accumulate([micro], lambda values, entropy, micro: -values.sum())
     assert (seen.elements < 2048 * 2048) == fits
@@ -117,7 +117,7 @@ def test_no_tensor_grows_with_the_square_of_a_row(model_path, ranks, attention, 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_check_at_start_compares_segments_with_the_mask(model_path, ranks, precision):
-    engine = Engine(model_path, EngineOptions(precision=precision, attention="varlen"), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(precision=precision, attention="varlen"), ranks)
     ids = np.random.default_rng(1).integers(0, 24, 96)
     check_packing(engine, ids, 0.002)
     assert len(engine.most_likely(ids[:8], 3)) == 3

@@ -14,8 +14,8 @@ from areal.engine.weights import load_weights
 from areal.errors import DataError
 from areal.weights.canary import Difference, difference, problem
 from areal.weights.manifest import Canary
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.publish.canary import MEAN_BFLOAT16, PASSAGE, SPREADS, canary, prepare
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -28,7 +28,7 @@ Tensors = dict[str, Tensor]
 def test_it_is_random_tokens_and_the_likeliest_after_them_where_there_is_no_tokenizer(model_path, ranks):
     from transformers import AutoModelForCausalLM
 
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     probe = prepare(engine, model_path)
     made = canary(engine, probe)
     assert (made.tolerance, made.mean_tolerance) == (1e-3, None)
@@ -44,8 +44,8 @@ def test_it_is_random_tokens_and_the_likeliest_after_them_where_there_is_no_toke
 
 @pytest.mark.parametrize("half", ["trainer", "servers"])
 def test_in_bfloat16_the_mean_is_bounded_by_what_rounding_does(model_path, ranks, half):
-    options = EngineOptions(precision="bfloat16" if half == "trainer" else "float32")
-    engine = Engine(model_path, options, ranks)
+    options = ModelOptions(precision="bfloat16" if half == "trainer" else "float32")
+    engine = PolicyEngine(model_path, options, ranks)
     probe = prepare(engine, model_path, served_in_bfloat16=half == "servers")
     assert probe.spread is not None
     assert probe.spread > 0
@@ -57,8 +57,8 @@ def test_in_bfloat16_the_mean_is_bounded_by_what_rounding_does(model_path, ranks
 class Served:
     """The real model's weights as an embedded engine in bfloat16 scores them, with a fault or without."""
 
-    def __init__(self, model: Path, room: Path, ranks: Ranks) -> None:
-        engine = Engine(model, EngineOptions(precision="bfloat16"), ranks)
+    def __init__(self, model: Path, room: Path, ranks: RankGroup) -> None:
+        engine = PolicyEngine(model, ModelOptions(precision="bfloat16"), ranks)
         self.probe = prepare(engine, model)
         self.canary: Canary = canary(engine, self.probe)
         self.tensors: Tensors = load_file(model / "model.safetensors")
@@ -80,7 +80,7 @@ class Served:
 
 
 @pytest.fixture(scope="module")
-def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory, ranks: Ranks) -> Served:
+def served(smollm2: Path, tmp_path_factory: pytest.TempPathFactory, ranks: RankGroup) -> Served:
     return Served(smollm2, tmp_path_factory.mktemp("served"), ranks)
 
 

@@ -12,10 +12,10 @@ from areal.errors import DataError, FencedError, InfraError
 from areal_trainer.checkpoint import catalog
 from areal_trainer.checkpoint.catalog import Began
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position
+from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from support.small_disk import fill, small_disk
 from support.trainer_parts import batch
 
@@ -47,15 +47,15 @@ def same(first, second):
 
 @pytest.mark.parametrize("state", ["float32", "bfloat16", "cpu"])
 def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks, state):
-    options = EngineOptions(optimizer=AdamWOptions(state=state))
-    engine = Engine(model_path, options, ranks)
+    options = ModelOptions(optimizer=AdamWOptions(state=state))
+    engine = PolicyEngine(model_path, options, ranks)
     train(engine, 0, 3)
-    saving = Checkpointer(tmp_path, 2, engine).save(Position(3, 12, 0, 1), mine)
+    saving = Checkpointer(tmp_path, 2, engine).save(RunPosition(3, 12, 0, 1), mine)
     random = torch.rand(4)
     uninterrupted = train(engine, 3, 3)  # while it is written
     saving.wait()
 
-    resumed = Engine(model_path, options, ranks)
+    resumed = PolicyEngine(model_path, options, ranks)
     train(resumed, 7)  # what it has by then is gone
     checkpointer = Checkpointer(tmp_path, 2, resumed)
     found = checkpointer.newest([])
@@ -70,10 +70,10 @@ def test_training_goes_on_bitwise_from_a_checkpoint(tmp_path, model_path, ranks,
 @pytest.mark.parametrize(("before", "after"), [("float32", "bfloat16"), ("bfloat16", "cpu")])
 def test_a_resumed_run_may_hold_its_moments_otherwise(tmp_path, model_path, ranks, before, after):
     engine, other = (
-        Engine(model_path, EngineOptions(optimizer=AdamWOptions(state=state)), ranks) for state in (before, after)
+        PolicyEngine(model_path, ModelOptions(optimizer=AdamWOptions(state=state)), ranks) for state in (before, after)
     )
     train(engine, 0, 2)
-    saved(Checkpointer(tmp_path, 2, engine), Position(2, 8, 0, 1))
+    saved(Checkpointer(tmp_path, 2, engine), RunPosition(2, 8, 0, 1))
     checkpointer = Checkpointer(tmp_path, 2, other)
     checkpointer.load(checkpointer.newest([]))
     assert other.optimizer.updates == 2
@@ -83,11 +83,11 @@ def test_a_resumed_run_may_hold_its_moments_otherwise(tmp_path, model_path, rank
 
 
 def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, ranks, caplog):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    first = saved(checkpointer, Position(1, 4, 0, 1))
-    second = saved(checkpointer, Position(2, 8, 0, 1))
-    third = saved(checkpointer, Position(3, 12, 0, 1))
+    first = saved(checkpointer, RunPosition(1, 4, 0, 1))
+    second = saved(checkpointer, RunPosition(2, 8, 0, 1))
+    third = saved(checkpointer, RunPosition(3, 12, 0, 1))
     (third / catalog.RECORD).unlink()
     shard = next(second.glob("*.distcp"))
     raw = bytearray(shard.read_bytes())
@@ -101,24 +101,24 @@ def test_a_damaged_or_unsealed_checkpoint_is_passed_over(tmp_path, model_path, r
 
 
 def test_a_checkpoint_of_a_replaced_trainer_is_no_past_of_this_run(tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 9, engine)
-    saved(checkpointer, Position(4, 16, 0, 1))
-    saved(checkpointer, Position(9, 36, 0, 1))  # written after fence 2 had begun at 4
+    saved(checkpointer, RunPosition(4, 16, 0, 1))
+    saved(checkpointer, RunPosition(9, 36, 0, 1))  # written after fence 2 had begun at 4
     found = checkpointer.newest([Began(1, 0), Began(2, 4)])
     assert found is not None
     assert found.record.step == 4
 
 
 def test_a_fenced_trainer_names_nothing(tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
 
     def fenced():
         raise FencedError("a newer trainer lives")
 
     checkpointer = Checkpointer(tmp_path, 2, engine)
     with pytest.raises(FencedError):
-        saved(checkpointer, Position(1, 4, 0, 1), fenced)
+        saved(checkpointer, RunPosition(1, 4, 0, 1), fenced)
     assert checkpointer.newest([]) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -130,19 +130,19 @@ def test_the_newest_lineage_wins_over_the_higher_step():
 
 
 def test_only_the_newest_are_kept_and_leftovers_go(tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     (tmp_path / "step-000001.f1.tmp").mkdir()
     checkpointer = Checkpointer(tmp_path, 2, engine)
     for step in (1, 2, 3):
-        saved(checkpointer, Position(step, 4 * step, 0, 1))
+        saved(checkpointer, RunPosition(step, 4 * step, 0, 1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000002.f1", "step-000003.f1"]
-    again = saved(checkpointer, Position(3, 12, 0, 1))  # a replayed step under the same fence
+    again = saved(checkpointer, RunPosition(3, 12, 0, 1))  # a replayed step under the same fence
     assert catalog.examine(again)[1] is not None
 
 
 @pytest.mark.parametrize("field", ["num_key_value_heads", "intermediate_size", "head_dim", "num_hidden_layers"])
 def test_a_model_that_differs_in_one_size_has_another_shape(field, tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     digest = Checkpointer(tmp_path, 2, engine)._model_digest
     config = json.loads((model_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, field: 2 * config[field]}))
@@ -156,7 +156,7 @@ def test_random_numbers_of_an_accelerator_are_saved_and_continued(model_path, ra
     state = torch.arange(16, dtype=torch.uint8)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: state.clone())
     monkeypatch.setattr(torch.cuda, "set_rng_state", lambda given, device: state.copy_(given))
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     monkeypatch.setattr(engine.ranks, "device", torch.device("cuda", 0))
     states = engine.rng_states()
     state.zero_()
@@ -166,23 +166,23 @@ def test_random_numbers_of_an_accelerator_are_saved_and_continued(model_path, ra
 
 def test_a_checkpoint_that_does_not_fit_is_refused_with_bytes_and_fills_no_disk(tmp_path, model_path, ranks):
     with small_disk(tmp_path / "disk", 4) as disk:
-        engine = Engine(model_path, EngineOptions(), ranks)
+        engine = PolicyEngine(model_path, ModelOptions(), ranks)
         checkpointer = Checkpointer(disk / "checkpoints", 2, engine)
         ballast = fill(disk, leave=16 << 10)
         with pytest.raises(InfraError, match=r"step-000001.f1 .*: it takes .* KiB, and .* has .* KiB free"):
-            saved(checkpointer, Position(1, 4, 0, 1))
+            saved(checkpointer, RunPosition(1, 4, 0, 1))
         assert shutil.disk_usage(disk).free >= 16 << 10
         ballast.unlink()
-        assert catalog.examine(saved(checkpointer, Position(1, 4, 0, 1)))[1] is not None
+        assert catalog.examine(saved(checkpointer, RunPosition(1, 4, 0, 1)))[1] is not None
         checkpointer.close()
 
 
 def test_another_model_does_not_load(tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     checkpointer = Checkpointer(tmp_path, 2, engine)
-    path = saved(checkpointer, Position(1, 4, 0, 1))
+    path = saved(checkpointer, RunPosition(1, 4, 0, 1))
     checkpointer._model_digest = "another"
     _, record = catalog.examine(path)
     assert record is not None
     with pytest.raises(DataError, match="another shape"):
-        checkpointer.load(catalog.Found(path, record))
+        checkpointer.load(catalog.FoundCheckpoint(path, record))

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from areal_trainer.checkpoint.checkpointer import POINTS
-from support import saving_ranks
+from support.forked_ranks import program
 
 pytestmark = [pytest.mark.component, pytest.mark.timeout(300)]
 
@@ -21,15 +17,9 @@ CASES = [*DEATHS, (1, "disk full"), (-1, "nowhere")]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory, model_path):
-    path = os.pathsep.join([str(Path(saving_ranks.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
     home = tmp_path_factory.mktemp("saving")
-    done = subprocess.run(
-        [sys.executable, "-m", "support.saving_ranks", str(home), str(model_path), json.dumps(CASES)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=280, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    return dict(zip(CASES, map(json.loads, done.stdout.splitlines()), strict=True))
+    said = program("saving_ranks", home, model_path, json.dumps(CASES))
+    return dict(zip(CASES, map(json.loads, said), strict=True))
 
 
 def norms(one):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch._dynamo.config
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from support.trainer_parts import gradients, tiny_model
 from torch._dynamo.utils import counters
 from torch.nn.functional import cosine_similarity
@@ -67,6 +67,8 @@ def test_several_models_in_one_process_have_graphs_of_their_own(tmp_path, ranks,
 def test_what_is_said_token_by_token_is_not_compiled(deep_model, ranks, graphs):
     """Each token has another shape of keys, and a canary is few of them."""
     ids = np.arange(9)
-    said = [Engine(deep_model, EngineOptions(compile=mode), ranks).most_likely(ids, 12) for mode in ("none", "blocks")]
+    said = [
+        PolicyEngine(deep_model, ModelOptions(compile=mode), ranks).most_likely(ids, 12) for mode in ("none", "blocks")
+    ]
     assert np.array_equal(*said)
     assert graphs() == 0

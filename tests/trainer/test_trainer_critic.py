@@ -13,11 +13,11 @@ from areal_trainer.algorithms.advantages import AdvantageOptions
 from areal_trainer.algorithms.baseline import BaselineOptions
 from areal_trainer.algorithms.value_loss import ValueOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position
-from areal_trainer.critic import Critic, CriticOptions, explained_variance, with_next_token
+from areal_trainer.checkpoint.saving import RunPosition
+from areal_trainer.critic import CriticOptions, ValueCritic, explained_variance, with_next_token
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.objective import ObjectiveOptions
 from support.trainer_parts import batch
@@ -39,18 +39,22 @@ class Step:
 
 def actor(model_path, ranks, directory, *, budget: int = 4096, clip: float | None = None, **critic: Any) -> Actor:
     """A policy with a critic."""
-    engine = Engine(model_path, EngineOptions(), ranks)
-    values = ValueEngine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
+    values = ValueEngine(model_path, ModelOptions(), ranks)
     with torch.no_grad():  # a head that says something, so that values differ
         weight = values._parameters["head.weight"].to_local()
         weight.copy_(torch.linspace(-0.3, 0.3, weight.numel()).reshape(weight.shape))
     return Actor(
         engine,
         ActorOptions(
-            ObjectiveOptions(), NO_BASELINE, Schedule(1e-3, 0, "constant"), mini_batches=2, micro_batch_tokens=budget
+            ObjectiveOptions(),
+            NO_BASELINE,
+            RateSchedule(1e-3, 0, "constant"),
+            mini_batches=2,
+            micro_batch_tokens=budget,
         ),
         Checkpointer(directory, 2, engine, {"critic": values}),
-        critic=Critic(values, CriticOptions(Schedule(1e-2, 0, "constant"), ValueOptions(clip), **critic)),
+        critic=ValueCritic(values, CriticOptions(RateSchedule(1e-2, 0, "constant"), ValueOptions(clip), **critic)),
     )
 
 
@@ -114,7 +118,7 @@ def test_a_critic_learns_what_answers_are_worth(model_path, ranks, tmp_path):
 
 def test_the_policys_warm_up_begins_when_it_does(model_path, ranks, tmp_path):
     one = actor(model_path, ranks, tmp_path, warmup_steps=2)
-    one.options = replace(one.options, schedule=Schedule(1e-3, 2, "constant"))
+    one.options = replace(one.options, schedule=RateSchedule(1e-3, 2, "constant"))
     rates = [(figures.learning_rate, figures.applied) for figures in learn(one, range(5))]
     assert rates == [(5e-4, 0), (5e-4, 0), (5e-4, 2), (1e-3, 2), (1e-3, 2)]
 
@@ -128,7 +132,7 @@ def test_values_are_clipped_around_those_before_the_step(model_path, ranks, tmp_
 def test_a_run_with_a_critic_goes_on_bitwise_from_its_checkpoint(model_path, ranks, tmp_path):
     one = actor(model_path, ranks, tmp_path)
     learn(one, range(2))
-    one.save(Position(2, 8, 0, 1)).wait()
+    one.save(RunPosition(2, 8, 0, 1)).wait()
     uninterrupted = learn(one, range(2, 4))
 
     again = actor(model_path, ranks, tmp_path)

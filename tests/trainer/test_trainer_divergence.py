@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.divergence import Divergence, Taught, chunked_divergence
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.trainings.learner import Learner
 from areal_trainer.trainings.objective import distillation
 from support.trainer_parts import batch, tiny_model, whole_model
@@ -68,7 +68,7 @@ def test_each_option_changes_the_divergence_and_equal_models_have_none() -> None
 def test_chunks_make_the_value_and_gradient_of_the_whole_matrices(measure, chunk, vocabulary, of_teacher) -> None:
     torch.manual_seed(1)
     hidden, weight = torch.randn(11, 8, requires_grad=True), torch.randn(vocabulary, 8, requires_grad=True)
-    taught = Taught(torch.randn(11, 5), torch.randn(of_teacher, 5))
+    taught = TeacherOutputs(torch.randn(11, 5), torch.randn(of_teacher, 5))
     scale = torch.randn(11)
     values = chunked_divergence(hidden, weight, taught, measure, chunk=chunk)
     (values * scale).sum().backward()
@@ -88,16 +88,16 @@ def teacher_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_model(tmp_path_factory.mktemp("teacher"), seed=1, hidden=48, layers=3)
 
 
-def learner(student: Path, teacher: Engine, ranks: Ranks, measure: Divergence, budget: int) -> Learner:
-    engine = Engine(student, EngineOptions(), ranks)
+def learner(student: Path, teacher: PolicyEngine, ranks: RankGroup, measure: Divergence, budget: int) -> Learner:
+    engine = PolicyEngine(student, ModelOptions(), ranks)
     return Learner(engine, lambda micro: engine.divergence(micro, teacher, measure), budget, 16)
 
 
 def test_packed_rows_are_as_far_from_the_teacher_as_alone_and_one_step_comes_nearer(
-    model_path: Path, teacher_path: Path, ranks: Ranks
+    model_path: Path, teacher_path: Path, ranks: RankGroup
 ) -> None:
     tokens, measure = batch(6, 4), Divergence("forwardKL", temperature=1.3)
-    teacher = Engine(teacher_path, EngineOptions(), ranks)
+    teacher = PolicyEngine(teacher_path, ModelOptions(), ranks)
     before = {name: shard.detach().clone() for name, shard in teacher.state().items() if name.startswith("model.")}
     whole, cut = (learner(model_path, teacher, ranks, measure, budget) for budget in (9999, 32))
     packed = whole.outputs(tokens)
@@ -121,8 +121,8 @@ def test_packed_rows_are_as_far_from_the_teacher_as_alone_and_one_step_comes_nea
     assert all(torch.equal(after[name].to_local(), shard.to_local()) for name, shard in before.items())
 
 
-def test_a_student_that_is_its_teacher_has_nothing_to_learn(model_path: Path, ranks: Ranks) -> None:
-    tokens, teacher = batch(3, 2), Engine(model_path, EngineOptions(), ranks)
+def test_a_student_that_is_its_teacher_has_nothing_to_learn(model_path: Path, ranks: RankGroup) -> None:
+    tokens, teacher = batch(3, 2), PolicyEngine(model_path, ModelOptions(), ranks)
     same = learner(model_path, teacher, ranks, Divergence("reverseKL"), 9999)
     assert float(np.abs(same.outputs(tokens)).max()) < 1e-6
     micros = rank_micro_batches(

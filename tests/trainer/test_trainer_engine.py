@@ -11,10 +11,10 @@ import torch
 from areal.errors import DataError
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.adam_states import AdamWOptions
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.logprob import chunked_logprobs
 from areal_trainer.engine.model import empty_model
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.schedule import RateSchedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trainer_parts import batch, whole_model
@@ -53,7 +53,7 @@ def test_chunked_logprobs_and_gradients_equal_the_whole_matrix_in_float64(tokens
 @pytest.mark.parametrize(("length", "temperature"), [(8, 1.0), (32, 0.7), (128, 1.0)])
 def test_packed_sequences_score_as_if_alone(model_path, ranks, length, temperature, shared):
     tokens = batch(6, 4, shared=shared)
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     micros = rank_micro_batches(
         tokens,
         np.arange(tokens.sequences),
@@ -94,7 +94,7 @@ def accumulate(engine, tokens, budget):
 def test_sharded_adamw_equals_torch_on_the_whole_model(model_path, ranks, shared):
     tokens = batch(4, 4, shared=shared)
     options = AdamWOptions(betas=(0.9, 0.95), weight_decay=0.1, grad_clip=0.05)
-    engine = Engine(model_path, EngineOptions(optimizer=options), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(optimizer=options), ranks)
     plain = whole_model(model_path)
     named = list(plain.named_parameters())
     matrices = [p for name, p in named if p.dim() == 2 and "embed" not in name]
@@ -124,7 +124,7 @@ def test_many_micro_batches_make_the_gradient_of_one(model_path, ranks):
     tokens = batch(6, 4)
     norms = []
     for budget in (9999, 32):
-        engine = Engine(model_path, EngineOptions(), ranks)
+        engine = PolicyEngine(model_path, ModelOptions(), ranks)
         count = accumulate(engine, tokens, budget)
         norms.append(engine.optimizer.step(0.0))
     assert count > 3
@@ -132,7 +132,7 @@ def test_many_micro_batches_make_the_gradient_of_one(model_path, ranks):
 
 
 def test_a_gradient_that_is_not_finite_changes_nothing(model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     before = {name: tensor.clone() for name, tensor in engine.export()}
     tokens = batch(2, 2)
     micros = rank_micro_batches(
@@ -146,8 +146,8 @@ def test_a_gradient_that_is_not_finite_changes_nothing(model_path, ranks):
 
 def test_bfloat16_computes_near_float32_and_keeps_float32_masters(model_path, ranks):
     tokens = batch(3, 4)
-    half = Engine(model_path, EngineOptions(precision="bfloat16"), ranks)
-    full = Engine(model_path, EngineOptions(), ranks)
+    half = PolicyEngine(model_path, ModelOptions(precision="bfloat16"), ranks)
+    full = PolicyEngine(model_path, ModelOptions(), ranks)
     micros = rank_micro_batches(
         tokens, np.arange(12), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=None
     )
@@ -158,13 +158,13 @@ def test_bfloat16_computes_near_float32_and_keeps_float32_masters(model_path, ra
 
 
 def test_the_rate_warms_up_and_decays_to_a_tenth():
-    linear = Schedule(peak=1.0, warmup_steps=5, kind="linear", min_ratio=0.1)
+    linear = RateSchedule(peak=1.0, warmup_steps=5, kind="linear", min_ratio=0.1)
     assert [linear.at(step, 105) for step in range(5)] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert linear.at(5, 105) == pytest.approx(1.0)
     assert linear.at(104, 105) == pytest.approx(0.1)
     assert linear.at(9999, 105) == pytest.approx(0.1)
-    assert Schedule(peak=2.0, kind="constant").at(99, 100) == 2.0
-    assert Schedule(peak=1.0, warmup_steps=0, kind="cosine").at(50, 101) == pytest.approx(0.55)
+    assert RateSchedule(peak=2.0, kind="constant").at(99, 100) == 2.0
+    assert RateSchedule(peak=1.0, warmup_steps=0, kind="cosine").at(50, 101) == pytest.approx(0.55)
 
 
 def test_no_dropout_of_the_configuration_is_left(model_path, ranks, tmp_path):
@@ -176,7 +176,8 @@ def test_no_dropout_of_the_configuration_is_left(model_path, ranks, tmp_path):
         tokens, np.arange(4), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=None
     )
     scored = [
-        Engine(path, EngineOptions(), ranks).logprobs(micros, tokens.tokens) for path in (model_path, tmp_path / "wet")
+        PolicyEngine(path, ModelOptions(), ranks).logprobs(micros, tokens.tokens)
+        for path in (model_path, tmp_path / "wet")
     ]
     assert torch.equal(*scored)
 

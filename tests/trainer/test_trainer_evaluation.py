@@ -11,14 +11,15 @@ from areal.errors import ExitCode, InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.blame import exit_code
 from areal_trainer.control import Orders
-from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.message import Message
-from areal_trainer.publish.canary import Probe
-from areal_trainer.rollout import FirstRank, Rollout
+from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.message import RankMessage
+from areal_trainer.first_rank import FirstRank
+from areal_trainer.publish.canary import CanaryProbe
+from areal_trainer.rollout import Rollout
 from areal_trainer.timer import PhaseTimer
 
 COLLECTIVE_S = 600.0
-PROBE = Probe(np.array([1]), None)
+PROBE = CanaryProbe(np.array([1]), None)
 
 
 class Evaluation:
@@ -37,25 +38,25 @@ class Evaluation:
         self.orders.evaluated_rows = min(self._rows, int(self.now / self._row_s))
         self.orders.evaluation_done = self.orders.evaluated_rows == self._rows
 
-    def tell(self, message: Message) -> Message:
+    def tell(self, message: RankMessage) -> RankMessage:
         self.told.append((self.now, message.header["done"]))
         return message
 
     def wait(self) -> None:
         feed = SimpleNamespace(link=SimpleNamespace(orders=self.orders, check=lambda: None))
-        parts: Any = (feed, None, WaitRegistry("trainer"))
-        ranks = cast(Ranks, self)
+        first = FirstRank(cast(Any, feed), cast(Any, None), now=lambda: self.now, sleep=self.sleep)
+        ranks = cast(RankGroup, self)
         timer = PhaseTimer()
         Rollout(
             ranks,
             1,
             8,
-            first=FirstRank(*parts),
+            first=first,
             publisher=cast(Any, None),
             timer=timer,
             probe=PROBE,
             now=lambda: self.now,
-            sleep=self.sleep,
+            waits=WaitRegistry("trainer"),
         ).evaluate()
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.engine import flex
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.trainer_parts import batch
@@ -50,7 +50,7 @@ def test_blocks_mean_what_the_mask_says(groups, size, seed, length, shared, bloc
 
 def figures(path, ranks, micro, tokens, attention):
     """Log-probabilities of the batch, then the gradient of every parameter."""
-    engine = Engine(path, EngineOptions(attention=attention), ranks)
+    engine = PolicyEngine(path, ModelOptions(attention=attention), ranks)
     logprobs = engine.logprobs([micro], tokens.tokens)
     engine.accumulate([micro], lambda values, entropy, micro: (-values.sum() + 0.1 * entropy.sum()) / 100)
     return logprobs, {name: parameter.grad.full_tensor() for name, parameter in engine._parameters.items()}
@@ -72,6 +72,6 @@ def test_log_probabilities_and_gradients_are_those_of_the_mask(model_path, ranks
 def test_without_a_gpu_pytorch_has_no_gradient_of_it(model_path, ranks):
     """What the rule flex-on-cpu says; when this fails, the rule can go."""
     micro = micro_batch(batch(2, 2), 64)
-    engine = Engine(model_path, EngineOptions(attention="flex"), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(attention="flex"), ranks)
     with pytest.raises(NotImplementedError, match="backward on CPU"):
         engine.forward(micro)

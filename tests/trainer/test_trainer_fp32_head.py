@@ -12,10 +12,9 @@ from areal.engine.main import options, parser
 from areal.generation.engine_command import EngineStart, launch
 from areal.spec import serving
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.divergence import Divergence, Taught, chunked_divergence
-from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.engine import EngineOptions as TrainerOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 from support.engine_models import make_model
 from support.trainer_parts import batch
@@ -65,11 +64,11 @@ def test_a_teacher_is_compared_with_unrounded_logits_too() -> None:
     hidden, weight, _ = _states()
     moved = (weight + 0.01).bfloat16()
     measure = Divergence("reverseKL")
-    told = chunked_divergence(hidden, weight, Taught(hidden, moved, True), measure)
+    told = chunked_divergence(hidden, weight, TeacherOutputs(hidden, moved, True), measure)
     sure = [torch.log_softmax(hidden.double() @ matrix.double().T, -1) for matrix in (weight, moved)]
     wanted = (sure[0].exp() * (sure[0] - sure[1])).sum(-1)
     torch.testing.assert_close(told.double(), wanted, rtol=1e-4, atol=1e-5)
-    rounded = chunked_divergence(hidden, weight, Taught(hidden, moved), measure)
+    rounded = chunked_divergence(hidden, weight, TeacherOutputs(hidden, moved), measure)
     assert float((rounded.double() - wanted).abs().max()) > 10 * float((told.double() - wanted).abs().max())
 
 
@@ -96,14 +95,14 @@ def test_the_embedded_engine_makes_the_trainers_logits(tmp_path, fp32_head: bool
 
 
 def test_an_engine_in_bfloat16_scores_by_unrounded_logits(model_path) -> None:
-    tokens, ranks = batch(3, 2), Ranks()
+    tokens, ranks = batch(3, 2), RankGroup()
     try:
         (micro,) = rank_micro_batches(
             tokens, np.arange(tokens.sequences), tokens.trainable(),
             rank=0, world_size=1, micro_batch_tokens=9999, pack_length=9999,
         )  # fmt: skip
         for fp32_head in (True, False):
-            engine = Engine(model_path, TrainerOptions(precision="bfloat16", fp32_head=fp32_head), ranks)
+            engine = PolicyEngine(model_path, ModelOptions(precision="bfloat16", fp32_head=fp32_head), ranks)
             taught = engine.taught(micro)
             wanted = _published(taught.hidden, taught.weight, micro.targets, 1.0)
             found = float((engine.forward(micro)[0].detach().double() - wanted).abs().max())

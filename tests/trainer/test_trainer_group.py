@@ -16,7 +16,7 @@ from areal.observe.waits import WaitRegistry
 from areal.v1 import weights_pb2 as wire
 from areal.weights.manifest import Manifest
 from areal_trainer.publish.group import Deadlines, GroupOptions, GroupSender
-from areal_trainer.publish.members import GroupFault, Members
+from areal_trainer.publish.members import MemberFault, Members
 from torch.distributed import HashStore
 
 MANIFEST = Manifest(policy="3.f1", step=3, created=0, tensors={}, files={})
@@ -79,7 +79,7 @@ def test_a_phase_that_is_missed_names_the_server():
         first, _ = both(found, thread)
         first.tell(joined="g")
         until(thread, lambda: found.able()["generation-0"].joined == "g")
-        with pytest.raises(GroupFault, match="phase join of group g: generation-1 not there") as fault:
+        with pytest.raises(MemberFault, match="phase join of group g: generation-1 not there") as fault:
             found.wait("join", "g", list(found.able()), lambda state: state.joined == "g", 1.0)
         assert fault.value.phase == "join"
 
@@ -91,10 +91,10 @@ def test_a_server_that_leaves_or_fails_ends_a_wait_before_its_deadline():
         second.tell(failed="an earlier group", joined="g")
         first.tell(failed="g", reason="out of memory")
         until(thread, lambda: [state.failed for state in found.able().values()] == ["g", "an earlier group"])
-        with pytest.raises(GroupFault, match="generation-0 failed: out of memory"):
+        with pytest.raises(MemberFault, match="generation-0 failed: out of memory"):
             found.wait("ready", "g", names, lambda state: False, 120.0)
         second.leave()
-        with pytest.raises(GroupFault, match="generation-1 is gone"):
+        with pytest.raises(MemberFault, match="generation-1 is gone"):
             found.wait("join", "h", ["generation-1"], lambda state: False, 120.0)
 
 
@@ -132,10 +132,10 @@ def test_a_server_whose_engine_left_the_group_ends_a_wait() -> None:
             server.tell(joined="g")
         until(thread, lambda: all(state.joined == "g" for state in found.able().values()))
         second.tell(joined="")
-        with pytest.raises(GroupFault, match="generation-1 has left it"):
+        with pytest.raises(MemberFault, match="generation-1 has left it"):
             found.wait("ready", "g", ["generation-0", "generation-1"], lambda state: False, 120.0)
         first.tell(able=False)
-        with pytest.raises(GroupFault, match="generation-0 has left it"):
+        with pytest.raises(MemberFault, match="generation-0 has left it"):
             found.wait("join", "h", ["generation-0"], lambda state: False, 120.0)
 
 

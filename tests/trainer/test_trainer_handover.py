@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-TESTS = Path(__file__).parents[1]
+from support.forked_ranks import program
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -18,11 +14,8 @@ pytestmark = pytest.mark.timeout(300)
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What came of a server that takes everything, and of one that fails after the first bucket."""
-    command = [sys.executable, "-m", "support.group_ranks", str(tmp_path_factory.mktemp("ranks"))]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-3000:]
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [line["codes"] for line in lines] == [[0, 0]] * 2, done.stderr[-3000:]
+    lines = [json.loads(line) for line in program("group_ranks", tmp_path_factory.mktemp("ranks"))]
+    assert [line["codes"] for line in lines] == [[0, 0]] * 2
     return lines
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from areal.dataflow.builtin import Needs, policy_gradient
+from areal.dataflow.builtin import StepNeeds, policy_gradient
 from areal.dataflow.stages import Column, Stage
 from areal.errors import DataError
 from areal_trainer.algorithms.advantages import AdvantageOptions, estimate_advantages
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.hooks import HookFacts, advantages_from, try_hooks
-from areal_trainer.objective import Objective, ObjectiveOptions
+from areal_trainer.objective import ObjectiveOptions, PolicyObjective
 from support.trainer_parts import batch
 
 
@@ -54,7 +54,7 @@ def test_so_does_a_loss(hook, message):
 
 
 def test_a_hook_is_tried_with_what_the_job_has_and_no_more():
-    usual, second = policy_gradient(Needs()), Column("second", "sequence", "float64")
+    usual, second = policy_gradient(StepNeeds()), Column("second", "sequence", "float64")
     own = usual.before("advantages", Stage("own", "compute", writes=(second,), run=dict))
     own = own.reading("advantages", second).reading("update policy", second)
 
@@ -86,7 +86,7 @@ def test_a_loss_of_ones_own_replaces_the_usual_and_is_aggregated_like_it():
     tokens = batch(2)
     advantages = estimate_advantages(tokens, AdvantageOptions())
     statistics = LossStatistics(torch.device("cpu"))
-    objective = Objective(
+    objective = PolicyObjective(
         tokens,
         advantages,
         ObjectiveOptions(),

@@ -15,11 +15,11 @@ from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import NAMES, resolve
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.critic import Critic
+from areal_trainer.critic import ValueCritic
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.frozen_model import OnSameRanks
 from areal_trainer.options import advantage_options, critic_options, objective_options
@@ -47,21 +47,21 @@ def actor(model_path, ranks, tmp_path, micro_batch_tokens: int = 4096, rate: flo
     spec["rollout"] = {"sampling": {"maxNewTokens": 8}}
     head = {"apiVersion": "areal.dev/v1alpha1", "kind": "RLJob", "metadata": {"name": "a"}}
     job = RLJob.model_validate({**head, "spec": spec}).spec
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     values = critic_options(job)
     return Actor(
         engine,
         ActorOptions(
             objective_options(job),
             advantage_options(job),
-            Schedule(rate, 0, "constant"),
+            RateSchedule(rate, 0, "constant"),
             mini_batches=job.algorithm.mini_batches,
             micro_batch_tokens=micro_batch_tokens,
         ),
         Checkpointer(tmp_path, 1, engine),
-        reference=OnSameRanks(Engine(model_path, EngineOptions(), ranks).logprobs) if resolve(job).kl else None,
+        reference=OnSameRanks(PolicyEngine(model_path, ModelOptions(), ranks).logprobs) if resolve(job).kl else None,
         teacher=OnSameRanks(says_what_is_wanted) if job.algorithm.teacher is not None else None,
-        critic=None if values is None else Critic(ValueEngine(model_path, EngineOptions(), ranks), values),
+        critic=None if values is None else ValueCritic(ValueEngine(model_path, ModelOptions(), ranks), values),
     )
 
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from areal.errors import DataError
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from safetensors.torch import load_file, save_file
+from support.forked_ranks import program
 from support.trainer_parts import whole_model
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
@@ -38,7 +36,7 @@ def saved(path: Path, family: str, *, tied: bool, dtype=torch.float32, **changes
 def test_every_tensor_and_buffer_is_what_hugging_face_loads(tmp_path, ranks, family, tied):
     path = saved(tmp_path, family, tied=tied, dtype=torch.bfloat16)
     assert len(list(path.glob("*.safetensors"))) > 1
-    ours, whole = Engine(path, EngineOptions(), ranks)._model.lm, whole_model(path)
+    ours, whole = PolicyEngine(path, ModelOptions(), ranks)._model.lm, whole_model(path)
     plain = dict(whole.named_parameters())
     assert {name: p.dtype for name, p in ours.named_parameters()} == dict.fromkeys(plain, torch.float32)
     for name, parameter in ours.named_parameters():
@@ -54,7 +52,7 @@ def test_rotary_frequencies_of_long_contexts_are_the_configurations(tmp_path, ra
     scaling = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     scaling |= {"original_max_position_embeddings": 64, "rope_theta": 10000.0}
     path = saved(tmp_path, "llama", tied=True, rope_parameters=scaling)
-    ours = Engine(path, EngineOptions(), ranks)._model.lm.model.rotary_emb
+    ours = PolicyEngine(path, ModelOptions(), ranks)._model.lm.model.rotary_emb
     assert torch.equal(ours.inv_freq, whole_model(path).model.rotary_emb.inv_freq)
 
 
@@ -79,13 +77,13 @@ def test_what_is_missing_or_of_another_shape_is_named(tmp_path, ranks, name, ten
     path = saved(tmp_path, "llama", tied=False)
     change(path, name, tensor)
     with pytest.raises(DataError, match=said):
-        Engine(path, EngineOptions(), ranks)
+        PolicyEngine(path, ModelOptions(), ranks)
 
 
 def test_a_directory_without_safetensors_is_the_datas_fault(tmp_path, ranks):
     LlamaConfig(**SIZES).save_pretrained(tmp_path)
     with pytest.raises(DataError, match="safetensors"):
-        Engine(tmp_path, EngineOptions(), ranks)
+        PolicyEngine(tmp_path, ModelOptions(), ranks)
 
 
 @pytest.mark.component
@@ -94,13 +92,8 @@ def test_two_ranks_hold_a_shard_each_while_they_load(tmp_path):
     sizes = {"vocab_size": 4096, "hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 6, "head_dim": 128}
     path = saved(tmp_path / "model", "llama", tied=True, dtype=torch.bfloat16, **sizes)
     layer = 4 * (2 * 512 * 512 + 2 * 512 * 256 + 3 * 512 * 2048)
-    environment = {"PYTHONPATH": str(TESTS), "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "support.loading_ranks", str(path), str(tmp_path / "store")]
-    done = subprocess.run(
-        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    said = [json.loads(line) for line in done.stdout.splitlines()]
+    lines = program("loading_ranks", path, tmp_path / "store", timeout_s=120.0, MALLOC_MMAP_THRESHOLD_="65536")
+    said = [json.loads(line) for line in lines]
     assert [one["same"] for one in said] == [True, True]
     for one in said:
         assert one["shard"] > 8 * layer / 6, one

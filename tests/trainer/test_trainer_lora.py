@@ -10,9 +10,9 @@ from areal.weights.adapter import ADAPTER_CONFIG, AdapterConfig
 from areal.weights.manifest import MANIFEST_NAME, Manifest
 from areal.weights.verify import open_version, verify_tensors
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position
+from areal_trainer.checkpoint.saving import RunPosition
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.publish.merge import merge
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
@@ -53,7 +53,7 @@ def exported(engine, path):
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
 def test_logprobs_and_gradients_equal_pefts_own(tmp_path, model_path, ranks, recompute):
-    engine = Engine(model_path, EngineOptions(adapter=LORA, seed=5, recompute=recompute), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(adapter=LORA, seed=5, recompute=recompute), ranks)
     for seed in range(3):
         assert train(engine, seed) > 0
     theirs = PeftModel.from_pretrained(
@@ -78,7 +78,7 @@ def test_logprobs_and_gradients_equal_pefts_own(tmp_path, model_path, ranks, rec
 
 
 def test_a_fresh_adapter_is_pefts_fresh_one_and_changes_nothing(model_path, ranks):
-    engine = Engine(model_path, EngineOptions(adapter=LORA), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(adapter=LORA), ranks)
     config = LoraConfig(r=LORA.rank, lora_alpha=int(LORA.alpha), target_modules=list(LORA.targets))
     theirs = dict(get_peft_model(whole_model(model_path), config).named_parameters())
     ours = dict(engine.export())
@@ -92,7 +92,7 @@ def test_a_fresh_adapter_is_pefts_fresh_one_and_changes_nothing(model_path, rank
             tensor.abs().max()
         )
     tokens = batch(2, 4)
-    plain = Engine(model_path, EngineOptions(), ranks).logprobs(micros_of(tokens), tokens.tokens)
+    plain = PolicyEngine(model_path, ModelOptions(), ranks).logprobs(micros_of(tokens), tokens.tokens)
     assert torch.equal(engine.logprobs(micros_of(tokens), tokens.tokens), plain)
     train(engine, 1)
     assert not torch.allclose(engine.logprobs(micros_of(tokens), tokens.tokens), plain, atol=1e-3)
@@ -100,27 +100,27 @@ def test_a_fresh_adapter_is_pefts_fresh_one_and_changes_nothing(model_path, rank
 
 
 def test_training_goes_on_bitwise_from_a_checkpoint_of_the_adapter_alone(tmp_path, model_path, ranks):
-    options = EngineOptions(precision="bfloat16", adapter=LORA)
-    engine = Engine(model_path, options, ranks)
+    options = ModelOptions(precision="bfloat16", adapter=LORA)
+    engine = PolicyEngine(model_path, options, ranks)
     assert {p.dtype for p in engine._parameters.values() if not p.requires_grad} == {torch.bfloat16}
     assert {p.dtype for p in engine._parameters.values() if p.requires_grad} == {torch.float32}
     train(engine, 0)
     assert all(".lora_" in name for name in engine.state())
-    Checkpointer(tmp_path, 2, engine).save(Position(1, 3, 0, 1), lambda: None).wait()
+    Checkpointer(tmp_path, 2, engine).save(RunPosition(1, 3, 0, 1), lambda: None).wait()
     uninterrupted = [train(engine, seed) for seed in (1, 2)]
-    resumed = Engine(model_path, options, ranks)
+    resumed = PolicyEngine(model_path, options, ranks)
     checkpointer = Checkpointer(tmp_path, 2, resumed)
     checkpointer.load(checkpointer.newest([]))
     assert [train(resumed, seed) for seed in (1, 2)] == uninterrupted
     assert all(torch.equal(a[1], b[1]) for a, b in zip(engine.export(), resumed.export(), strict=True))
     for other in (None, AdapterConfig(rank=4, alpha=12.0, targets=LORA.targets)):
-        stranger = Engine(model_path, EngineOptions(adapter=other), ranks)
+        stranger = PolicyEngine(model_path, ModelOptions(adapter=other), ranks)
         with pytest.raises(DataError, match="another shape"):
             Checkpointer(tmp_path, 2, stranger).load(checkpointer.newest([]))
 
 
 def test_the_merged_export_scores_as_base_and_adapter(tmp_path, model_path, ranks):
-    engine = Engine(model_path, EngineOptions(adapter=LORA), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(adapter=LORA), ranks)
     train(engine, 0)
     adapter = exported(engine, tmp_path / "v1")
     (model_path / "model.safetensors").chmod(0o644)
@@ -128,7 +128,7 @@ def test_the_merged_export_scores_as_base_and_adapter(tmp_path, model_path, rank
     assert (tmp_path / "model" / "model.safetensors").stat().st_mode & 0o777 == 0o644
     tokens = batch(2, 4)
     ours = engine.logprobs(micros_of(tokens), tokens.tokens)
-    merged = Engine(tmp_path / "model", EngineOptions(), ranks).logprobs(micros_of(tokens), tokens.tokens)
+    merged = PolicyEngine(tmp_path / "model", ModelOptions(), ranks).logprobs(micros_of(tokens), tokens.tokens)
     torch.testing.assert_close(merged, ours, atol=1e-5, rtol=1e-5)
     files = load_file(tmp_path / "model" / "model.safetensors")
     assert files.keys() == load_file(model_path / "model.safetensors").keys()
@@ -145,7 +145,7 @@ def test_the_merged_export_scores_as_base_and_adapter(tmp_path, model_path, rank
 def test_a_target_that_the_model_does_not_have_is_named(model_path, ranks):
     strange = AdapterConfig(rank=2, alpha=2.0, targets=("q_proj", "qkv_proj"))
     with pytest.raises(DataError, match="no linear layers qkv_proj"):
-        Engine(model_path, EngineOptions(adapter=strange), ranks)
+        PolicyEngine(model_path, ModelOptions(adapter=strange), ranks)
 
 
 @pytest.mark.component

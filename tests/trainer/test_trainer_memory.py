@@ -11,8 +11,8 @@ from areal.admit.memory import plan_trainer, shape_of
 from areal.admit.memory.activations import bytes_a_token, mask_bytes
 from areal_trainer.data.micro_batches import rank_micro_batches
 from areal_trainer.engine.divergence import Divergence
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.value_engine import ValueEngine
 from support.trainer_parts import batch
 from torch.autograd.graph import saved_tensors_hooks
@@ -71,7 +71,7 @@ def held_bytes():
 
 
 def as_reference(path, options, ranks, micros, policy):
-    engine = Engine(path, options, ranks)
+    engine = PolicyEngine(path, options, ranks)
     engine.logprobs(micros, 4096)
     return engine
 
@@ -84,7 +84,7 @@ def as_critic(path, options, ranks, micros, policy):
 
 
 def as_teacher(path, options, ranks, micros, policy):
-    engine = Engine(path, options, ranks)
+    engine = PolicyEngine(path, options, ranks)
     policy.infer(micros, 4096, lambda micro: policy.divergence(micro, engine, Divergence("forwardKL", 1.0, 0.5)))
     return engine
 
@@ -104,11 +104,11 @@ def as_teacher(path, options, ranks, micros, policy):
 )
 def test_a_second_model_holds_what_the_plan_says_of_it(tmp_path, second, beside, lines, precision):
     AutoModelForCausalLM.from_config(UNTIED).save_pretrained(tmp_path)
-    tokens, options, ranks = batch(2, 2), EngineOptions(precision=precision), Ranks()
+    tokens, options, ranks = batch(2, 2), ModelOptions(precision=precision), RankGroup()
     micros = rank_micro_batches(
         tokens, np.arange(4), tokens.trainable(), rank=0, world_size=1, micro_batch_tokens=64, pack_length=64
     )
-    policy = Engine(tmp_path, options, ranks)
+    policy = PolicyEngine(tmp_path, options, ranks)
     before = held_bytes()
     kept = second(tmp_path, options, ranks, micros, policy)
     measured = held_bytes() - before

@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from support import mesh_ranks
+from support.forked_ranks import program
 from support.mesh_ranks import SAVED, Case
 from support.trainer_parts import VOCABULARY
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -64,16 +61,10 @@ def trained(request, tmp_path_factory):
         cases += [Case(path, **move, resumes=str(home / four[-1].name)) for move in MOVES[: 2 * len(four)]]
     student, teacher = (str(home / name) for name in ("qwen2-untied", "llama-tied"))
     cases += [Case(student, teacher=teacher, **mesh) for mesh in ({"world": 1}, MESHES[0], MESHES[8])]
-    path = os.pathsep.join([str(Path(mesh_ranks.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "support.mesh_ranks", str(home), json.dumps([asdict(case) for case in cases])],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=580, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
+    said = program("mesh_ranks", home, json.dumps([asdict(case) for case in cases]), timeout_s=580.0)
     by_model: dict[str, list] = {model: [] for model in [*chosen, "taught"]}
-    for line in map(json.loads, done.stdout.splitlines()):
-        assert not any(line["codes"]), (line["name"], line["errors"], done.stderr[-4000:])
+    for line in map(json.loads, said):
+        assert not any(line["codes"]), (line["name"], line["errors"])
         files = sorted((home / line["name"]).glob("*.safetensors"))
         tensors = {name: tensor for file in files for name, tensor in load_file(file).items()}
         by_model["taught" if line["teacher"] else Path(line["model"]).name].append((line, tensors))

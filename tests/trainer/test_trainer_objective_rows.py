@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 
 from areal.workflow.examples import Example
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.trainings.objective import Objective, PairLoss, bradley_terry, dpo, per_sequence, sft
+from areal_trainer.trainings.objective import PairLoss, RowsObjective, bradley_terry, dpo, per_sequence, sft
 from areal_trainer.trainings.rows import token_batch
 
 
@@ -46,7 +46,7 @@ OPTIONS = [
 ]
 
 
-def at(logprobs, options) -> Objective:
+def at(logprobs, options) -> RowsObjective:
     return dpo(BATCH, logprobs, REFERENCE, options)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from areal.errors import ExitCode
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.offload import OffloadedParameters
 from areal_trainer.engine.optimizer import local
 from areal_trainer.frozen import placed
@@ -23,7 +23,7 @@ def micros(tokens):
     )  # fmt: skip
 
 
-def device_bytes(engine: Engine) -> int:
+def device_bytes(engine: PolicyEngine) -> int:
     storages = [local(parameter.detach()).untyped_storage() for parameter in engine.parameters()]
     return sum({storage._cdata: storage.size() for storage in storages}.values())
 
@@ -31,7 +31,7 @@ def device_bytes(engine: Engine) -> int:
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_an_offloaded_model_says_the_same_bits_and_holds_nothing_between(model_path, ranks, precision):
     tokens = batch(3, 4)
-    engine = Engine(model_path, EngineOptions(precision=precision), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(precision=precision), ranks)
     there, before = device_bytes(engine), placed(engine, "same")(micros(tokens), tokens.tokens)
     ask = placed(engine, "offloaded")
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_an_offloaded_model_says_the_same_bits_and_holds_nothing_between(model_p
 
 
 def test_the_weights_are_there_only_inside_and_leave_after_an_error(model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     there = device_bytes(engine)
     values = [local(parameter.detach()).clone() for parameter in engine.parameters()]
     weights = OffloadedParameters(engine.parameters())

@@ -17,9 +17,9 @@ from areal_trainer.algorithms.advantages import TokenColumns, estimate_advantage
 from areal_trainer.algorithms.statistics import LossStatistics
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.objective import Objective
+from areal_trainer.objective import PolicyObjective
 from areal_trainer.options import advantage_options, critic_options, objective_options
-from areal_trainer.settings import Paths, TrainerSettings
+from areal_trainer.settings import TrainerPaths, TrainerSettings
 from support.trainer_parts import batch
 
 NO_LOSS = {"groupSize", "batchSize", "maxSteps", "maxStaleness"}  # they decide the batch's size, and which
@@ -132,7 +132,7 @@ def loss_of(given: dict[str, Any], order: np.ndarray[Any, Any] | None = None, cu
         columns = replace(columns, values=random.normal(0.5, 0.3, tokens.tokens), bootstrap=np.zeros(16))
     advantages = estimate_advantages(tokens, advantage_options(spec), columns)
     options = objective_options(spec)
-    objective = Objective(
+    objective = PolicyObjective(
         tokens,
         advantages,
         options,
@@ -183,7 +183,7 @@ def test_so_does_what_is_inside_a_block(before, after):
 def test_every_field_of_a_critic_reaches_its_update(field):
     def of(critic: dict[str, Any]) -> Any:
         spec = spec_of({"name": "PPO", "critic": critic})
-        settings = TrainerSettings("a", "u", spec, Paths(*[Path()] * 15), "", "", None, "")
+        settings = TrainerSettings("a", "u", spec, TrainerPaths(*[Path()] * 15), "", "", None, "")
         return critic_options(spec), settings.critic_engine
 
     assert of({}) != of({field: CRITIC[field]})

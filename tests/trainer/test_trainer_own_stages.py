@@ -13,7 +13,7 @@ from areal.errors import DataError, ExitCode
 from areal.workflow.recipe import load_recipe
 from areal_trainer.actor import Actor
 from areal_trainer.checkpoint.catalog import RECORD
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.stage_models import StageModels
 from support.trainer_parts import batch
 
@@ -77,7 +77,7 @@ def test_the_moving_reference_is_nearer_than_the_start_model(make_world):
 
 
 def parts_of(model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     return engine, StageModels(engine, model_path, 4096, None)
 
 
@@ -129,22 +129,22 @@ def test_a_copy_of_the_policy_stays_follows_and_leaves_the_policy_as_it_was(mode
 def test_the_auxiliary_loss_of_the_example_makes_the_shortest_right_answer_likelier(model_path, ranks):
     from types import SimpleNamespace
 
-    from areal.dataflow.builtin import Needs, policy_gradient
+    from areal.dataflow.builtin import StepNeeds, policy_gradient
     from areal.dataflow.own import GraphContext
     from areal_trainer.actor import ActorOptions
     from areal_trainer.algorithms.advantages import AdvantageOptions
-    from areal_trainer.engine.schedule import Schedule
+    from areal_trainer.engine.schedule import RateSchedule
     from areal_trainer.objective import ObjectiveOptions
 
     recipe = load_recipe(EXAMPLES / "auxiliary_loss.py")
-    graph = recipe.graph(GraphContext(None, policy_gradient(Needs())))
-    options = ActorOptions(ObjectiveOptions(), AdvantageOptions(), Schedule(1e-2, 0, "constant"))
+    graph = recipe.graph(GraphContext(None, policy_gradient(StepNeeds())))
+    options = ActorOptions(ObjectiveOptions(), AdvantageOptions(), RateSchedule(1e-2, 0, "constant"))
     tokens = batch(4, 4)
     best = recipe.module.pick(Columns(tokens, group_ids=tokens.group_ids))["best"][tokens.sequence_of] == 1.0
     gained = {}
     for own in (True, False):
         actor = Actor(
-            Engine(model_path, EngineOptions(), ranks), options, None, own_graph=graph if own else None,
+            PolicyEngine(model_path, ModelOptions(), ranks), options, None, own_graph=graph if own else None,
             compute_loss=recipe.compute_loss if own else None,
             compute_advantages=lambda given: np.full(len(given.rewards), 1e-6),
         )  # fmt: skip

@@ -8,19 +8,20 @@ import pytest
 from areal.errors import InfraError
 from areal_trainer.engine import group
 from areal_trainer.engine.group import first_works
-from areal_trainer.engine.message import Message
+from areal_trainer.engine.message import RankMessage
 
 
 class TwoRanks:
     """Rank 0 of two, that remembers what it told the other."""
 
+    first = True
     world_size = 2
 
     def __init__(self) -> None:
         self.told: list[bool] = []
         self.third = threading.Event()
 
-    def tell(self, message: Message) -> Message:
+    def tell(self, message: RankMessage) -> RankMessage:
         self.told.append(message.header["done"])
         if len(self.told) == 3:
             self.third.set()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 from areal_trainer.algorithms.policy import KLLoss, PolicyOptions, policy_loss
-from areal_trainer.algorithms.rejection import Rejection
+from areal_trainer.algorithms.rejection import RejectionRule
 from areal_trainer.algorithms.surrogate import Surrogate
-from areal_trainer.algorithms.weight import Truncate
+from areal_trainer.algorithms.weight import WeightTruncation
 
 
 def tensors(*rows):
@@ -78,7 +78,7 @@ def test_rejected_tokens_add_nothing_and_change_no_other_tokens_gradient():
     theta, behaviour, adv = tensors([0.0, 0.0, 0.0], [-math.log(5.0), -math.log(5.1), -math.inf], [1.0, 1.0, 1.0])
     theta.requires_grad_(True)
     weight = torch.exp(theta - behaviour).detach()
-    options = PolicyOptions(rejection=(Rejection(upper=float(weight[0])),))
+    options = PolicyOptions(rejection=(RejectionRule(upper=float(weight[0])),))
     terms = terms_of(theta, theta.detach(), behaviour, adv, options=options)
     terms.loss.sum().backward()
     assert terms.rejected.tolist() == [False, True, True]
@@ -97,7 +97,7 @@ def test_with_proximal_equal_to_behaviour_it_is_ppo():
 
 def test_truncation_and_sequence_weights_reach_the_loss():
     theta, behaviour, adv = tensors([-1.0, -1.0], [-2.0, -0.5], [1.0, 1.0])
-    capped = terms_of(theta, theta, behaviour, adv, options=PolicyOptions(truncate=Truncate(upper=2.0)))
+    capped = terms_of(theta, theta, behaviour, adv, options=PolicyOptions(truncate=WeightTruncation(upper=2.0)))
     assert capped.behaviour_weight.tolist() == pytest.approx([2.0, math.exp(-0.5)])
     mean = terms_of(theta, theta, behaviour, adv, [0, 0], PolicyOptions(weight="sequenceMean"))
     assert mean.behaviour_weight.tolist() == pytest.approx([math.exp(0.25)] * 2)

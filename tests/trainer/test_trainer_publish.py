@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,19 +15,19 @@ from areal.weights.manifest import digest_of
 from areal.weights.publish import publish
 from areal.weights.stage import Stage
 from areal.weights.verify import open_version, read_verified
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.meeting import Meeting
 from areal_trainer.publish.canary import canary, prepare
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
-from areal_trainer.publish.plan import owners
-from areal_trainer.publish.publisher import POINTS, Publisher
-from areal_trainer.publish.snapshot import Snapshots
+from areal_trainer.publish.publisher import POINTS, Publisher, Snapshots
+from areal_trainer.rollout import owners
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support import publishing_ranks
+from support.forked_ranks import program
 
 DEATHS = [(0, point) for point in POINTS[:-1]] + [(1, point) for point in ("copied", "written")]
 
@@ -64,8 +60,8 @@ def test_a_snapshot_does_not_change_with_the_model():
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_files_are_those_of_one_writer_byte_by_byte(tmp_path, model_path, precision):
-    ranks = Ranks()
-    engine = Engine(model_path, EngineOptions(precision=precision), ranks)
+    ranks = RankGroup()
+    engine = PolicyEngine(model_path, ModelOptions(precision=precision), ranks)
     waits, proof = WaitRegistry("trainer"), canary(engine, prepare(engine, model_path))
     told: list[tuple[str, bool]] = []
 
@@ -88,7 +84,7 @@ def test_the_files_are_those_of_one_writer_byte_by_byte(tmp_path, model_path, pr
 
 
 def test_deltas_between_full_versions_are_small_and_come_out_as_what_was_exported(tmp_path):
-    ranks = Ranks()
+    ranks = RankGroup()
     refs, kept = [], []
     publisher = Publisher(
         tmp_path / "volume", {}, 0, Meeting(ranks, "writing", 10.0),
@@ -113,7 +109,7 @@ def test_deltas_between_full_versions_are_small_and_come_out_as_what_was_exporte
 
 
 def test_exports_are_full_versions_between_deltas_and_outlive_them(tmp_path):
-    ranks = Ranks()
+    ranks = RankGroup()
     exports = Exports(tmp_path / "exports", interval=2, keep=2, evaluations=tmp_path / "none.jsonl")
     publisher = Publisher(
         tmp_path / "volume", {}, 0, Meeting(ranks, "writing", 10.0), lambda ref, final: "", WaitRegistry("trainer"),
@@ -141,7 +137,7 @@ def test_exports_are_full_versions_between_deltas_and_outlive_them(tmp_path):
 
 
 def test_where_most_words_change_full_versions_are_written(tmp_path):
-    ranks = Ranks()
+    ranks = RankGroup()
     refs = []
     publisher = Publisher(
         tmp_path, {}, 0, Meeting(ranks, "writing", 10.0),
@@ -162,13 +158,8 @@ def test_where_most_words_change_full_versions_are_written(tmp_path):
 @pytest.mark.component
 def test_a_rank_that_dies_anywhere_leaves_nothing_half_visible(tmp_path):
     cases = [*DEATHS, (1, "full disk"), (1, "late"), (-1, "nowhere")]
-    path = os.pathsep.join([str(Path(publishing_ranks.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
-        [sys.executable, "-m", "support.publishing_ranks", str(tmp_path), json.dumps(cases)],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=240, check=True,
-    )  # fmt: skip
-    *found, expected = [json.loads(line) for line in done.stdout.splitlines()]
+    said = program("publishing_ranks", tmp_path, json.dumps(cases), timeout_s=240.0)
+    *found, expected = map(json.loads, said)
     assert [(one["victim"], one["point"]) for one in found] == cases
     for one in found:
         where = f"rank {one['victim']} at {one['point']!r}: {one}"

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from areal_trainer.algorithms.rejection import Rejection, rejected
+from areal_trainer.algorithms.rejection import RejectionRule, rejected
 
 BEHAVIOUR = torch.tensor([-1.0, -2.0, -0.5, -3.0], dtype=torch.float64)
 PROXIMAL = torch.tensor([-0.8, -2.6, -0.5, -1.0], dtype=torch.float64)
@@ -35,8 +35,8 @@ def check(rule, values):
     ordered = sorted(set(values))
     for low, high in pairwise(ordered):
         bound = (low + high) / 2
-        above = rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, [Rejection(**rule, upper=bound)])
-        below = rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, [Rejection(**rule, lower=bound)])
+        above = rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, [RejectionRule(**rule, upper=bound)])
+        below = rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, [RejectionRule(**rule, lower=bound)])
         assert above.tolist() == [value > bound for value in values]
         assert below.tolist() == [value < bound for value in values]
 
@@ -59,11 +59,11 @@ def test_a_sequence_is_judged_as_a_whole_and_a_ratio_in_log_space(metric, aggreg
 
 def test_a_value_equal_to_a_bound_is_kept():
     bound = float(torch.exp(PROXIMAL - BEHAVIOUR)[3])
-    assert not rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, [Rejection(upper=bound)]).any()
+    assert not rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, [RejectionRule(upper=bound)]).any()
 
 
 def test_all_rules_of_a_list_must_pass():
-    rules = [Rejection(upper=5.0), Rejection(metric="k1", lower=-0.5)]
+    rules = [RejectionRule(upper=5.0), RejectionRule(metric="k1", lower=-0.5)]
     assert rejected(PROXIMAL, BEHAVIOUR, SEQUENCE, rules).tolist() == [False, True, False, True]
 
 

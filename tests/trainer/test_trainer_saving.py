@@ -11,14 +11,14 @@ import pytest
 from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
 from areal_trainer.checkpoint import saving
-from areal_trainer.checkpoint.saving import Position, Saved, Saving
+from areal_trainer.checkpoint.saving import RunPosition, SavedCheckpoint, Saving
 from areal_trainer.engine.group import COLLECTIVE_TIMEOUT
-from areal_trainer.engine.message import Message
+from areal_trainer.engine.message import RankMessage
 
-SAVED = Saved(Position(4, 64, 0, 1), Path("step-000004.f1"), 1.0)
+SAVED = SavedCheckpoint(RunPosition(4, 64, 0, 1), Path("step-000004.f1"), 1.0)
 
 
-class Disk(Future[Saved]):
+class Disk(Future[SavedCheckpoint]):
     """Writes for so many seconds of a clock that only waiting moves."""
 
     def __init__(self, writes_s: float) -> None:
@@ -28,7 +28,7 @@ class Disk(Future[Saved]):
     def monotonic(self) -> float:
         return self.now
 
-    def result(self, timeout: float | None = None) -> Saved:
+    def result(self, timeout: float | None = None) -> SavedCheckpoint:
         self.now = min(self.writes_s, self.now + (self.writes_s if timeout is None else timeout))
         if self.now < self.writes_s:
             raise FutureTimeoutError
@@ -38,11 +38,11 @@ class Disk(Future[Saved]):
 class Words:
     """The group of rank 0, or of another rank that hears what rank 0 said; notes when it spoke."""
 
-    def __init__(self, disk: Disk, heard: Iterator[Message] | None = None) -> None:
+    def __init__(self, disk: Disk, heard: Iterator[RankMessage] | None = None) -> None:
         self.first, self.said, self.at = heard is None, [], [disk.now]
         self._disk, self._heard = disk, heard
 
-    def tell(self, message: Message | None) -> Message:
+    def tell(self, message: RankMessage | None) -> RankMessage:
         told = message if self._heard is None else next(self._heard)
         assert told is not None
         self.said.append(told)
@@ -50,7 +50,9 @@ class Words:
         return told
 
 
-def begun(disk: Disk, monkeypatch: pytest.MonkeyPatch, heard: Iterator[Message] | None = None) -> tuple[Saving, Words]:
+def begun(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch, heard: Iterator[RankMessage] | None = None
+) -> tuple[Saving, Words]:
     monkeypatch.setattr(saving.time, "monotonic", disk.monotonic)
     words = Words(disk, heard)
     return Saving(SAVED.position, disk, words, WaitRegistry("trainer")), words  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from areal.errors import DataError
-from areal_trainer.engine.engine import Engine, EngineOptions
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
 from areal_trainer.engine.self_check import check_packing
 from torch import Tensor, nn
 
@@ -22,7 +22,7 @@ class Recurrent(nn.Module):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_attention_passes_and_a_layer_with_a_state_does_not(model_path, ranks, precision):
-    engine = Engine(model_path, EngineOptions(precision=precision), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(precision=precision), ranks)
     check_packing(engine, IDS, 0.002)
     for block in engine._model.blocks:
         block.mlp.act_fn = Recurrent()
@@ -32,7 +32,7 @@ def test_attention_passes_and_a_layer_with_a_state_does_not(model_path, ranks, p
 
 
 def test_weights_that_are_no_numbers_are_named(model_path, ranks):
-    engine = Engine(model_path, EngineOptions(), ranks)
+    engine = PolicyEngine(model_path, ModelOptions(), ranks)
     engine._parameters["lm.model.norm.weight"].data.fill_(float("nan"))
     with pytest.raises(DataError, match="no numbers"):
         check_packing(engine, IDS, None)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from areal.errors import DataError, InfraError
 from areal.observe.waits import WaitRegistry
-from areal_trainer.frozen_model import Question
+from areal_trainer.frozen_model import FrozenQuestion
 from areal_trainer.served_teacher import ServedTeacher
 from support.trainer_parts import batch
 
@@ -55,7 +55,7 @@ def teacher(answer, clock: Clock | None = None, asked: list[Any] | None = None) 
 
 def said(server: ServedTeacher, tokens, chosen) -> np.ndarray[Any, Any]:
     try:
-        return server.ask(Question(tokens, chosen, 64, lambda *_: []))().numpy()
+        return server.ask(FrozenQuestion(tokens, chosen, 64, lambda *_: []))().numpy()
     finally:
         server.close()
 
@@ -114,12 +114,12 @@ def test_a_server_that_is_away_is_waited_for_and_then_named():
         return [scored(ids) for ids in body["input_ids"]]
 
     assert said(teacher(answer, clock), tokens, np.ones(tokens.sequences, np.bool_)).any()
-    assert clock.now == pytest.approx(1.7)
+    assert 0.7 <= clock.now <= 1.4
 
     def gone(body):
         raise httpx.ConnectError("connection refused")
 
-    with pytest.raises(InfraError, match=r"gave no answer for 29 s \(ConnectError: connection refused\)"):
+    with pytest.raises(InfraError, match=r"gave no answer for 2\d s \(ConnectError: connection refused\)"):
         said(teacher(gone), tokens, np.ones(tokens.sequences, np.bool_))
 
 

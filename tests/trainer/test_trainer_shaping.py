@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from areal_trainer.algorithms.shaping import Overlong, ShapingOptions, shape_rewards
+from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions, shape_rewards
 
 
 def shape(rewards, tokens, **options):
@@ -20,11 +20,11 @@ def test_bias_comes_before_scale_and_clip_last():
 
 
 def test_the_overlong_penalty_grows_linearly_in_the_window_and_has_no_floor():
-    overlong = Overlong(max_tokens=100, window=20, factor=2.0)
+    overlong = OverlongPenalty(max_tokens=100, window=20, factor=2.0)
     found = shape([1.0] * 5, [10, 80, 90, 100, 120], overlong=overlong)
     np.testing.assert_allclose(found, [1.0, 1.0, 1.0 - 1.0, 1.0 - 2.0, 1.0 - 4.0])
 
 
 def test_a_window_longer_than_the_answer_is_refused():
     with pytest.raises(ValueError, match="window of 30"):
-        Overlong(max_tokens=20, window=30)
+        OverlongPenalty(max_tokens=20, window=30)

@@ -17,16 +17,15 @@ from areal.data.source import JsonlSource
 from areal.errors import ExitCode
 from areal.spec.job import RLJob
 from areal.workflow.tokenizer import Tokenizer
-from areal_trainer.engine.engine import Engine, EngineOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.desk import TrainerPorts
+from areal_trainer.engine.engine import ModelOptions, PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.init_model import init_model
-from areal_trainer.run import Ports
-from areal_trainer.settings import Paths, adapter_of
-from areal_trainer.trainings.desk import SupervisedSettings
+from areal_trainer.run import run
+from areal_trainer.settings import RowsSettings, TrainerPaths, adapter_of
 from areal_trainer.trainings.kinds import kind_of
 from areal_trainer.trainings.learner import Learner
-from areal_trainer.trainings.rows import Rows
-from areal_trainer.trainings.run import run
+from areal_trainer.trainings.rows import PreparedRows
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.component
@@ -42,7 +41,7 @@ def start(tmp_path_factory):
     return path
 
 
-def settings(root: Path, start: Path, training: str, epochs: int) -> SupervisedSettings:
+def settings(root: Path, start: Path, training: str, epochs: int) -> RowsSettings:
     spec = {
         "model": {"path": str(start)},
         "dataset": {"train": {"jsonl": "rows.jsonl"}},
@@ -58,11 +57,11 @@ def settings(root: Path, start: Path, training: str, epochs: int) -> SupervisedS
         name: root / name
         for name in ("checkpoints", "fences", "evidence", "weights", "recording", "tokens", "model", "exports")
     }
-    paths = Paths(
+    paths = TrainerPaths(
         start_model=start, tokenizer=start, recipe=None, hooks=None, metrics=root / "metrics.jsonl", tensorboard=None,
         evaluations=root / "evaluations.jsonl", **files,
     )  # fmt: skip
-    return SupervisedSettings(
+    return RowsSettings(
         "adapted", RLJob.model_validate(job).spec, paths, root / "dataset", root / "cache", "a-token-for-tests"
     )
 
@@ -91,9 +90,9 @@ def merged_by_hand(start: Path, model: Path) -> dict[str, torch.Tensor]:
 def test_adapters_learn_go_on_from_a_checkpoint_and_are_merged_at_the_end(tmp_path, start, training):
     (tmp_path / "fences").mkdir()
     prepared(tmp_path, training)
-    assert run(settings(tmp_path, start, training, 1), Ports(), threading.Event()) is ExitCode.DONE
+    assert run(settings(tmp_path, start, training, 1), TrainerPorts(), threading.Event()) is ExitCode.DONE
     once = load_file(tmp_path / "model" / "adapter" / "adapter_model.safetensors")
-    assert run(settings(tmp_path, start, training, 2), Ports(), threading.Event()) is ExitCode.DONE
+    assert run(settings(tmp_path, start, training, 2), TrainerPorts(), threading.Event()) is ExitCode.DONE
     twice = load_file(tmp_path / "model" / "adapter" / "adapter_model.safetensors")
     assert any(not torch.equal(once[name], twice[name]) for name in once)
     metrics = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
@@ -115,9 +114,9 @@ def test_adapters_learn_go_on_from_a_checkpoint_and_are_merged_at_the_end(tmp_pa
 def test_dpos_reference_is_the_base_whatever_the_adapter_has_learned(tmp_path, start):
     prepared(tmp_path, "DPO")
     spec = settings(tmp_path, start, "DPO", 1).spec
-    rows = Rows(tmp_path / "dataset" / "train", Tokenizer.from_dir(start, model_dir=start), spec)
-    ranks = Ranks()
-    engine = Engine(start, EngineOptions(adapter=adapter_of(spec)), ranks)
+    rows = PreparedRows(tmp_path / "dataset" / "train", Tokenizer.from_dir(start, model_dir=start), spec)
+    ranks = RankGroup()
+    engine = PolicyEngine(start, ModelOptions(adapter=adapter_of(spec)), ranks)
     learner = Learner(engine, lambda micro: engine.forward(micro)[0], 256, None)
     sums = []
     for cache in ("before", "after"):

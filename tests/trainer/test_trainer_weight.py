@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from areal_trainer.algorithms.weight import Truncate, behaviour_weight
+from areal_trainer.algorithms.weight import WeightTruncation, behaviour_weight
 
 SEQUENCE = torch.tensor([0, 0, 1])
 DISTANCE = torch.tensor([0.5, -0.1, 2.0], dtype=torch.float64)
@@ -22,7 +22,7 @@ def test_each_level_has_its_exponent(level, exponents):
 
 
 def test_truncation_bounds_both_ways_and_an_infinite_bound_does_nothing():
-    found = behaviour_weight(DISTANCE, SEQUENCE, "token", Truncate(upper=2.0, lower=1.0))
+    found = behaviour_weight(DISTANCE, SEQUENCE, "token", WeightTruncation(upper=2.0, lower=1.0))
     assert found.tolist() == pytest.approx([math.exp(0.5), 1.0, 2.0])
-    free = behaviour_weight(DISTANCE, SEQUENCE, "token", Truncate(upper=math.inf))
+    free = behaviour_weight(DISTANCE, SEQUENCE, "token", WeightTruncation(upper=math.inf))
     torch.testing.assert_close(free, behaviour_weight(DISTANCE, SEQUENCE, "token"), rtol=0, atol=0)

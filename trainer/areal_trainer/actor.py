@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
-from areal.dataflow.builtin import Needs, policy_gradient
+from areal.dataflow.builtin import StepNeeds, policy_gradient
 from areal.dataflow.own import more_columns, stand_in
 from areal.dataflow.running import StageFunction, StageInputs, StepRun
 from areal.dataflow.stages import Graph, Place
@@ -30,16 +30,16 @@ from areal_trainer.algorithms.advantages import (
 )
 from areal_trainer.algorithms.statistics import LossFigures, LossStatistics
 from areal_trainer.checkpoint.checkpointer import Checkpointer
-from areal_trainer.checkpoint.saving import Position, Saving
-from areal_trainer.critic import Critic, CriticFigures
+from areal_trainer.checkpoint.saving import RunPosition, Saving
+from areal_trainer.critic import CriticFigures, ValueCritic
 from areal_trainer.data.batch import AdvantageBatch, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
 from areal_trainer.data.packing import mini_batches
-from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.schedule import Schedule
-from areal_trainer.frozen_model import FrozenModel, FrozenStage, Question, chosen_of
+from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.schedule import RateSchedule
+from areal_trainer.frozen_model import FrozenModel, FrozenQuestion, FrozenStage, chosen_of
 from areal_trainer.hooks import advantages_from
-from areal_trainer.objective import ComputeLoss, Objective, ObjectiveOptions
+from areal_trainer.objective import ComputeLoss, ObjectiveOptions, PolicyObjective
 from areal_trainer.timer import PhaseTimer
 from areal_trainer.trained_tokens import TrainedTokens, TrainedTokensBuffer
 
@@ -50,7 +50,7 @@ class ActorOptions:
 
     objective: ObjectiveOptions
     advantages: AdvantageOptions
-    schedule: Schedule
+    schedule: RateSchedule
     mini_batches: int = 1
     micro_batch_tokens: int = 8192
     pack_length: int | None = None
@@ -101,7 +101,7 @@ class Actor:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: PolicyEngine,
         options: ActorOptions,
         checkpointer: Checkpointer,
         *,
@@ -111,7 +111,7 @@ class Actor:
         compute_loss: ComputeLoss | None = None,
         reference: FrozenModel | None = None,
         teacher: FrozenModel | None = None,
-        critic: Critic | None = None,
+        critic: ValueCritic | None = None,
         own_graph: Graph | None = None,
     ) -> None:
         """`own_graph` is the step's as a recipe's `graph(ctx)` has it: stages of its own, or other functions."""
@@ -143,7 +143,7 @@ class Actor:
             if model is not None and name in self.graph:
                 (written,) = self.graph.stage(name).writes
                 self._functions[name] = FrozenStage(model, written.name, self._cut, self._timer)
-        self._step: _Step | None = None
+        self._step: _ActorStep | None = None
 
     @property
     def needs_proximal(self) -> bool:
@@ -198,11 +198,11 @@ class Actor:
 
     # ---- the built-in stages
 
-    def _begun(self, tokens: TokenBatch) -> _Step:
+    def _begun(self, tokens: TokenBatch) -> _ActorStep:
         """A step of which the sampled columns are there."""
-        return _Step(tokens, StepRun(self.graph, self._functions, tokens.arrays(), tokens.offsets, tokens))
+        return _ActorStep(tokens, StepRun(self.graph, self._functions, tokens.arrays(), tokens.offsets, tokens))
 
-    def _with(self, tokens: TokenBatch, advantages: Advantages) -> _Step:
+    def _with(self, tokens: TokenBatch, advantages: Advantages) -> _ActorStep:
         """The step of these tokens, with the advantages that the caller hands on."""
         if self._step is None or self._step.tokens is not tokens:
             self._step = self._begun(tokens)
@@ -289,7 +289,7 @@ class Actor:
         proximal, reference = (
             torch.from_numpy(inputs[name]) if name in inputs else None for name in ("proximal", "reference")
         )
-        objective = Objective(
+        objective = PolicyObjective(
             tokens,
             advantages,
             self.options.objective,
@@ -322,7 +322,7 @@ class Actor:
             tokens=None if kept is None else kept.reduced(self.engine.ranks.add),
         )
 
-    def save(self, position: Position) -> Saving:
+    def save(self, position: RunPosition) -> Saving:
         """Begin a checkpoint of this position of the run: returns once everything is copied, and writes on.
 
         First waits until the one before is on disk.
@@ -330,8 +330,8 @@ class Actor:
         with self._timer.phase("checkpoint"):
             return self._checkpointer.save(position, self._still_mine)
 
-    def _cut(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> Question:
-        return Question(tokens, chosen, self._micro_batch_tokens, self._micros)
+    def _cut(self, tokens: TokenBatch, chosen: NDArray[np.bool_]) -> FrozenQuestion:
+        return FrozenQuestion(tokens, chosen, self._micro_batch_tokens, self._micros)
 
     def _micros(self, tokens: TokenBatch, chosen: NDArray[np.int64], predicted: NDArray[np.bool_]) -> list[MicroBatch]:
         longest = int(tokens.lengths[chosen].max(initial=0))
@@ -352,7 +352,7 @@ class Actor:
 
 
 @dataclass
-class _Step:
+class _ActorStep:
     """The batch that is trained now: its columns, and what its stages found beside them."""
 
     tokens: TokenBatch
@@ -370,10 +370,10 @@ def _outcome(advantages: Advantages) -> dict[str, Any]:
     return {"advantages": advantages.tokens, "trained": advantages.trained, **returns}
 
 
-def _needs(options: ActorOptions, *, critic: bool) -> Needs:
+def _needs(options: ActorOptions, *, critic: bool) -> StepNeeds:
     """What these options run in a step."""
     kl: Literal["loss", "reward"] | None = "loss" if options.objective.policy.kl is not None else None
-    return Needs(
+    return StepNeeds(
         proximal=options.objective.proximal == "recompute",
         kl="reward" if options.advantages.kl is not None else kl,
         of_behaviour=options.objective.proximal == "behaviour",

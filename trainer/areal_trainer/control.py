@@ -7,7 +7,6 @@ is told the cursor again before anything else. Waits are named and bounded; a fe
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -17,6 +16,7 @@ from typing import Any, TypeVar
 import grpc
 from areal.errors import ArealError, FencedError, InfraError
 from areal.net import status
+from areal.net.backoff import Backoff
 from areal.net.channel import connect
 from areal.net.kept_stream import KeptStream, Lost
 from areal.net.operations import beat, wait_to_wire
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 CALL_TIMEOUT_S = 10.0  # of one try; an attach compares the whole ledger
 OUTAGE_S = 120.0  # a restarted controller is back in seconds; after this the trainer gives up and is restarted itself
-_BACKOFF_S = (0.1, 0.2, 0.5, 1.0)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 
 
 class AskedToStop(Exception):
@@ -80,10 +80,11 @@ class ControllerLink:
         thread: LoopThread,
         waits: WaitRegistry,
         progress: ProgressCounter,
+        telling: Telling,
         incarnation: str,
         outage_s: float = OUTAGE_S,
     ) -> None:
-        self.telling = Telling()
+        self.telling = telling
         self.orders = Orders()
         self._address = address
         self._token = token
@@ -248,10 +249,12 @@ class ControllerLink:
         deadline = time.monotonic() + patience
         said = ""
         with self._waits.waiting(name, waits_for, deadline_s=patience):
-            for delay in itertools.chain(_BACKOFF_S, itertools.repeat(_BACKOFF_S[-1])):
+            backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+            while True:
                 try:
                     return self._once(call)
                 except InfraError as error:
+                    delay = backoff.failed()
                     if time.monotonic() + delay > deadline:
                         raise
                     if error.message != said:
@@ -260,7 +263,6 @@ class ControllerLink:
                 if stopping is not None and stopping():
                     raise AskedToStop
                 time.sleep(delay)
-        raise AssertionError("the delays never end")
 
 
 class TrainerControl(operations_grpc.TrainerControlServicer):

@@ -19,7 +19,7 @@ from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.algorithms.value_loss import ValueOptions, value_loss
 from areal_trainer.data.batch import NO_VERSION, TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.engine.value_engine import ValueEngine
 
 Cut = Callable[[TokenBatch, NDArray[np.int64], NDArray[np.bool_]], list[MicroBatch]]
@@ -30,7 +30,7 @@ Cut = Callable[[TokenBatch, NDArray[np.int64], NDArray[np.bool_]], list[MicroBat
 class CriticOptions:
     """How a critic learns. In the first `warmup_steps` the policy stays as it is."""
 
-    schedule: Schedule
+    schedule: RateSchedule
     loss: ValueOptions = field(default_factory=ValueOptions)
     warmup_steps: int = 0
     bootstrap: bool = True
@@ -51,7 +51,7 @@ class CriticFigures:
     applied: int
 
 
-class Critic:
+class ValueCritic:
     """The value model with its optimizer."""
 
     def __init__(self, engine: ValueEngine, options: CriticOptions) -> None:

@@ -32,7 +32,7 @@ REATTACH_EVERY = 3  # refused acknowledgements in a row that a controller withou
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenBatch:
     """A batch that may be trained now."""
 
     batch: Batch
@@ -74,7 +74,7 @@ class Feed:
 
     # ---- take
 
-    def poll(self) -> Taken | None:
+    def poll(self) -> TakenBatch | None:
         """The next batch when it is whole, else None after at most one slice."""
         self.link.check()
         if self.link.orders.max_steps is not None:
@@ -101,7 +101,7 @@ class Feed:
         divisor = 1
         if self._precaution is not None and self._precaution.step == batch.step:
             divisor = self._precaution.micro_batch_divisor
-        return Taken(batch, samples, self.consumer.policy.max_steps, divisor)
+        return TakenBatch(batch, samples, self.consumer.policy.max_steps, divisor)
 
     def _wait(self, from_group: int) -> None:
         now = time.monotonic()

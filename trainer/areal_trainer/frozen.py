@@ -18,8 +18,8 @@ from areal.workflow.tokenizer import Tokenizer
 from torch import Tensor
 
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.offload import OffloadedParameters
 from areal_trainer.frozen_model import FrozenModel, Logprobs, OnSameRanks
 from areal_trainer.served_teacher import ServedTeacher
@@ -32,7 +32,12 @@ class FrozenModels:
     """The frozen models of a job, as the policy's ranks see them. Every one of these has one."""
 
     def __init__(
-        self, settings: TrainerSettings, engine: Engine, ranks: Ranks, waits: WaitRegistry, own: Graph | None = None
+        self,
+        settings: TrainerSettings,
+        engine: PolicyEngine,
+        ranks: RankGroup,
+        waits: WaitRegistry,
+        own: Graph | None = None,
     ) -> None:
         """Loads what is on these ranks, but a reference that a function of the recipe's answers for."""
         self._needed = _placements(settings)
@@ -67,7 +72,7 @@ class FrozenModels:
         if self._served is not None:
             self._served.close()
 
-    def _served_teacher(self, ranks: Ranks, waits: WaitRegistry) -> ServedTeacher | None:
+    def _served_teacher(self, ranks: RankGroup, waits: WaitRegistry) -> ServedTeacher | None:
         """The teacher behind an address: compared by the files of what is served there."""
         settings, teacher = self._settings, self._settings.spec.algorithm.teacher
         if teacher is None or teacher.endpoint is None:
@@ -94,14 +99,14 @@ def _placements(settings: TrainerSettings) -> dict[str, Place]:
     return found
 
 
-def _reference(settings: TrainerSettings, ranks: Ranks) -> Engine:
+def _reference(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:
     """The start model."""
-    return Engine(settings.paths.start_model, settings.engine, ranks)
+    return PolicyEngine(settings.paths.start_model, settings.engine, ranks)
 
 
-def _teacher(settings: TrainerSettings, ranks: Ranks) -> Engine:
+def _teacher(settings: TrainerSettings, ranks: RankGroup) -> PolicyEngine:
     """The model that the policy learns from. Raises DataError for one of other tokens."""
-    return Engine(_refuse_other_teacher(settings), settings.teacher_engine, ranks)
+    return PolicyEngine(_refuse_other_teacher(settings), settings.teacher_engine, ranks)
 
 
 def _refuse_other_teacher(settings: TrainerSettings) -> Path:
@@ -116,11 +121,11 @@ def _refuse_other_teacher(settings: TrainerSettings) -> Path:
 _LOADED = {REFERENCE: _reference, TEACHER: _teacher}
 
 
-def placed(model: Engine, placement: Place) -> Logprobs:
+def placed(model: PolicyEngine, placement: Place) -> Logprobs:
     """A frozen model's log-probabilities on these ranks, with its weights where they are to be."""
     return model.logprobs if placement == "same" else partial(_asked, model, OffloadedParameters(model.parameters()))
 
 
-def _asked(model: Engine, weights: OffloadedParameters, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
+def _asked(model: PolicyEngine, weights: OffloadedParameters, micros: Sequence[MicroBatch], tokens: int) -> Tensor:
     with weights.on_device():
         return model.logprobs(micros, tokens)

@@ -28,7 +28,7 @@ Logprobs = Callable[[Sequence[MicroBatch], int], Tensor]
 
 
 @dataclass(frozen=True)
-class Question:
+class FrozenQuestion:
     """The `chosen` sequences of a batch, and how these ranks cut them into micro-batches of so many tokens."""
 
     tokens: TokenBatch
@@ -44,7 +44,7 @@ class Question:
 class FrozenModel(Protocol):
     """What is asked."""
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: FrozenQuestion) -> Answer:
         """Begin to find the answer. A collective; the answer may be dropped."""
 
 
@@ -52,7 +52,7 @@ class FrozenStage:
     """A stage of the step that asks a frozen model, begun before its turn: an answer from elsewhere takes its time."""
 
     def __init__(
-        self, model: FrozenModel, column: str, cut: Callable[[TokenBatch, NDArray[np.bool_]], Question],
+        self, model: FrozenModel, column: str, cut: Callable[[TokenBatch, NDArray[np.bool_]], FrozenQuestion],
         timer: PhaseTimer,
     ) -> None:  # fmt: skip
         self._model, self._column, self._cut, self._timer = model, column, cut, timer
@@ -83,5 +83,5 @@ class OnSameRanks:
     def __init__(self, logprobs: Logprobs) -> None:
         self._logprobs = logprobs
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: FrozenQuestion) -> Answer:
         return lambda: self._logprobs(question.micros(), question.tokens.tokens)

@@ -42,20 +42,15 @@ def main(argv: list[str] | None = None) -> int:
 def _run(arguments: argparse.Namespace, stopping: threading.Event) -> int:
     import torch
 
+    from areal_trainer.desk import TrainerPorts
     from areal_trainer.devices import require_gpus
-    from areal_trainer.resolve import is_supervised, settings_of, supervised_settings_of
-    from areal_trainer.run import Ports, run
-    from areal_trainer.trainings import run as supervised
+    from areal_trainer.resolve import settings_of
+    from areal_trainer.run import run
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "0")) or torch.get_num_threads())
-    job, ports = Path(arguments.job), Ports(arguments.port, arguments.metrics_port)
-    if is_supervised(job):
-        fixed = supervised_settings_of(job)
-        require_gpus(fixed.spec.trainer.gpus)
-        return int(supervised.run(fixed, ports, stopping))
-    settings = settings_of(job)
+    settings = settings_of(Path(arguments.job))
     require_gpus(settings.spec.trainer.gpus)
-    return int(run(settings, ports, stopping))
+    return int(run(settings, TrainerPorts(arguments.port, arguments.metrics_port), stopping))
 
 
 def _wants_json() -> bool:

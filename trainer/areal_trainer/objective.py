@@ -69,7 +69,7 @@ ComputeLoss = Callable[[LossBatch, LossOutputs], Tensor]
 """(constants, outputs) → the loss of each token, [tokens]; it is aggregated as `algorithm.lossAggregation` says."""
 
 
-class Objective:
+class PolicyObjective:
     """The loss of a batch's mini-batches."""
 
     def __init__(

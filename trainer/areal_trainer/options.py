@@ -12,14 +12,14 @@ from areal_trainer.algorithms.advantages import AdvantageOptions, RewardKL
 from areal_trainer.algorithms.baseline import BaselineOptions
 from areal_trainer.algorithms.kl import Estimator
 from areal_trainer.algorithms.policy import KLLoss, LossEstimator, PolicyOptions
-from areal_trainer.algorithms.rejection import Rejection
-from areal_trainer.algorithms.shaping import Overlong, ShapingOptions
+from areal_trainer.algorithms.rejection import RejectionRule
+from areal_trainer.algorithms.shaping import OverlongPenalty, ShapingOptions
 from areal_trainer.algorithms.surrogate import Surrogate
 from areal_trainer.algorithms.value_loss import ValueOptions
-from areal_trainer.algorithms.weight import Truncate
+from areal_trainer.algorithms.weight import WeightTruncation
 from areal_trainer.critic import CriticOptions
 from areal_trainer.engine.adam_states import AdamWOptions
-from areal_trainer.engine.schedule import Schedule
+from areal_trainer.engine.schedule import RateSchedule
 from areal_trainer.objective import ObjectiveOptions
 
 
@@ -28,7 +28,7 @@ def advantage_options(spec: JobSpec) -> AdvantageOptions:
     algorithm, advanced, meant = spec.algorithm, spec.algorithm.advanced, resolve(spec)
     overlong = None
     if meant.overlong is not None and meant.overlong.max_tokens is not None:
-        overlong = Overlong(meant.overlong.max_tokens, meant.overlong.window, meant.overlong.factor)
+        overlong = OverlongPenalty(meant.overlong.max_tokens, meant.overlong.window, meant.overlong.factor)
     penalty = None
     if meant.kl is not None and meant.kl.where == "reward":
         penalty = RewardKL(meant.kl.coefficient, cast(Estimator, meant.kl.kind))
@@ -76,10 +76,10 @@ def critic_options(spec: JobSpec) -> CriticOptions | None:
     )
 
 
-def schedule_of(spec: JobSpec, peak: float) -> Schedule:
+def schedule_of(spec: JobSpec, peak: float) -> RateSchedule:
     """How a learning rate with this peak warms up and falls."""
     wanted = spec.optimizer
-    return Schedule(peak, wanted.warmup_steps, wanted.lr_schedule, wanted.min_lr_ratio)
+    return RateSchedule(peak, wanted.warmup_steps, wanted.lr_schedule, wanted.min_lr_ratio)
 
 
 def adamw_options(spec: JobSpec) -> AdamWOptions:
@@ -109,8 +109,8 @@ def _policy(algorithm: fields.PolicyGradient, meant: Resolved) -> PolicyOptions:
         ),
         importance=meant.importance_level,
         weight=advanced.weight,
-        truncate=None if cut is None else Truncate(cut.upper, cut.lower),
-        rejection=tuple(Rejection(one.metric, one.level, one.aggregate, one.highest, one.lower) for one in given),
+        truncate=None if cut is None else WeightTruncation(cut.upper, cut.lower),
+        rejection=tuple(RejectionRule(one.metric, one.level, one.aggregate, one.highest, one.lower) for one in given),
         kl=penalty,
         entropy_coefficient=algorithm.entropy_coefficient,
     )

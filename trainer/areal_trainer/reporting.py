@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,48 @@ from areal.values.policy import PolicyId
 from areal_trainer.actor import UpdateFigures
 from areal_trainer.algorithms.advantages import Advantages
 from areal_trainer.algorithms.teacher import teacher_kl
-from areal_trainer.checkpoint.saving import Saved
+from areal_trainer.checkpoint.saving import SavedCheckpoint
 from areal_trainer.critic import CriticFigures
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.timer import PHASES
 
 
-class Reporter:
+class StepLog:
+    """Rows of `metrics.jsonl`, TensorBoard's curves and what Prometheus is told of checkpoints, for any training."""
+
+    def __init__(self, path: Path, tensorboard: Path | None, metrics: RoleMetrics) -> None:
+        self._path = path
+        self._events = _event_writer(tensorboard) if tensorboard is not None else None
+        self._metrics = metrics
+
+    def write(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Append a row and draw its numbers; what is not finite is null."""
+        told: dict[str, Any] = {n: _finite(value) if isinstance(value, float) else value for n, value in row.items()}
+        append_lines(self._path, [json.dumps(told, separators=(",", ":"), allow_nan=False).encode()])
+        self.chart("trainer", told["step"], told)
+        return told
+
+    def chart(self, group: str, step: int, values: Mapping[str, Any]) -> None:
+        """Draw numbers under a group's name."""
+        if self._events is None:
+            return
+        for name, value in values.items():
+            if isinstance(value, int | float) and name not in ("step", "fence", "at"):
+                self._events.add_scalar(f"{group}/{name}", value, step)
+
+    def checkpoint(self, saved: SavedCheckpoint) -> None:
+        """A checkpoint is on disk."""
+        self._metrics.histogram("areal_checkpoint_duration_seconds").observe(saved.wall_s)
+        self._metrics.gauge("areal_checkpoint_bytes").set(saved.size_bytes)
+        self._metrics.gauge("areal_checkpoint_last_success_timestamp_seconds").set(time.time())
+
+    def close(self) -> None:
+        """Write out what is buffered."""
+        if self._events is not None:
+            self._events.close()
+
+
+class Reporter(StepLog):
     """Writes one row a step. Rank 0 only."""
 
     def __init__(
@@ -41,10 +76,8 @@ class Reporter:
         progress: ProgressCounter,
         traces: Traces = NO_TRACES,
     ) -> None:
-        self._path = path
-        self._events = _event_writer(tensorboard) if tensorboard is not None else None
+        super().__init__(path, tensorboard, metrics)
         self._fence = fence
-        self._metrics = metrics
         self._progress = progress
         self._traces = traces
         self._last = time.monotonic()
@@ -78,29 +111,21 @@ class Reporter:
             columns = zip(PHASES, zip(*others, strict=True), strict=True)
             row["rank_seconds"] = {phase: [round(one, 4) for one in spent] for phase, spent in columns if any(spent)}
         row["at"] = time.time()
-        row = {name: _finite(value) if isinstance(value, float) else value for name, value in row.items()}
-        self._write(row)
+        row = self.write(row)
+        self.chart("seconds", step, row["seconds"])
         traced = next((group for group in tokens.group_ids if self._traces.wants(int(group))), None)
         self._count(row, update, seconds, None if traced is None else self._traces.exemplar(int(traced)))
         self._progress.policy_id = str(PolicyId(step + 1, self._fence))
         self._progress.advance()
 
-    def checkpoint(self, saved: Saved) -> None:
-        """A checkpoint is on disk."""
-        self._metrics.histogram("areal_checkpoint_duration_seconds").observe(saved.wall_s)
-        self._metrics.gauge("areal_checkpoint_bytes").set(saved.size_bytes)
-        self._metrics.gauge("areal_checkpoint_last_success_timestamp_seconds").set(time.time())
+    def checkpoint(self, saved: SavedCheckpoint) -> None:
+        super().checkpoint(saved)
         self._progress.advance()
 
     def spent(self, phase: str, seconds: float) -> None:
         """A slice of a phase has passed. Waiting is counted as it goes on: a step may not come for hours."""
         if phase == "wait":
             self._metrics.counter("areal_trainer_data_wait_seconds_total").inc(seconds)
-
-    def close(self) -> None:
-        """Write out what is buffered."""
-        if self._events is not None:
-            self._events.close()
 
     def _row(self, step: int, tokens: TokenBatch, advantages: Advantages, update: UpdateFigures) -> dict[str, Any]:
         staleness = _staleness(step, tokens)
@@ -142,15 +167,6 @@ class Reporter:
             **_of_critic(update.critic),
             **_of_teacher(tokens, advantages),
         }
-
-    def _write(self, row: dict[str, Any]) -> None:
-        append_lines(self._path, [json.dumps(row, separators=(",", ":"), allow_nan=False).encode()])
-        if self._events is not None:
-            for name, value in row.items():
-                if isinstance(value, int | float) and name not in ("step", "fence", "at"):
-                    self._events.add_scalar(f"trainer/{name}", value, row["step"])
-            for phase, value in row["seconds"].items():
-                self._events.add_scalar(f"seconds/{phase}", value, row["step"])
 
     def _count(
         self,

@@ -8,13 +8,22 @@ from areal.errors import ConfigError
 from areal.plan.resolved import ResolvedJob
 from areal.plan.store import login_of
 
-from areal_trainer.settings import Paths, TrainerSettings
-from areal_trainer.trainings.desk import SupervisedSettings
+from areal_trainer.settings import RowsSettings, TrainerPaths, TrainerSettings
 
 
-def settings_of(job: Path) -> TrainerSettings:
+def settings_of(job: Path) -> TrainerSettings | RowsSettings:
     """Read `resolved.json` and the secrets that it names."""
     resolved = ResolvedJob.load(job)
+    if not resolved.job.spec.is_rl:
+        return RowsSettings(
+            name=resolved.job.metadata.name,
+            spec=resolved.spec,
+            paths=_paths(resolved),
+            dataset=resolved.layout.dataset,
+            cache=resolved.layout.root / "cache",
+            token=_secret(resolved.token_path),
+            bind=resolved.bind,
+        )
     login = login_of(resolved, "trainer")
     return TrainerSettings(
         name=resolved.job.metadata.name,
@@ -32,29 +41,9 @@ def settings_of(job: Path) -> TrainerSettings:
     )
 
 
-def is_supervised(job: Path) -> bool:
-    """Whether a resolved job trains on fixed rows."""
-    return not ResolvedJob.load(job).job.spec.is_rl
-
-
-def supervised_settings_of(job: Path) -> SupervisedSettings:
-    """The same of a training on fixed rows, which has no store and no controller."""
-    resolved = ResolvedJob.load(job)
+def _paths(resolved: ResolvedJob) -> TrainerPaths:
     layout = resolved.layout
-    return SupervisedSettings(
-        name=resolved.job.metadata.name,
-        spec=resolved.spec,
-        paths=_paths(resolved),
-        dataset=layout.dataset,
-        cache=layout.root / "cache",
-        token=_secret(resolved.token_path),
-        bind=resolved.bind,
-    )
-
-
-def _paths(resolved: ResolvedJob) -> Paths:
-    layout = resolved.layout
-    return Paths(
+    return TrainerPaths(
         start_model=resolved.model_path,
         tokenizer=resolved.tokenizer_path,
         recipe=resolved.recipe_path,

@@ -7,27 +7,28 @@ policy's. A server that is away, or is silent, is waited for, with a deadline.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import os
+import queue
+import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import httpx
 import numpy as np
 import torch
 from areal.errors import DataError, InfraError
+from areal.net.backoff import Backoff
 from areal.observe.waits import SERVED_TEACHER, WaitRegistry
 from numpy.typing import NDArray
 
 from areal_trainer.data.batch import TokenBatch
-from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.message import Message
-from areal_trainer.first_asks import FirstAsks
-from areal_trainer.frozen_model import Answer, Question
+from areal_trainer.engine.group import RankGroup, first_only, wait_together
+from areal_trainer.engine.message import RankMessage
+from areal_trainer.frozen_model import Answer, FrozenQuestion
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ KEY_VARIABLE = "TEACHER_API_KEY"  # of the trainer's environment: sent as the be
 _A_REQUEST = 16  # sequences: the server batches, too
 _AT_ONCE = 8  # requests
 _CALL_S = 300.0  # of one try: the longest sequences on a busy server
-_BACKOFF_S = (0.2, 0.5, 1.0, 2.0, 5.0)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _ABOVE_ONE = 1e-3  # a log-probability above this is none; rounding gives less
 _SPELLED = 64  # token ids whose texts are compared at the start
@@ -48,7 +49,7 @@ class ServedTeacher:
     def __init__(
         self,
         url: str,
-        ranks: Ranks,
+        ranks: RankGroup,
         waits: WaitRegistry,
         *,
         away_s: float,
@@ -76,16 +77,16 @@ class ServedTeacher:
         Raises DataError for a wrong address or another vocabulary, before the first step.
         """
 
-        def begins() -> Message:
+        def begins() -> RankMessage:
             self._scored([np.zeros(2, np.int64)], self._start_s)
             self._refuse_other_texts(texts)
-            return Message({}, {})
+            return RankMessage({}, {})
 
         self._asks.begin(begins)()
 
-    def ask(self, question: Question) -> Answer:
+    def ask(self, question: FrozenQuestion) -> Answer:
         tokens, chosen = question.tokens, question.chosen
-        found = self._asks.begin(lambda: Message({}, {"logprobs": self._of(tokens, chosen)}))
+        found = self._asks.begin(lambda: RankMessage({}, {"logprobs": self._of(tokens, chosen)}))
         return lambda: torch.from_numpy(found().arrays["logprobs"].astype(np.float32))
 
     def close(self) -> None:
@@ -169,8 +170,8 @@ class ServedTeacher:
 
     def _posted(self, body: dict[str, Any], away_s: float) -> Any:
         """The answer, once the server is there. Raises DataError when it refuses, InfraError when it stays away."""
-        began = self._clock()
-        for pause in itertools.chain(_BACKOFF_S, itertools.repeat(_BACKOFF_S[-1])):
+        began, backoff = self._clock(), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        while True:
             try:
                 reply = self._http.post(f"{self._url}/generate", json=body)
                 if reply.status_code == 200:
@@ -182,19 +183,59 @@ class ServedTeacher:
                 said = f"{type(error).__name__}: {error}"
             except ValueError as error:
                 raise self._refused(f"answers no JSON: {error}") from error
+            pause = backoff.failed()
             if self._clock() + pause > began + away_s:
                 raise InfraError(
                     f"the teacher at {self._url} gave no answer for {self._clock() - began:.0f} s ({said})",
                     fix="start it again at that address, or make it faster; a restart goes on from the last checkpoint",
                 )
             self._sleep(pause)
-        raise AssertionError("the pauses never end")
 
     def _refused(self, said: str) -> DataError:
         return DataError(
             f"the teacher at {self._url} {said}",
             fix="serve the model of algorithm.teacher.path there, by SGLang's native API with input log-probabilities",
         )
+
+
+class FirstAsks:
+    """Work of rank 0 on a thread beside the pass that all ranks compute, one piece after the other.
+
+    Every rank has one, and calls it in the same order. The thread never keeps a process that fails.
+    """
+
+    def __init__(self, ranks: RankGroup, name: str) -> None:
+        self._ranks = ranks
+        self._queue: queue.SimpleQueue[tuple[Future[RankMessage], Callable[[], RankMessage]] | None] = (
+            queue.SimpleQueue()
+        )
+        first_only(ranks, lambda: threading.Thread(target=self._run, name=name, daemon=True)).start()
+
+    def begin(self, work: Callable[[], RankMessage]) -> Callable[[], RankMessage]:
+        """Rank 0 starts `work`; what is returned waits for it, and gives its message on every rank.
+
+        What `work` raises, rank 0 raises. Rank 0 speaks while the others wait, however long it takes.
+        """
+        future: Future[RankMessage] = Future()
+        self._queue.put((future, work))
+
+        def found() -> RankMessage:
+            wait_together(self._ranks, lambda within_s: bool(wait([future], within_s).done))
+            return self._ranks.tell(first_only(self._ranks, lambda: future).result())
+
+        return found
+
+    def close(self) -> None:
+        """End the thread, after what it works at."""
+        self._queue.put(None)
+
+    def _run(self) -> None:
+        while (piece := self._queue.get()) is not None:
+            future, work = piece
+            try:
+                future.set_result(work())
+            except BaseException as error:  # raised by who waits for it
+                future.set_exception(error)
 
 
 def _question(sequences: Sequence[NDArray[np.int64]]) -> dict[str, Any]:

@@ -17,12 +17,12 @@ from areal.weights.exports import Exports
 from areal.workflow.recipe import load_recipe
 
 from areal_trainer.actor import ActorOptions
-from areal_trainer.engine.engine import EngineOptions
+from areal_trainer.engine.engine import ModelOptions
 from areal_trainer.options import adamw_options, advantage_options, objective_options, schedule_of
 
 
 @dataclass(frozen=True)
-class Paths:
+class TrainerPaths:
     """Where the run keeps what the trainer reads and writes."""
 
     start_model: Path
@@ -63,7 +63,7 @@ class TrainerSettings:
     name: str
     uid: str
     spec: JobSpec
-    paths: Paths
+    paths: TrainerPaths
     controller: str
     redis: str
     redis_password: str | None
@@ -93,8 +93,8 @@ class TrainerSettings:
         )
 
     @property
-    def engine(self) -> EngineOptions:
-        return EngineOptions(
+    def engine(self) -> ModelOptions:
+        return ModelOptions(
             precision=self.spec.trainer.precision,
             attention=self.spec.trainer.attention_backend,
             recompute=self.spec.trainer.recompute,
@@ -120,7 +120,7 @@ class TrainerSettings:
         return self.spec.trainer.precision == "bfloat16" and self.adapter is None
 
     @property
-    def critic_engine(self) -> EngineOptions:
+    def critic_engine(self) -> ModelOptions:
         """The critic's numerics: the policy's, but for the weight decay; all its weights are trained."""
         critic, usual = resolve(self.spec).critic, replace(self.engine, adapter=None)
         if critic is None:
@@ -128,7 +128,7 @@ class TrainerSettings:
         return replace(usual, optimizer=replace(usual.optimizer, weight_decay=critic.weight_decay))
 
     @property
-    def teacher_engine(self) -> EngineOptions:
+    def teacher_engine(self) -> ModelOptions:
         """The teacher's numerics: the policy's; it is whole, and never trained."""
         return replace(self.engine, adapter=None)
 
@@ -154,6 +154,19 @@ class TrainerSettings:
         )
 
 
+@dataclass(frozen=True)
+class RowsSettings:
+    """One trainer on fixed rows, which has no store and no controller."""
+
+    name: str
+    spec: JobSpec
+    paths: TrainerPaths
+    dataset: Path
+    cache: Path
+    token: str
+    bind: str = "127.0.0.1"
+
+
 def adapter_of(spec: JobSpec) -> AdapterConfig | None:
     """The adapter that a job trains instead of all weights."""
     wanted = spec.trainer.lora
@@ -161,7 +174,7 @@ def adapter_of(spec: JobSpec) -> AdapterConfig | None:
 
 
 @dataclass(frozen=True)
-class Overrides:
+class UserOverrides:
     """What the user's files replace: `trainer.hooks` first, then the recipe."""
 
     train: Callable[[Any], Any] | None = None
@@ -176,13 +189,13 @@ class Overrides:
         return frozenset(name for name, hook in found.items() if hook is not None)
 
 
-def overrides(paths: Paths) -> Overrides:
+def overrides(paths: TrainerPaths) -> UserOverrides:
     """Load the recipe and the hooks. Raises DataError when a file can't be loaded."""
     hooks, recipe = (None if file is None else load_recipe(file) for file in (paths.hooks, paths.recipe))
     loaded = [one for one in (hooks, recipe) if one is not None]
     if hooks is not None and hooks.graph is not None:
         raise DataError(f"{hooks.path}: graph(ctx) is not looked for here", fix="move it to the recipe's file")
-    return Overrides(
+    return UserOverrides(
         train=next((one.train for one in loaded if one.train), None),
         compute_advantages=next((one.compute_advantages for one in loaded if one.compute_advantages), None),
         compute_loss=next((one.compute_loss for one in loaded if one.compute_loss), None),

@@ -17,7 +17,7 @@ _MOST_LINKS = 128  # of a version to the groups that it learnt from: as many as 
 
 
 @dataclass
-class _Phase:
+class _SpanPhase:
     name: str
     began: float
     ended: float
@@ -29,7 +29,7 @@ class StepSpans:
     def __init__(self, traces: Traces = NO_TRACES, clock: Callable[[], float] = time.time) -> None:
         self.traces = traces
         self._clock = clock
-        self._phases: list[_Phase] = []
+        self._phases: list[_SpanPhase] = []
         self._unpublished: list[int] = []  # traced groups whose gradient no version holds yet
         self._publishing: tuple[str, float, list[int]] | None = None
 
@@ -44,7 +44,7 @@ class StepSpans:
         if self._phases and self._phases[-1].name == phase:
             self._phases[-1].ended = ended
         else:
-            self._phases.append(_Phase(phase, ended - seconds, ended))
+            self._phases.append(_SpanPhase(phase, ended - seconds, ended))
 
     def beside(self, other: Callable[[str, float], None]) -> Callable[[str, float], None]:
         """`spent`, after another that is told the same."""

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from areal_trainer.checkpoint.checkpointer import CRITIC, CheckpointPart
-from areal_trainer.engine.engine import Engine
+from areal_trainer.engine.engine import PolicyEngine
 from areal_trainer.engine.optimizer import like, local
 from areal_trainer.engine.value_engine import ValueEngine
 from areal_trainer.frozen_model import chosen_of
@@ -30,7 +30,9 @@ from areal_trainer.trainings.learner import Learner, Update
 class StageModels:
     """What `start(models)` of a recipe's stage is given."""
 
-    def __init__(self, policy: Engine, start_model: Path, micro_batch_tokens: int, pack_length: int | None) -> None:
+    def __init__(
+        self, policy: PolicyEngine, start_model: Path, micro_batch_tokens: int, pack_length: int | None
+    ) -> None:
         self._policy = policy
         self._start_model = start_model
         self._cut = (micro_batch_tokens, pack_length)
@@ -83,7 +85,7 @@ class StageValueModel:
 class WeightCopy:
     """Weights of the policy's shape beside it, such as a moving average of it; nothing trains them."""
 
-    def __init__(self, policy: Engine, learner: Learner) -> None:
+    def __init__(self, policy: PolicyEngine, learner: Learner) -> None:
         self._learner = learner
         self._theirs = {name: parameter.detach() for name, parameter in policy.trained().items()}
         self._mine = {name: local(tensor).clone() for name, tensor in self._theirs.items()}

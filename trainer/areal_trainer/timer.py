@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.group import RankGroup
 
 PHASES = ("wait", "take", "prox", "train", "publish", "checkpoint")
 
@@ -40,7 +40,7 @@ class PhaseTimer:
         return taken
 
 
-def seconds_by_rank(seconds: Mapping[str, float], ranks: Ranks) -> list[list[float]]:
+def seconds_by_rank(seconds: Mapping[str, float], ranks: RankGroup) -> list[list[float]]:
     """[ranks][phases] What every rank spent, in the order of PHASES; `seconds` is this rank's. All ranks call it."""
     if ranks.world_size == 1:
         return [[seconds.get(phase, 0.0) for phase in PHASES]]

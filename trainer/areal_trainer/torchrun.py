@@ -33,7 +33,7 @@ _SAVE_S = 600  # between SIGTERM and SIGKILL of ranks: the last checkpoint of a 
 
 
 @dataclass(frozen=True)
-class Gang:
+class TorchrunGang:
     """What the command line says about the ranks. `command` is the rank's, after `python`."""
 
     nodes: int
@@ -46,7 +46,7 @@ class Gang:
     node: int = 0  # which of the nodes this is
 
 
-def parse(arguments: Sequence[str]) -> Gang | None:
+def parse(arguments: Sequence[str]) -> TorchrunGang | None:
     """The gang; None when there is no module to run, or the number of nodes is torchrun's to find out."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--nnodes", default="1")
@@ -61,7 +61,7 @@ def parse(arguments: Sequence[str]) -> Gang | None:
     known, rest = parser.parse_known_args(list(arguments[:place]))
     if not (known.nnodes.isdigit() and known.nproc_per_node.isdigit()):
         return None
-    return Gang(
+    return TorchrunGang(
         nodes=int(known.nnodes),
         processes=int(known.nproc_per_node),
         command=list(arguments[place:]),
@@ -73,7 +73,7 @@ def parse(arguments: Sequence[str]) -> Gang | None:
     )
 
 
-def of_epoch(gang: Gang, epoch: int) -> list[str]:
+def of_epoch(gang: TorchrunGang, epoch: int) -> list[str]:
     """torchrun's arguments for several nodes in one epoch."""
     return [
         "--nnodes", str(gang.nodes),
@@ -87,7 +87,7 @@ def of_epoch(gang: Gang, epoch: int) -> list[str]:
     ]  # fmt: skip
 
 
-def rank_environment(gang: Gang, epoch: int) -> dict[str, str]:
+def rank_environment(gang: TorchrunGang, epoch: int) -> dict[str, str]:
     """What torch.distributed reads in the only rank of a node. A gang of one meets nobody."""
     rank = {
         "RANK": str(gang.node),

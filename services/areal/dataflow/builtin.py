@@ -40,7 +40,7 @@ SAMPLED = (TOKEN_IDS, LOSS_MASK, BEHAVIOUR, VERSIONS, TRUNCATED, GROUPS, SAMPLES
 
 
 @dataclass(frozen=True)
-class Needs:
+class StepNeeds:
     """What decides which stages a step of RL has."""
 
     proximal: bool = False  # a pass of its own before the first update
@@ -57,10 +57,10 @@ class Needs:
         return self.kl == "reward" or self.teacher
 
 
-def needs_of(spec: JobSpec) -> Needs:
+def needs_of(spec: JobSpec) -> StepNeeds:
     """The needs of a job of RL."""
     meant, teacher = resolve(spec), spec.algorithm.teacher
-    return Needs(
+    return StepNeeds(
         proximal=meant.proximal == "recompute",
         kl=meant.kl.where if meant.kl is not None else None,
         of_behaviour=meant.proximal == "behaviour",
@@ -86,7 +86,7 @@ def graph_of(spec: JobSpec) -> Graph:
     return reward_model() if spec.reward_model is not None else supervised(pairs=spec.has_pairs)
 
 
-def policy_gradient(needs: Needs) -> Graph:
+def policy_gradient(needs: StepNeeds) -> Graph:
     """RL from rewards. A pass that advantages need comes before them, another only for sequences that are trained."""
     proximal = Stage("proximal", "infer", (TOKEN_IDS, LOSS_MASK), (PROXIMAL,), "policy")
     reference = Stage(

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from areal_trainer.algorithms.kl import kl
 from areal_trainer.algorithms.ratio import LIMIT, ImportanceLevel, importance_ratio, sequence_mean
-from areal_trainer.algorithms.rejection import Rejection, rejected
+from areal_trainer.algorithms.rejection import RejectionRule, rejected
 from areal_trainer.algorithms.surrogate import Surrogate, surrogate_loss
-from areal_trainer.algorithms.weight import Truncate, Weight, behaviour_weight
+from areal_trainer.algorithms.weight import Weight, WeightTruncation, behaviour_weight
 
 LossEstimator = Literal["k2", "k3", "k3u"]
 
@@ -36,8 +36,8 @@ class PolicyOptions:
     surrogate: Surrogate = field(default_factory=Surrogate)
     importance: ImportanceLevel = "token"
     weight: Weight = "token"
-    truncate: Truncate | None = None
-    rejection: tuple[Rejection, ...] = ()
+    truncate: WeightTruncation | None = None
+    rejection: tuple[RejectionRule, ...] = ()
     kl: KLLoss | None = None
     entropy_coefficient: float = 0.0
 

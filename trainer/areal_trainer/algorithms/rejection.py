@@ -21,7 +21,7 @@ _SMALLEST = 1e-8  # of a probability in binaryKl
 
 
 @dataclass(frozen=True)
-class Rejection:
+class RejectionRule:
     """Keep lower ≤ x ≤ upper of `metric`, a token's or its sequence's; a bound that is None doesn't bind."""
 
     metric: Metric = "ratio"
@@ -31,7 +31,7 @@ class Rejection:
     lower: float | None = None
 
 
-def rejected(proximal: Tensor, behaviour: Tensor, sequence: Tensor, rules: Sequence[Rejection]) -> Tensor:
+def rejected(proximal: Tensor, behaviour: Tensor, sequence: Tensor, rules: Sequence[RejectionRule]) -> Tensor:
     """True where any rule refuses the token, or its distance d = p − b is not finite. [tokens] bool."""
     distance = proximal - behaviour
     out = ~torch.isfinite(torch.exp(distance))
@@ -66,7 +66,7 @@ def _bernoulli(x: Tensor, y: Tensor) -> Tensor:
     return x * (x / y).log() + (1.0 - x) * ((1.0 - x) / (1.0 - y)).log()
 
 
-def _of_sequence(values: Tensor, sequence: Tensor, rule: Rejection) -> Tensor:
+def _of_sequence(values: Tensor, sequence: Tensor, rule: RejectionRule) -> Tensor:
     if rule.aggregate == "mean":
         return sequence_mean(values, sequence)
     if rule.aggregate == "sum":

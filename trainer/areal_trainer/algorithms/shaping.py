@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
-class Overlong:
+class OverlongPenalty:
     """Soft punishment of long answers (DAPO, arXiv 2503.14476, eq. 13), without its floor."""
 
     max_tokens: int  # L_max: the longest answer that is expected
@@ -32,7 +32,7 @@ class ShapingOptions:
     bias: float = 0.0
     scale: float = 1.0
     clip: float | None = None
-    overlong: Overlong | None = None
+    overlong: OverlongPenalty | None = None
 
 
 def shape_rewards(

@@ -17,14 +17,16 @@ Weight = Literal["token", "sequenceMean", "sequenceProduct"]
 
 
 @dataclass(frozen=True)
-class Truncate:
+class WeightTruncation:
     """w ← min(max(w, lower), upper). Truncated importance sampling with upper 2 is usual."""
 
     upper: float
     lower: float | None = None
 
 
-def behaviour_weight(distance: Tensor, sequence: Tensor, level: Weight, truncate: Truncate | None = None) -> Tensor:
+def behaviour_weight(
+    distance: Tensor, sequence: Tensor, level: Weight, truncate: WeightTruncation | None = None
+) -> Tensor:
     """e^d by token, of the sequence's mean d, or of its sum. [tokens].
 
     token is biased with low variance; sequenceProduct is unbiased and spreads as e^{σ√n}; sequenceMean is biased and

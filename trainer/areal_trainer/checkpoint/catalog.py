@@ -25,7 +25,7 @@ _BLOCK_BYTES = 1 << 24
 
 
 @dataclass(frozen=True)
-class Record:
+class CheckpointRecord:
     """What a checkpoint says besides its tensors. `step` is the policy version: batches consumed."""
 
     step: int
@@ -41,11 +41,11 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundCheckpoint:
     """A whole checkpoint."""
 
     path: Path
-    record: Record
+    record: CheckpointRecord
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,14 @@ def candidates(directory: Path, began: Sequence[Began]) -> tuple[list[Path], lis
     return past, passed
 
 
-def examine(path: Path, rank: int = 0, world_size: int = 1) -> tuple[str, Record | None]:
+def examine(path: Path, rank: int = 0, world_size: int = 1) -> tuple[str, CheckpointRecord | None]:
     """A checkpoint's record when everything is there as it was written, or what is wrong.
 
     Sizes are those of all files; checksums of this rank's share, so that the ranks together read each file once.
     """
     try:
         raw: dict[str, Any] = json.loads((path / RECORD).read_text())
-        record = Record(**{**raw, "files": {key: (int(v[0]), str(v[1])) for key, v in raw["files"].items()}})
+        record = CheckpointRecord(**{**raw, "files": {key: (int(v[0]), str(v[1])) for key, v in raw["files"].items()}})
     except (OSError, ValueError, TypeError, KeyError) as error:
         return f"its record can't be read ({error})", None
     for file, expected in record.files.items():
@@ -124,7 +124,7 @@ def fingerprint(path: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def seal(partial: Path, record: Record) -> None:
+def seal(partial: Path, record: CheckpointRecord) -> None:
     """Write the record last: every other file is on disk, and after this the directory may get its name."""
     target = partial / RECORD
     target.write_text(json.dumps(asdict(record), indent=1))

@@ -33,13 +33,14 @@ from torch.distributed.checkpoint.state_dict_loader import load as load_tensors
 from torch.distributed.checkpoint.state_dict_saver import save as save_tensors
 
 from areal_trainer.checkpoint import catalog
-from areal_trainer.checkpoint.catalog import Began, Found, Record
+from areal_trainer.checkpoint.catalog import Began, CheckpointRecord, FoundCheckpoint
 from areal_trainer.checkpoint.hashing_writer import HashingWriter
-from areal_trainer.checkpoint.saving import DEADLINE_S, Position, Saved, Saving
-from areal_trainer.engine.engine import Engine
+from areal_trainer.checkpoint.saving import DEADLINE_S, RunPosition, SavedCheckpoint, Saving
+from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.group import first_only
 from areal_trainer.engine.host_copy import copy_to_host
 from areal_trainer.engine.meeting import Meeting, failed, failures
-from areal_trainer.engine.message import Message
+from areal_trainer.engine.message import RankMessage
 from areal_trainer.engine.model import config_json
 from areal_trainer.engine.optimizer import like, local
 from areal_trainer.engine.value_engine import ValueEngine
@@ -64,10 +65,10 @@ POINTS = ("staged", "written", "met", "before rename", "sealed")
 
 
 @dataclass(frozen=True)
-class _Snapshot:
+class _CheckpointSnapshot:
     """What one rank writes: nothing of it changes while training goes on."""
 
-    position: Position
+    position: RunPosition
     tensors: dict[str, Tensor]
     rng: dict[str, NDArray[np.uint8]]
     optimizer_updates: int
@@ -97,7 +98,7 @@ class Checkpointer:
         self,
         directory: Path,
         keep: int,
-        engine: Engine | ValueEngine,
+        engine: PolicyEngine | ValueEngine,
         beside: Mapping[str, CheckpointPart] | None = None,
         *,
         waits: WaitRegistry | None = None,
@@ -123,7 +124,7 @@ class Checkpointer:
 
     # ---- save
 
-    def save(self, position: Position, still_mine: Callable[[], None]) -> Saving:
+    def save(self, position: RunPosition, still_mine: Callable[[], None]) -> Saving:
         """Copy everything to the host and begin to write it, once the checkpoint before is on disk.
 
         What goes wrong with it later is raised where it is waited for. `still_mine`, asked before the name is given,
@@ -131,9 +132,8 @@ class Checkpointer:
         """
         self.wait()
         began = time.monotonic()
-        if self._engine.ranks.first:
-            self._ask_for_room(position)
-        snapshot = _Snapshot(
+        first_only(self._engine.ranks, lambda: self._ask_for_room)(position)
+        snapshot = _CheckpointSnapshot(
             position,
             self._staged(),
             self._engine.rng_states(),
@@ -157,7 +157,7 @@ class Checkpointer:
         """Give the thread back; what runs is finished."""
         self._pool.shutdown(wait=True)
 
-    def _ask_for_room(self, position: Position) -> None:
+    def _ask_for_room(self, position: RunPosition) -> None:
         """Refuse to begin what can't end: a disk that is full stops the ledger and the journal, too."""
         final = self._directory / catalog.name(position.step, position.fence)
         catalog.sweep(self._directory)
@@ -181,7 +181,7 @@ class Checkpointer:
         copy_to_host(self._buffers, ((name, local(tensor)) for name, tensor in state.items()))
         return {name: like(tensor, self._buffers[name]) for name, tensor in state.items()}
 
-    def _write(self, snapshot: _Snapshot) -> Saved:
+    def _write(self, snapshot: _CheckpointSnapshot) -> SavedCheckpoint:
         position = snapshot.position
         final = self._directory / catalog.name(position.step, position.fence)
         partial = final.with_name(final.name + catalog.PARTIAL)
@@ -198,9 +198,9 @@ class Checkpointer:
             self._finish(snapshot, heard, partial, final)
         elif problem is not None:
             raise _broken(final, f"{type(problem).__name__}: {problem}") from problem
-        return Saved(position, final, time.monotonic() - snapshot.began)
+        return SavedCheckpoint(position, final, time.monotonic() - snapshot.began)
 
-    def _write_part(self, snapshot: _Snapshot, partial: Path) -> dict[str, tuple[int, str]]:
+    def _write_part(self, snapshot: _CheckpointSnapshot, partial: Path) -> dict[str, tuple[int, str]]:
         """This rank's files, on disk, with their sizes and checksums. Raises OSError."""
         ranks = self._engine.ranks
         writer = HashingWriter(partial)
@@ -224,12 +224,12 @@ class Checkpointer:
             writer.written[path.name] = catalog.fingerprint(path)
         return writer.written
 
-    def _finish(self, snapshot: _Snapshot, heard: list[bytes], partial: Path, final: Path) -> None:
+    def _finish(self, snapshot: _CheckpointSnapshot, heard: list[bytes], partial: Path, final: Path) -> None:
         try:
             if wrong := failures(heard):
                 raise _broken(final, wrong)
             position = snapshot.position
-            record = Record(
+            record = CheckpointRecord(
                 step=position.step,
                 fence=position.fence,
                 next_group=position.next_group,
@@ -254,7 +254,7 @@ class Checkpointer:
 
     # ---- load
 
-    def newest(self, began: Sequence[Began]) -> Found | None:
+    def newest(self, began: Sequence[Began]) -> FoundCheckpoint | None:
         """The checkpoint to go on from; what `began` is rank 0 alone knows. Logs why newer ones were passed over.
 
         Each rank reads its own share of the files to the end, so that none is read twice.
@@ -266,7 +266,7 @@ class Checkpointer:
             for reason in passed:
                 _log.warning("checkpoint passed over: %s", reason)
         while True:
-            told = ranks.tell(Message({"path": str(past.pop(0)) if past else ""}, {}) if ranks.first else None).header
+            told = ranks.tell(RankMessage({"path": str(past.pop(0)) if past else ""}, {})).header
             if not told["path"]:
                 return None
             path = Path(told["path"])
@@ -276,9 +276,9 @@ class Checkpointer:
             damaged = torch.tensor(float(record is None), device=ranks.device)
             ranks.maximum(damaged)
             if record is not None and not damaged:
-                return Found(path, record)
+                return FoundCheckpoint(path, record)
 
-    def load(self, found: Found) -> None:
+    def load(self, found: FoundCheckpoint) -> None:
         """Fill models, optimizers and random numbers from a checkpoint."""
         record = found.record
         if record.model_digest != self._model_digest:

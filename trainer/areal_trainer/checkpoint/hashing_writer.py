@@ -17,7 +17,7 @@ class HashingWriter(FileSystemWriter):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, sync_files=True)
-        self._files = _Files()
+        self._files = _HashedFiles()
         self.fs = self._files
 
     @property
@@ -31,7 +31,7 @@ class HashingWriter(FileSystemWriter):
         return self._files.problem
 
 
-class _Files(FileSystem):
+class _HashedFiles(FileSystem):
     def __init__(self) -> None:
         self.written: dict[str, tuple[int, str]] = {}
         self.problem: OSError | None = None
@@ -39,7 +39,7 @@ class _Files(FileSystem):
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Generator[Any, None, None]:
         with self.noted(), Path(path).open(mode) as file:
-            stream = _Stream(file, self)
+            stream = _HashingStream(file, self)
             yield stream
             stream.close()
             self.written[Path(path).name] = (stream.size, stream.digest.hexdigest())
@@ -58,10 +58,10 @@ class _Files(FileSystem):
             raise
 
 
-class _Stream:
+class _HashingStream:
     """A file that is only ever appended to."""
 
-    def __init__(self, file: IO[Any], files: _Files) -> None:
+    def __init__(self, file: IO[Any], files: _HashedFiles) -> None:
         self._file = file
         self._files = files
         self.size = 0

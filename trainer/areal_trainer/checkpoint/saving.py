@@ -11,13 +11,13 @@ from pathlib import Path
 from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
 
-from areal_trainer.engine.group import Ranks, wait_together
+from areal_trainer.engine.group import RankGroup, wait_together
 
 DEADLINE_S = 1800.0  # 400 GB over eight ranks at 30 MB/s each
 
 
 @dataclass(frozen=True)
-class Position:
+class RunPosition:
     """How far the run is, and under which fence: goes into the record."""
 
     step: int
@@ -27,10 +27,10 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedCheckpoint:
     """A checkpoint on disk, and how long it took from the copy to its name."""
 
-    position: Position
+    position: RunPosition
     path: Path
     wall_s: float
 
@@ -45,9 +45,9 @@ class Saving:
 
     def __init__(
         self,
-        position: Position,
-        future: Future[Saved],
-        ranks: Ranks,
+        position: RunPosition,
+        future: Future[SavedCheckpoint],
+        ranks: RankGroup,
         waits: WaitRegistry,
     ) -> None:
         self.position = position
@@ -56,18 +56,18 @@ class Saving:
         self._waits = waits
         self._deadline = time.monotonic() + DEADLINE_S
 
-    def done(self, within_s: float = 0.0) -> Saved | None:
+    def done(self, within_s: float = 0.0) -> SavedCheckpoint | None:
         """What was saved, on rank 0; None while it is written. Raises what went wrong with it."""
         try:
             return self._future.result(within_s)
         except FutureTimeoutError:
             return None
 
-    def wait(self) -> Saved:
+    def wait(self) -> SavedCheckpoint:
         """Wait until it is on disk. A collective. Raises what went wrong with it."""
         words = f"the checkpoint of step {self.position.step} to be written and sealed"
         with self._waits.waiting("checkpoint", words, deadline_s=DEADLINE_S):
-            wait_together(self._ranks, self._sealed if self._ranks.first else None)
+            wait_together(self._ranks, self._sealed)
             return self._future.result()  # of the other ranks: their part was over before rank 0 sealed
 
     def _sealed(self, within_s: float) -> bool:

@@ -32,7 +32,7 @@ class AdamWOptions:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _AdamPiece:
     """Some numbers of one tensor."""
 
     name: str
@@ -106,10 +106,10 @@ class AdamState:
             weight_decay=options.weight_decay if decays else 0.0, maximize=False,
         )  # fmt: skip
 
-    def _pieces(self) -> Iterator[_Piece]:
+    def _pieces(self) -> Iterator[_AdamPiece]:
         for name, tensor in self._parameters.items():
             for start in range(0, tensor.numel(), PIECE):
-                yield _Piece(name, start, min(start + PIECE, tensor.numel()))
+                yield _AdamPiece(name, start, min(start + PIECE, tensor.numel()))
 
 
 class Bfloat16AdamState(AdamState):
@@ -136,7 +136,7 @@ class Bfloat16AdamState(AdamState):
                 moment.copy_(rounded_stochastically(value, noise))
         self.updates += 1
 
-    def _seed(self, piece: _Piece) -> int:
+    def _seed(self, piece: _AdamPiece) -> int:
         told = hashlib.sha256(f"{self.updates} {piece.name} {piece.start}".encode()).digest()
         return int.from_bytes(told[:8], "little") >> 1
 
@@ -151,7 +151,7 @@ class HostAdamState(AdamState):
         super().__init__(parameters, decays, options)
         self._pinned = any(tensor.device.type == "cuda" for tensor in parameters.values())
         self._weights: dict[str, Tensor] = {}
-        self._buckets: list[list[_Piece]] = []
+        self._buckets: list[list[_AdamPiece]] = []
         self._arriving: list[Tensor] = []  # two buckets of gradients
 
     def empty(self, parameter: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ class HostAdamState(AdamState):
 
     def _fetch(
         self, number: int, gradients: Mapping[str, Tensor]
-    ) -> tuple[list[tuple[_Piece, Tensor]], torch.cuda.Event | None]:
+    ) -> tuple[list[tuple[_AdamPiece, Tensor]], torch.cuda.Event | None]:
         """Begin to copy a bucket's gradients to the host; with what tells that they are there."""
         if number == len(self._buckets):
             return [], None
@@ -221,9 +221,9 @@ def rounded_stochastically(value: Tensor, noise: torch.Generator) -> Tensor:
     return ((value.view(torch.int32) + low) & -(1 << 16)).view(torch.float32).to(torch.bfloat16)
 
 
-def _filled(pieces: Iterator[_Piece]) -> Iterator[list[_Piece]]:
+def _filled(pieces: Iterator[_AdamPiece]) -> Iterator[list[_AdamPiece]]:
     """Pieces in buckets of at most PIECE numbers."""
-    bucket: list[_Piece] = []
+    bucket: list[_AdamPiece] = []
     size = 0
     for piece in pieces:
         if bucket and size + piece.size > PIECE:

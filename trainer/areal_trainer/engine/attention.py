@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from areal_trainer.engine import flex
 from areal_trainer.engine.context import Context
-from areal_trainer.engine.layout import Layout
+from areal_trainer.engine.layout import SegmentLayout
 
 PACKED = "areal_packed"
 
@@ -42,7 +42,7 @@ def _forward(
     attention_mask: Tensor | None,
     *,
     scaling: float | None = None,
-    layout: Layout | BlockMask | None = None,
+    layout: SegmentLayout | BlockMask | None = None,
     context: Context | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
@@ -67,7 +67,7 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None,
-    layout: Layout | BlockMask | None,
+    layout: SegmentLayout | BlockMask | None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     if layout is None:
@@ -88,7 +88,7 @@ def _attend(
     return out.reshape(rows, length, heads, width), None
 
 
-def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float) -> Tensor:
+def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
     out = varlen_attn(
@@ -107,7 +107,7 @@ def _on_cuda(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: f
     return out
 
 
-def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: Layout, scale: float) -> Tensor:
+def _one_by_one(query: Tensor, key: Tensor, value: Tensor, layout: SegmentLayout, scale: float) -> Tensor:
     group = query.shape[1] // key.shape[1]
     parts = []
     queries, keys = layout.query_starts.tolist(), layout.key_starts.tolist()

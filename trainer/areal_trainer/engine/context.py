@@ -50,16 +50,16 @@ class Context:
         Fewer heads than ranks are repeated: neighbours share one.
         """
         states = states.repeat_interleave(max(1, self.size // states.shape[_HEADS]), _HEADS)
-        exchanged: Tensor = _Exchange.apply(states, _HEADS, _TOKENS, self)
+        exchanged: Tensor = _HeadExchange.apply(states, _HEADS, _TOKENS, self)
         return exchanged
 
     def by_tokens(self, states: Tensor) -> Tensor:
         """[rows, length, heads / size, width], as attention gives it, to [rows, length / size, heads, width]."""
-        exchanged: Tensor = _Exchange.apply(states, 1, 2, self)
+        exchanged: Tensor = _HeadExchange.apply(states, 1, 2, self)
         return exchanged
 
 
-class _Exchange(torch.autograd.Function):
+class _HeadExchange(torch.autograd.Function):
     """Gives each rank its part of dimension `split` and puts what came together along `join`."""
 
     @staticmethod

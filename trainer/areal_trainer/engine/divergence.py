@@ -59,7 +59,7 @@ class Divergence:
 
 
 @dataclass(frozen=True)
-class Taught:
+class TeacherOutputs:
     """A teacher's view of a micro-batch's predicted tokens: what its output layer gets, and that layer."""
 
     hidden: Tensor  # [predicted, its width]
@@ -69,7 +69,9 @@ class Taught:
 
 class _ChunkedDivergence(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, taught: Taught, measure: Divergence, chunk: int) -> Any:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, taught: TeacherOutputs, measure: Divergence, chunk: int
+    ) -> Any:
         values = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
@@ -81,7 +83,7 @@ class _ChunkedDivergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         hidden, weight, *of_teacher = ctx.saved_tensors
-        taught, measure = Taught(of_teacher[0], of_teacher[1], ctx.exact), ctx.measure
+        taught, measure = TeacherOutputs(of_teacher[0], of_teacher[1], ctx.exact), ctx.measure
         known = min(weight.shape[0], taught.weight.shape[0])
         grad_hidden = torch.empty_like(hidden)
         grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
@@ -95,7 +97,7 @@ class _ChunkedDivergence(torch.autograd.Function):
 
 
 def _distributions(
-    hidden: Tensor, weight: Tensor, taught: Taught, part: slice, temperature: float
+    hidden: Tensor, weight: Tensor, taught: TeacherOutputs, part: slice, temperature: float
 ) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the tokens that both models have: the student's, the teacher's."""
     known = min(weight.shape[0], taught.weight.shape[0])
@@ -108,7 +110,7 @@ def _distributions(
 
 
 def chunked_divergence(
-    hidden: Tensor, weight: Tensor, taught: Taught, measure: Divergence, *, chunk: int | None = None
+    hidden: Tensor, weight: Tensor, taught: TeacherOutputs, measure: Divergence, *, chunk: int | None = None
 ) -> Tensor:
     """The divergence of the distributions at each token, float32 [tokens], with gradient for the student.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -25,17 +25,39 @@ from torch.nn.attention.flex_attention import BlockMask
 from areal_trainer.data.micro_batches import MicroBatch
 from areal_trainer.engine import lora
 from areal_trainer.engine.adam_states import AdamWOptions
-from areal_trainer.engine.compiled import compile_block
 from areal_trainer.engine.context import refuse_heads
-from areal_trainer.engine.divergence import Divergence, Taught
+from areal_trainer.engine.divergence import Divergence, TeacherOutputs
 from areal_trainer.engine.flex import block_mask_of
-from areal_trainer.engine.group import Ranks
-from areal_trainer.engine.layout import Layout, layout_of
+from areal_trainer.engine.group import RankGroup
+from areal_trainer.engine.layout import SegmentLayout, layout_of
 from areal_trainer.engine.load import load_weights
-from areal_trainer.engine.model import PolicyModel, Rows, ValueModel, empty_model, is_tied, max_positions
+from areal_trainer.engine.model import ModelRows, PolicyModel, ValueModel, empty_model, is_tied, max_positions
 from areal_trainer.engine.optimizer import ShardedAdamW, like, local
 from areal_trainer.engine.recompute import recompute
 from areal_trainer.engine.tensor import split
+
+# Compiled transformer blocks (torch.compile): a block's small operations fused into fewer kernels. All blocks share
+# their graphs, whatever the length of their rows: one for training, one for passes without gradient, each again where
+# a micro-batch has several rows. A block that can't be compiled whole is an error, never slow in silence.
+
+_MOST_GRAPHS = 64  # of one class of blocks: of policy, critic, reference and teacher, by a mask and by segments
+
+
+def compile_block(block: nn.Module) -> None:
+    """Compile the block's forward pass, at its first call. After `recompute`, before FSDP's hooks.
+
+    A pass with a key-value cache stays as it is: there are few, each of another shape.
+    """
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, _MOST_GRAPHS)
+    as_it_is = block.forward
+    compiled = torch.compile(as_it_is, dynamic=True, fullgraph=True)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        cached = kwargs.get("past_key_values") is not None
+        return (as_it_is if cached else compiled)(*args, **kwargs)
+
+    block.forward = forward
+
 
 # Accumulating unsharded gradients saves a reduction a micro-batch but holds the whole gradient on every rank.
 _ACCUMULATE_UNSHARDED_BELOW = 1 << 28  # parameters
@@ -47,7 +69,7 @@ LossFunction = Callable[[Tensor, Tensor, MicroBatch], Tensor]
 
 
 @dataclass(frozen=True)
-class EngineOptions:
+class ModelOptions:
     """Numerics of the engine."""
 
     precision: Literal["float32", "bfloat16"] = "float32"
@@ -61,17 +83,17 @@ class EngineOptions:
     optimizer: AdamWOptions = field(default_factory=AdamWOptions)
 
 
-def served_dtype(options: EngineOptions) -> torch.dtype:
+def served_dtype(options: ModelOptions) -> torch.dtype:
     """What weights are exported in."""
     return torch.bfloat16 if options.precision == "bfloat16" else torch.float32
 
 
-def attention_of(options: EngineOptions, ranks: Ranks) -> Attention:
+def attention_of(options: ModelOptions, ranks: RankGroup) -> Attention:
     """The implementation of attention: a context group's tokens are exchanged by ours, which takes masks, too."""
     return options.attention if ranks.context is None else "varlen"
 
 
-def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> Layout | BlockMask:
+def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> SegmentLayout | BlockMask:
     """What stands for the mask."""
     return block_mask_of(micro, device) if attention == "flex" else layout_of(micro, device)
 
@@ -79,7 +101,7 @@ def _places(micro: MicroBatch, attention: Attention, device: torch.device) -> La
 class ShardedModel(Generic[Model]):
     """FSDP2 over the mesh of ranks: each block is a unit, the rest (embedding, norm, output layer) is the root's."""
 
-    def __init__(self, model: Model, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+    def __init__(self, model: Model, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
         self.options = options
         self.ranks = ranks
         self.model_path = model_path
@@ -148,7 +170,7 @@ class ShardedModel(Generic[Model]):
             total += value.detach()
         return total
 
-    def _rows(self, micro: MicroBatch, masked: bool = False) -> tuple[Rows, Tensor, Callable[[Tensor], Tensor]]:
+    def _rows(self, micro: MicroBatch, masked: bool = False) -> tuple[ModelRows, Tensor, Callable[[Tensor], Tensor]]:
         """What the model takes of a micro-batch, the targets of what it predicts, and how that becomes [predicted]."""
         context = self.ranks.context
         micro = micro.padded(context.size if context else 1)
@@ -157,9 +179,9 @@ class ShardedModel(Generic[Model]):
         seen = on_device.attention_mask() if attention == "dense" else _places(micro, attention, self.ranks.device)
         ids, positions, select = on_device.input_ids, on_device.position_ids, on_device.select
         if context is None:
-            return Rows(ids, positions, seen, select), on_device.targets, lambda told: told
+            return ModelRows(ids, positions, seen, select), on_device.targets, lambda told: told
         mine, places = context.chosen(select, ids.shape[1])
-        rows = Rows(context.run(ids), context.run(positions), seen, places, context)
+        rows = ModelRows(context.run(ids), context.run(positions), seen, places, context)
         return rows, on_device.targets[mine], lambda told: context.gather(told, mine, len(select))
 
     @contextmanager
@@ -214,10 +236,10 @@ class ShardedModel(Generic[Model]):
             torch.cuda.set_rng_state(torch.from_numpy(states["cuda"].copy()), self.ranks.device)
 
 
-class Engine(ShardedModel[PolicyModel]):
+class PolicyEngine(ShardedModel[PolicyModel]):
     """The policy: log-probabilities of tokens, and its weights as they are served."""
 
-    def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+    def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
         model = empty_model(model_path, attention_of(options, ranks), fp32_head=options.fp32_head)
         if options.adapter is not None:
             half = options.precision == "bfloat16"
@@ -243,7 +265,7 @@ class Engine(ShardedModel[PolicyModel]):
         logprobs, entropy = self._model(rows, targets, at)
         return whole(logprobs), whole(entropy)
 
-    def divergence(self, micro: MicroBatch, teacher: Engine, measure: Divergence) -> Tensor:
+    def divergence(self, micro: MicroBatch, teacher: PolicyEngine, measure: Divergence) -> Tensor:
         """How far the distributions of the micro-batch's predicted tokens are from a teacher's, [predicted].
 
         The gradient is this model's alone.
@@ -252,7 +274,7 @@ class Engine(ShardedModel[PolicyModel]):
         return whole(self._model.divergence(rows, teacher.taught(micro), measure))
 
     @torch.no_grad()
-    def taught(self, micro: MicroBatch) -> Taught:
+    def taught(self, micro: MicroBatch) -> TeacherOutputs:
         """What a student of this model learns from. Its output layer stays gathered for it."""
         return self._model.taught(self._rows(micro)[0])
 

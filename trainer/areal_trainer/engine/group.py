@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from areal_trainer.engine.context import Context
-from areal_trainer.engine.message import Message, decoded, encoded
+from areal_trainer.engine.message import RankMessage, decoded, encoded
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)  # rank 0 speaks every few seconds, so silence this long is a death
 _SLICE_S = 5.0  # between two words of rank 0
@@ -27,7 +27,7 @@ _SLICE_S = 5.0  # between two words of rank 0
 T = TypeVar("T")
 
 
-class Ranks:
+class RankGroup:
     """All ranks of this trainer. With one rank no call communicates.
 
     A replica holds the whole model and its optimizer, sharded over its `shards` ranks, which have consecutive numbers
@@ -88,8 +88,8 @@ class Ranks:
         """Which copy of the model a rank holds a part of."""
         return rank // self.shards
 
-    def tell(self, message: Message | None) -> Message:
-        """Rank 0 gives a message, the others give None; all get it."""
+    def tell(self, message: RankMessage | None) -> RankMessage:
+        """Rank 0's message, on every rank; what the others give is not looked at."""
         if self.world_size == 1:
             assert message is not None
             return message
@@ -103,7 +103,7 @@ class Ranks:
         if not self.first:
             body = torch.zeros(int(size), dtype=torch.uint8)
         dist.broadcast(body, 0)
-        return message if message is not None else decoded(body)
+        return message if self.first and message is not None else decoded(body)
 
     def add(self, tensor: Tensor) -> None:
         """Sum over data ranks, in place: ranks that split layers or tokens have the same."""
@@ -131,25 +131,42 @@ class Ranks:
             dist.destroy_process_group()
 
 
-def wait_together(ranks: Ranks, done: Callable[[float], bool] | None) -> None:
-    """Wait until rank 0's `done`, asked for a few seconds at a time, says so; the others give None.
+class _Nobody:
+    """Null object: whatever is called on it, or on what it has, does nothing and returns None."""
+
+    def __getattr__(self, name: str) -> _Nobody:
+        return self
+
+    def __call__(self, *given: object, **named: object) -> None:
+        return None
+
+
+def first_only(ranks: RankGroup, make: Callable[[], T]) -> T:
+    """What rank 0 alone has. The others get a null object, so that nobody asks which rank it is."""
+    return make() if ranks.first else cast(T, _Nobody())
+
+
+def wait_together(ranks: RankGroup, done: Callable[[float], bool] | None) -> None:
+    """Wait until rank 0's `done`, asked for a few seconds at a time, says so; the others' is not asked.
 
     Rank 0 speaks after each of them: a collective may wait for minutes, what is waited for may take hours.
     """
-    while not ranks.tell(Message({"done": done(_SLICE_S)}, {}) if done is not None else None).header["done"]:
-        pass
+    while True:
+        said = RankMessage({"done": done(_SLICE_S)}, {}) if ranks.first and done is not None else None
+        if ranks.tell(said).header["done"]:
+            return
 
 
-def first_works(ranks: Ranks, work: Callable[[], T] | None) -> T | None:
-    """What rank 0's `work` returns, there; the others give None and wait, however long it takes. A collective.
+def first_works(ranks: RankGroup, work: Callable[[], T]) -> T:
+    """What rank 0's `work` returns, there; the others wait, however long it takes, for a null object. A collective.
 
     `work` runs on a thread, and says itself what it waits for. What it raises, rank 0 raises.
     """
     if ranks.world_size == 1:
-        return work() if work is not None else None
-    if work is None:
+        return work()
+    if not ranks.first:
         wait_together(ranks, None)
-        return None
+        return cast(T, _Nobody())
     pool = ThreadPoolExecutor(1, thread_name_prefix="areal-first")
     try:
         running = pool.submit(work)

@@ -16,7 +16,7 @@ from areal_trainer.data.micro_batches import MicroBatch
 
 
 @dataclass(frozen=True)
-class Layout:
+class SegmentLayout:
     """Segments of a micro-batch's flat tokens, rows · length of them, one after another."""
 
     query_starts: Tensor  # [segments + 1] int32: where each segment's queries begin; the last is the number of tokens
@@ -26,7 +26,7 @@ class Layout:
     longest_key: int
 
 
-def layout_of(micro: MicroBatch, device: torch.device) -> Layout:
+def layout_of(micro: MicroBatch, device: torch.device) -> SegmentLayout:
     """The layout with the same meaning as `micro.attention_mask()`."""
     bundle, branch = micro.bundle_ids.numpy(), micro.branch_ids.numpy()
     rows, length = bundle.shape
@@ -43,7 +43,7 @@ def layout_of(micro: MicroBatch, device: torch.device) -> Layout:
         keys.append(own if prefix is None else np.concatenate([np.arange(*prefix), own]))
         shared = shared or prefix is not None
     sizes = np.array([len(one) for one in keys])
-    return Layout(
+    return SegmentLayout(
         query_starts=torch.from_numpy(np.append(begins, rows * length).astype(np.int32)).to(device),
         key_starts=torch.from_numpy(np.append(0, sizes.cumsum()).astype(np.int32)).to(device),
         key_index=torch.from_numpy(np.concatenate(keys)).to(device) if shared else None,

@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
-class Adapter(nn.Module):
+class LoraAdapter(nn.Module):
     """B·(A·x), on the meta device until the model's weights are loaded."""
 
     def __init__(self, inputs: int, outputs: int, rank: int) -> None:
@@ -42,7 +42,7 @@ class AdaptedLinear(nn.Module):
         super().__init__()
         self.weight = base.weight
         self.bias = base.bias
-        self.adapter = Adapter(base.in_features, base.out_features, config.rank)
+        self.adapter = LoraAdapter(base.in_features, base.out_features, config.rank)
         self.scale = config.scale
         self.enabled = True
 
@@ -83,7 +83,7 @@ def module_and_matrix(parameter: str) -> tuple[str, str]:
 
 def adapters_of(module: nn.Module) -> list[nn.Module]:
     """All adapters below a module."""
-    return [each for each in module.modules() if isinstance(each, Adapter)]
+    return [each for each in module.modules() if isinstance(each, LoraAdapter)]
 
 
 def draw(lm: nn.Module, seed: int) -> None:

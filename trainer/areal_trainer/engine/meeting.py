@@ -16,7 +16,7 @@ from areal.errors import InfraError
 from areal.observe.waits import WaitRegistry
 from torch import Tensor
 
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.group import RankGroup
 
 LOAD_DEADLINE_S = 3600.0  # between the first rank with its part of the model and the last: a cold volume is slow
 
@@ -24,7 +24,7 @@ LOAD_DEADLINE_S = 3600.0  # between the first rank with its part of the model an
 class Meeting:
     """All ranks make one at the same place of the program, and call it in the same order."""
 
-    def __init__(self, ranks: Ranks, what: str, timeout_s: float) -> None:
+    def __init__(self, ranks: RankGroup, what: str, timeout_s: float) -> None:
         """`what` is done before the meeting, in words, for the error of who waits for the others in vain."""
         self._ranks = ranks
         self._what = what

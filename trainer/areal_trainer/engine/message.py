@@ -17,14 +17,14 @@ _HEAD = struct.Struct("<q")  # bytes of the JSON that follows
 
 
 @dataclass(frozen=True)
-class Message:
+class RankMessage:
     """What one rank tells others."""
 
     header: dict[str, Any]
     arrays: dict[str, NDArray[np.generic]]
 
 
-def encoded(message: Message) -> Tensor:
+def encoded(message: RankMessage) -> Tensor:
     """The message as bytes, [size] uint8."""
     arrays = {name: np.ascontiguousarray(array) for name, array in message.arrays.items()}
     layout = [(name, array.dtype.str, list(array.shape)) for name, array in arrays.items()]
@@ -33,7 +33,7 @@ def encoded(message: Message) -> Tensor:
     return torch.frombuffer(raw, dtype=torch.uint8)
 
 
-def decoded(raw: Tensor) -> Message:
+def decoded(raw: Tensor) -> RankMessage:
     """The reverse of `encoded`."""
     data: NDArray[np.uint8] = raw.numpy()
     start = _HEAD.size
@@ -45,4 +45,4 @@ def decoded(raw: Tensor) -> Message:
         size = int(np.dtype(dtype).itemsize * np.prod(shape, dtype=np.int64))
         arrays[name] = np.frombuffer(data[start : start + size].tobytes(), dtype=dtype).reshape(shape)
         start += size
-    return Message(described["header"], arrays)
+    return RankMessage(described["header"], arrays)

@@ -22,20 +22,20 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from areal_trainer.engine.attention import PACKED, register
 from areal_trainer.engine.context import Context
-from areal_trainer.engine.divergence import Divergence, Taught, chunked_divergence
-from areal_trainer.engine.layout import Layout
+from areal_trainer.engine.divergence import Divergence, TeacherOutputs, chunked_divergence
+from areal_trainer.engine.layout import SegmentLayout
 from areal_trainer.engine.logprob import chunked_logprobs, float32_logits
 
 _IMPLEMENTATIONS = {"dense": "sdpa", "varlen": PACKED, "flex": PACKED}
 
 
 @dataclass(frozen=True)
-class Rows:
+class ModelRows:
     """Packed rows as the decoder takes them: whole, or with a context, this rank's run of each row's tokens."""
 
     input_ids: Tensor  # [rows, length]
     position_ids: Tensor  # [rows, length]
-    seen: Tensor | Layout | BlockMask  # what a token attends to, of whole rows: a mask, or what stands for it
+    seen: Tensor | SegmentLayout | BlockMask  # what a token attends to, of whole rows: a mask, or what stands for it
     select: Tensor  # [selected]: flat positions whose output is wanted
     context: Context | None = None
 
@@ -65,17 +65,17 @@ class PolicyModel(nn.Module):
         """Parts that compute in float32, whatever the rest does."""
         return []
 
-    def forward(self, rows: Rows, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
+    def forward(self, rows: ModelRows, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         """Log-probability and entropy of the `targets` at the selected positions, each [selected]."""
         flat = _hidden(self.lm, rows)
         return chunked_logprobs(flat, self.lm.get_output_embeddings().weight, targets, temperature, exact=self._exact)
 
-    def taught(self, rows: Rows) -> Taught:
+    def taught(self, rows: ModelRows) -> TeacherOutputs:
         """What a student learns from at the selected positions. It shares memory with this model."""
         flat = _hidden(self.lm, rows)
-        return Taught(flat.detach(), self.lm.get_output_embeddings().weight.detach(), self._exact)
+        return TeacherOutputs(flat.detach(), self.lm.get_output_embeddings().weight.detach(), self._exact)
 
-    def divergence(self, rows: Rows, taught: Taught, measure: Divergence) -> Tensor:
+    def divergence(self, rows: ModelRows, taught: TeacherOutputs, measure: Divergence) -> Tensor:
         """How far the distributions at the selected positions are from a teacher's, [selected]."""
         flat = _hidden(self.lm, rows)
         return chunked_divergence(flat, self.lm.get_output_embeddings().weight, taught, measure)
@@ -117,14 +117,14 @@ class ValueModel(nn.Module):
         """Parts that compute in float32, whatever the rest does."""
         return [self.head]
 
-    def forward(self, rows: Rows) -> Tensor:
+    def forward(self, rows: ModelRows) -> Tensor:
         """The value at the selected positions, [selected]."""
         flat = _hidden(self.lm, rows)
         values: Tensor = self.head(flat.float()).squeeze(-1).clone()  # a view would lose FSDP's hook
         return values
 
 
-def _hidden(lm: Any, rows: Rows) -> Tensor:
+def _hidden(lm: Any, rows: ModelRows) -> Tensor:
     """What the decoder gives the output layer at the selected positions, [selected, width]."""
     attended: dict[str, Any] = {"attention_mask" if isinstance(rows.seen, Tensor) else "layout": rows.seen}
     if rows.context is not None:

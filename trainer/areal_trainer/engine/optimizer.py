@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from areal_trainer.engine.adam_states import KINDS, MOMENTS, AdamWOptions
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.group import RankGroup
 
 
 class ShardedAdamW:
     """Steps the shards of the given parameters, by name."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], options: AdamWOptions, ranks: Ranks) -> None:
+    def __init__(self, parameters: Mapping[str, nn.Parameter], options: AdamWOptions, ranks: RankGroup) -> None:
         self._ranks = ranks
         self._options = options
         self._shards = {name: p for name, p in parameters.items() if p.requires_grad}

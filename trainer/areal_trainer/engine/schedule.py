@@ -8,7 +8,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Schedule:
+class RateSchedule:
     """Warm-up from 1/warmup_steps of `peak`, then decay to `min_ratio`·peak at the last step."""
 
     peak: float

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine
+from areal_trainer.engine.engine import PolicyEngine
 
 WORST_FLOAT32 = 1e-4
 MEAN_BFLOAT16 = 0.02  # at least
 
 
-def check_packing(engine: Engine, token_ids: NDArray[np.int64], spread: float | None) -> None:
+def check_packing(engine: PolicyEngine, token_ids: NDArray[np.int64], spread: float | None) -> None:
     """Score two sequences made of `token_ids` each way. A collective.
 
     `spread` is how far bfloat16 moves this model's log-probabilities in the mean. Raises DataError with the numbers.
@@ -46,7 +46,7 @@ def check_packing(engine: Engine, token_ids: NDArray[np.int64], spread: float | 
 
 
 def _score(
-    engine: Engine,
+    engine: PolicyEngine,
     ids: NDArray[np.int64],
     lengths: list[int],
     *,

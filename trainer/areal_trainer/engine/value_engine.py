@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from areal_trainer.data.micro_batches import MicroBatch
-from areal_trainer.engine.engine import EngineOptions, ShardedModel, attention_of, served_dtype
-from areal_trainer.engine.group import Ranks
+from areal_trainer.engine.engine import ModelOptions, ShardedModel, attention_of, served_dtype
+from areal_trainer.engine.group import RankGroup
 from areal_trainer.engine.model import ValueModel, empty_model
 from areal_trainer.engine.optimizer import local
 
@@ -21,7 +21,7 @@ from areal_trainer.engine.optimizer import local
 class ValueEngine(ShardedModel[ValueModel]):
     """Values of states. Every method is a collective."""
 
-    def __init__(self, model_path: Path, options: EngineOptions, ranks: Ranks) -> None:
+    def __init__(self, model_path: Path, options: ModelOptions, ranks: RankGroup) -> None:
         super().__init__(ValueModel(empty_model(model_path, attention_of(options, ranks))), model_path, options, ranks)
         local(self._model.head.weight.detach()).zero_()  # no opinion: the first advantages are the rewards
 

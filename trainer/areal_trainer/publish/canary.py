@@ -22,8 +22,8 @@ from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import rank_micro_batches
-from areal_trainer.engine.engine import Engine
-from areal_trainer.engine.message import Message
+from areal_trainer.engine.engine import PolicyEngine
+from areal_trainer.engine.message import RankMessage
 
 _log = logging.getLogger(__name__)
 
@@ -45,14 +45,14 @@ SPREADS = 3.0  # the mean may be this many times what bfloat16 alone does to the
 
 
 @dataclass(frozen=True)
-class Probe:
+class CanaryProbe:
     """The canary's tokens, and how far apart the trainer's own float32 and bfloat16 are on them."""
 
     token_ids: NDArray[np.int64]
     spread: float | None  # mean difference of log-probabilities; None: trainer and servers compute in float32
 
 
-def prepare(engine: Engine, tokenizer: Path, *, served_in_bfloat16: bool = False) -> Probe:
+def prepare(engine: PolicyEngine, tokenizer: Path, *, served_in_bfloat16: bool = False) -> CanaryProbe:
     """Choose the tokens and measure rounding. A collective, to be called while the engine holds the start model.
 
     In bfloat16 the start model is held a second time for a moment, before the optimizer has its moments.
@@ -60,17 +60,17 @@ def prepare(engine: Engine, tokenizer: Path, *, served_in_bfloat16: bool = False
     ids = _continued(engine, _beginning(tokenizer, engine.vocabulary, engine.max_positions))
     half = engine.options.precision == "bfloat16"
     if not half and not served_in_bfloat16:
-        return Probe(ids, None)
+        return CanaryProbe(ids, None)
     options = replace(engine.options, precision="float32" if half else "bfloat16", attention="dense")
-    other = Engine(engine.model_path, options, engine.ranks)
+    other = PolicyEngine(engine.model_path, options, engine.ranks)
     found = difference(_score(engine, ids)[1:].tolist(), _score(other, ids)[1:].tolist())
     _log.info(
         "canary: %d tokens, bfloat16 differs by %.3g in the mean, %.3g at most", len(ids), found.mean, found.worst
     )
-    return Probe(ids, found.mean)
+    return CanaryProbe(ids, found.mean)
 
 
-def canary(engine: Engine, probe: Probe) -> Canary:
+def canary(engine: PolicyEngine, probe: CanaryProbe) -> Canary:
     """The canary of the engine's weights. A collective: all ranks call it."""
     rough = probe.spread is not None
     return Canary(
@@ -95,15 +95,15 @@ def _beginning(tokenizer: Path, vocabulary: int, positions: int) -> NDArray[np.i
     return np.random.default_rng(0).integers(0, vocabulary, min(RANDOM_TOKENS, positions))
 
 
-def _continued(engine: Engine, beginning: NDArray[np.int64]) -> NDArray[np.int64]:
+def _continued(engine: PolicyEngine, beginning: NDArray[np.int64]) -> NDArray[np.int64]:
     """The beginning and the model's most likely continuation, as rank 0 has it."""
     more = min(CONTINUED_TOKENS, engine.max_positions - len(beginning))
     made = engine.most_likely(beginning, more)
-    told = engine.ranks.tell(Message({}, {"token_ids": made}) if engine.ranks.first else None)
+    told = engine.ranks.tell(RankMessage({}, {"token_ids": made}))
     return np.concatenate([beginning, told.arrays["token_ids"].astype(np.int64)])
 
 
-def _score(engine: Engine, token_ids: NDArray[np.int64]) -> Tensor:
+def _score(engine: PolicyEngine, token_ids: NDArray[np.int64]) -> Tensor:
     length = len(token_ids)
     tokens = TokenBatch(
         token_ids=token_ids,

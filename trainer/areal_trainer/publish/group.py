@@ -28,7 +28,7 @@ from areal.weights.group import Bucket, buckets
 from areal.weights.manifest import Manifest
 from torch import Tensor
 
-from areal_trainer.publish.members import JOIN, SLICE_S, GroupFault, Members
+from areal_trainer.publish.members import JOIN, SLICE_S, MemberFault, Members
 
 _log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class GroupSender:
                 self._end()
                 self._timed(JOIN, lambda: self._begin(able))
             self._timed("offer", lambda: self._tell(manifest.policy_id, digest))
-        except GroupFault as fault:
+        except MemberFault as fault:
             self._fault(fault)
             return False
         return True
@@ -125,7 +125,7 @@ class GroupSender:
                     "received", name, servers, lambda state: state.received == policy, limits.received
                 ),
             )
-        except GroupFault as fault:
+        except MemberFault as fault:
             self._fault(fault)
             return False
         self._members.order(wire.GroupOrders(epoch=epoch.orders))
@@ -149,7 +149,7 @@ class GroupSender:
         try:
             store = rendezvous_server(limits.join)
         except RuntimeError as error:
-            raise GroupFault(JOIN, f"no rendezvous store: {error}") from error
+            raise MemberFault(JOIN, f"no rendezvous store: {error}") from error
         offsets: dict[str, int] = {}
         size = 1
         for server, ranks in able.items():
@@ -184,7 +184,7 @@ class GroupSender:
             )  # fmt: skip
             group = joining.result()
         except RuntimeError as error:
-            raise GroupFault(JOIN, f"group {orders.name}: {error}") from error
+            raise MemberFault(JOIN, f"group {orders.name}: {error}") from error
         _log.info("weight group %s: %s", orders.name, ", ".join(able))
         self._epoch = _Epoch(orders, dict(able), group, store)
 
@@ -214,7 +214,7 @@ class GroupSender:
                 self._sent(epoch, epoch.group.broadcast(flat), number)
             except RuntimeError as error:
                 self._members.check(epoch.orders.name, list(epoch.ranks), "broadcast")  # it may be known who
-                raise GroupFault("broadcast", f"bucket {number} by {epoch.orders.name}: {error}") from error
+                raise MemberFault("broadcast", f"bucket {number} by {epoch.orders.name}: {error}") from error
 
     def _sent(self, epoch: _Epoch, work: Any, number: int) -> None:
         """Wait until a bucket is out, as long as every server is there."""
@@ -225,12 +225,12 @@ class GroupSender:
             self._members.check(epoch.orders.name, list(epoch.ranks), "broadcast")
             if time.monotonic() > deadline:
                 late = f"bucket {number} by {epoch.orders.name} is not out after"
-                raise GroupFault("broadcast", f"{late} {self._options.deadlines.broadcast:.0f} s")
+                raise MemberFault("broadcast", f"{late} {self._options.deadlines.broadcast:.0f} s")
         work.wait()
 
     # ---- ends
 
-    def _fault(self, fault: GroupFault) -> None:
+    def _fault(self, fault: MemberFault) -> None:
         _log.warning("weights go by the volume: %s", fault.message)
         self._seen(f"fault: {fault.phase}", 0.0)
         self._end()

@@ -23,7 +23,7 @@ JOIN = "join"  # the first phase
 SLICE_S = 0.05  # between two looks at what no message tells
 
 
-class GroupFault(InfraError):
+class MemberFault(InfraError):
     """A phase of the group failed. `phase` is one of a few words, for metrics."""
 
     def __init__(self, phase: str, message: str) -> None:
@@ -122,15 +122,17 @@ class Members(rpc.WeightGroupServicer):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     who = ", ".join(missing) or "the trainer itself"
-                    raise GroupFault(phase, f"phase {phase} of group {group}: {who} not there after {deadline_s:.0f} s")
+                    raise MemberFault(
+                        phase, f"phase {phase} of group {group}: {who} not there after {deadline_s:.0f} s"
+                    )
                 self._changed.wait(min(left, SLICE_S))
 
     def _check(self, group: str, servers: Collection[str], phase: str) -> None:
         for server in servers:
             if server not in self._states:
-                raise GroupFault(phase, f"phase {phase} of group {group}: {server} is gone")
+                raise MemberFault(phase, f"phase {phase} of group {group}: {server} is gone")
             state = self._states[server][1]
             if state.failed == group:
-                raise GroupFault(phase, f"phase {phase} of group {group}: {server} failed: {state.reason}")
+                raise MemberFault(phase, f"phase {phase} of group {group}: {server} failed: {state.reason}")
             if not state.able or (phase != JOIN and state.joined != group):
-                raise GroupFault(phase, f"phase {phase} of group {group}: {server} has left it")
+                raise MemberFault(phase, f"phase {phase} of group {group}: {server} has left it")

@@ -29,12 +29,38 @@ from areal.weights.shards import DEFAULT_SHARD_BYTES, DeltaPart, Part, write_del
 from areal.weights.verify import open_version
 from torch import Tensor
 
+from areal_trainer.engine.host_copy import copy_to_host
 from areal_trainer.engine.meeting import Meeting, failed, failures
 from areal_trainer.publish.exporter import Exporter
 from areal_trainer.publish.files import sources
 from areal_trainer.publish.group import GroupSender
 from areal_trainer.publish.handover import OwnersTensors, dismiss, hand_over
-from areal_trainer.publish.snapshot import Snapshots
+
+# Host copies of the tensors that a rank publishes: two, used in turn (a double buffer).
+
+
+class Snapshots:
+    """Two copies of one rank's tensors. The second exists from the second publication on."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, Tensor] = {}
+        self._before: dict[str, Tensor] = {}
+
+    def take(self, tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Copy tensors from the device; on return they may change. What was current is the copy before."""
+        self._now, self._before = self._before, self._now
+        copy_to_host(self._now, tensors)
+
+    @property
+    def current(self) -> dict[str, Tensor]:
+        """The newest copy, by name."""
+        return self._now
+
+    @property
+    def before(self) -> dict[str, Tensor]:
+        """The copy before it, by name; empty at first."""
+        return self._before
+
 
 Announce = Callable[[WeightsRef, bool], str]
 """Tells the controller about a version (True: the last); answers the policy that is served then."""
@@ -55,7 +81,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Order:
+class PublishOrder:
     """What rank 0 decided about a publication; all ranks are told."""
 
     policy: PolicyId
@@ -106,19 +132,19 @@ class Publisher:
         self._running: Future[Published] | None = None
         self.latest: Published | None = None
 
-    def order(self, policy: PolicyId, *, final: bool) -> Order:
+    def order(self, policy: PolicyId, *, final: bool) -> PublishOrder:
         """Begin a publication: rank 0 only, once nothing is being published."""
         try:
             kept = final or (self._exporter is not None and self._exporter.due(policy))  # as a model of its own
             full = kept or self._base is None or self._until_full <= 0
-            return Order(policy, open_staging(self._root, policy), final, full, self._group is not None)
+            return PublishOrder(policy, open_staging(self._root, policy), final, full, self._group is not None)
         except OSError as error:
             raise InfraError(
                 f"publishing under {self._root} failed: {error}", fix="check that the run's volume is writable"
             ) from error
 
     def publish(
-        self, order: Order, tensors: Iterable[tuple[str, Tensor]], canary: Canary, *, deadline_s: float
+        self, order: PublishOrder, tensors: Iterable[tuple[str, Tensor]], canary: Canary, *, deadline_s: float
     ) -> None:
         """Copy this rank's tensors and start to write them; first waits until its part of the version before is out."""
         self.wait(deadline_s)
@@ -151,7 +177,7 @@ class Publisher:
         if self._group is not None:
             self._group.close()
 
-    def _publish(self, order: Order, canary: Canary) -> Published:
+    def _publish(self, order: PublishOrder, canary: Canary) -> Published:
         began = time.monotonic()
         try:
             part, written = self._write(order)
@@ -174,7 +200,7 @@ class Publisher:
             hand_over(others, self._snapshots.current)
         return Published(order.policy, time.monotonic() - began, written)
 
-    def _write(self, order: Order) -> tuple[Part | DeltaPart, int]:
+    def _write(self, order: PublishOrder) -> tuple[Part | DeltaPart, int]:
         """Write this rank's part; also how many bytes."""
         current = sources(self._snapshots.current.items())
         if order.full:
@@ -186,7 +212,7 @@ class Publisher:
         entries = (change.delta for change in changes.changes.values())
         return changes, sum(entry.length for entry in entries if entry is not None)
 
-    def _finish(self, order: Order, heard: list[bytes], canary: Canary, others: Any) -> None:
+    def _finish(self, order: PublishOrder, heard: list[bytes], canary: Canary, others: Any) -> None:
         try:
             if wrong := failures(heard):
                 raise InfraError(f"policy {order.policy} could not be written: {wrong}", fix="check the run's volume")
@@ -201,14 +227,16 @@ class Publisher:
             self._exporter.run(order.policy)
         collect(self._root, {PolicyId.parse(served)} if served else set(), latest=order.policy)
 
-    def _tensors(self, order: Order, heard: list[bytes], manifest: Manifest, others: Any) -> Mapping[str, Tensor]:
+    def _tensors(
+        self, order: PublishOrder, heard: list[bytes], manifest: Manifest, others: Any
+    ) -> Mapping[str, Tensor]:
         """All of a version's tensors, of which other ranks have a part."""
         if others is None:
             return self._snapshots.current
         owners = {name: rank for rank, raw in enumerate(heard) for name in _names(raw, full=order.full)}
         return OwnersTensors(others, manifest, owners, self._snapshots.current)
 
-    def _announced(self, order: Order, reference: WeightsRef, tensors: Mapping[str, Tensor]) -> str:
+    def _announced(self, order: PublishOrder, reference: WeightsRef, tensors: Mapping[str, Tensor]) -> str:
         """Announce what is sealed, and send it to servers; answers the policy that is served."""
         assert self._base is not None
         offered = self._group is not None and self._group.offer(self._base, reference.manifest_digest)
@@ -221,7 +249,7 @@ class Publisher:
                 self._group.withdraw()
         return served
 
-    def _seal(self, order: Order, heard: list[bytes], canary: Canary) -> WeightsRef:
+    def _seal(self, order: PublishOrder, heard: list[bytes], canary: Canary) -> WeightsRef:
         place = (self._root, order.staging, order.policy)
 
         def before_rename() -> None:
@@ -245,7 +273,7 @@ class Publisher:
         else:
             self._until_full -= 1
 
-    def _abandon(self, order: Order) -> None:
+    def _abandon(self, order: PublishOrder) -> None:
         """After sealing there is nothing left of the staging directory."""
         if self._rank == 0:
             shutil.rmtree(order.staging, ignore_errors=True)

@@ -19,10 +19,11 @@ from areal.spec.job import JobSpec
 from numpy.typing import NDArray
 
 from areal_trainer.data.batch import TokenBatch
+from areal_trainer.engine.group import first_only
 from areal_trainer.trainings import objective
 from areal_trainer.trainings.learner import Learner, Update
-from areal_trainer.trainings.objective import Objective, PairLoss, per_sequence
-from areal_trainer.trainings.rows import Rows
+from areal_trainer.trainings.objective import PairLoss, RowsObjective, per_sequence
+from areal_trainer.trainings.rows import PreparedRows
 
 _log = logging.getLogger(__name__)
 
@@ -32,16 +33,16 @@ class RowsTraining(Protocol):
 
     metric: Literal["loss", "pair_accuracy"]  # of held-out rows, by which versions are compared
 
-    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
         """Before the checkpoint is loaded: what the start model must say of the rows that will be used."""
 
-    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         """Functions of the stages before the objective."""
 
-    def objective(self, inputs: StageInputs) -> Objective:
+    def objective(self, inputs: StageInputs) -> RowsObjective:
         """The loss of a batch around the present weights."""
 
-    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
         """Figures of held-out rows, `loss` and the training's metric among them."""
 
 
@@ -53,7 +54,7 @@ class RowsStep:
         spec: JobSpec,
         training: RowsTraining,
         learner: Learner,
-        rows: Rows,
+        rows: PreparedRows,
         used: Sequence[int],
         batch: TokenBatch,
     ) -> None:
@@ -61,7 +62,7 @@ class RowsStep:
         self._update_stage = next(stage.name for stage in graph.stages if stage.kind == "update")
         self._training, self._learner = training, learner
         self._rate = 0.0
-        self.aim: Objective | None = None
+        self.aim: RowsObjective | None = None
         self.update: Update | None = None
         functions = {
             **training.stages(rows, used),
@@ -73,13 +74,13 @@ class RowsStep:
             columns["margins"] = np.repeat(rows.margins(used), 2)
         self._run = StepRun(graph, functions, columns, batch.offsets, batch)
 
-    def objective(self) -> Objective:
+    def objective(self) -> RowsObjective:
         """The loss around the present weights."""
         self._run.through("objective")
         assert self.aim is not None
         return self.aim
 
-    def learn(self, rate: float) -> tuple[Objective, Update]:
+    def learn(self, rate: float) -> tuple[RowsObjective, Update]:
         """The whole step."""
         self._rate = rate
         self._run.rest()
@@ -99,17 +100,17 @@ class RowsStep:
 def kind_of(spec: JobSpec, learner: Learner, cache: Path, model_digest: str) -> RowsTraining:
     """The training that a job names; `cache` is a directory for what is computed once."""
     if spec.sft is not None:
-        return Sft(learner, spec)
+        return SftTraining(learner, spec)
     if spec.dpo is not None:
-        return Dpo(learner, spec, cache, model_digest)
+        return DpoTraining(learner, spec, cache, model_digest)
     if spec.reward_model is not None:
-        return RewardModel(learner, spec)
+        return RewardModelTraining(learner, spec)
     if spec.distillation is not None:
-        return Distillation(learner)
+        return DistillationTraining(learner)
     raise BugError(f"training {spec.training} has no loop here")
 
 
-def _mean_of_pairs(found: Iterable[Objective]) -> dict[str, float]:
+def _mean_of_pairs(found: Iterable[RowsObjective]) -> dict[str, float]:
     """Means over all pairs of some batches' losses and figures."""
     sums: dict[str, float] = {}
     for one in found:
@@ -120,7 +121,7 @@ def _mean_of_pairs(found: Iterable[Objective]) -> dict[str, float]:
     return {name: value / pairs for name, value in sums.items()}
 
 
-class Sft:
+class SftTraining:
     """Supervised fine-tuning."""
 
     metric: Literal["loss", "pair_accuracy"] = "loss"
@@ -130,16 +131,16 @@ class Sft:
         self._learner = learner
         self._options = spec.sft
 
-    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
         """Nothing: the loss knows no other model."""
 
-    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         return {}
 
-    def objective(self, inputs: StageInputs) -> Objective:
+    def objective(self, inputs: StageInputs) -> RowsObjective:
         return objective.sft(inputs.tokens, self._options.loss_aggregation)
 
-    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
         """`loss`: mean over tokens. `answer_probability`: mean probability of a whole answer, sampled as it is."""
         total, tokens, likely = 0.0, 0, 0.0
         for _, batch in rows.chunks(used):
@@ -152,7 +153,7 @@ class Sft:
         return {"loss": loss, "perplexity": math.exp(min(loss, 700.0)), "answer_probability": likely / len(used)}
 
 
-class Dpo:
+class DpoTraining:
     """Preference learning against the start model, whose log-probabilities are computed once and kept."""
 
     metric: Literal["loss", "pair_accuracy"] = "loss"
@@ -167,7 +168,7 @@ class Dpo:
         self._facts = {"model": model_digest, "maxTokens": block.max_tokens, "chatTemplate": block.chat_template}
         self._reference: dict[str, NDArray[np.float64]] = {}  # by dataset: [rows, 2], NaN where not computed
 
-    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
         """Σ log-probabilities of both answers of each pair under the start model; read where they were kept."""
         ranks = self._learner.engine.ranks
         table = np.full((len(rows), 2), np.nan)
@@ -183,21 +184,21 @@ class Dpo:
                 outputs = self._learner.outputs(batch)
             masked = np.where(batch.trainable(), outputs, 0.0).astype(np.float64)
             table[np.asarray(part)] = per_sequence(batch, masked).reshape(-1, 2)
-        if missing and ranks.first:
-            self._write(file, table)
+        if missing:
+            first_only(ranks, lambda: self._write)(file, table)
         self._reference[rows.digest] = table
 
-    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         sums = self._reference[rows.digest][np.asarray(used)].reshape(-1)
         return {
             "reference": lambda inputs: {"reference_sums": sums},
             "logprobs": lambda inputs: {"logprobs": self._learner.outputs(inputs.tokens)},
         }
 
-    def objective(self, inputs: StageInputs) -> Objective:
+    def objective(self, inputs: StageInputs) -> RowsObjective:
         return objective.dpo(inputs.tokens, inputs["logprobs"], inputs["reference_sums"], self._options)
 
-    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
         """Means over all pairs."""
         return _mean_of_pairs(
             RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
@@ -220,7 +221,7 @@ class Dpo:
         write_atomically(file, buffer.getvalue())
 
 
-class RewardModel:
+class RewardModelTraining:
     """Bradley–Terry: the chosen answer of a pair scores higher than the rejected one."""
 
     metric: Literal["loss", "pair_accuracy"] = "pair_accuracy"
@@ -231,18 +232,18 @@ class RewardModel:
         self._spec = spec
         self._centering = spec.reward_model.centering_weight
 
-    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
         """Nothing: the loss knows no other model."""
 
-    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         return {"scores": lambda inputs: {"scores": self._learner.outputs(inputs.tokens)[inputs.offsets[1:] - 1]}}
 
-    def objective(self, inputs: StageInputs) -> Objective:
+    def objective(self, inputs: StageInputs) -> RowsObjective:
         outputs = np.zeros(inputs.tokens.tokens, np.float32)
         outputs[inputs.offsets[1:] - 1] = inputs["scores"]
         return objective.bradley_terry(inputs.tokens, outputs, inputs["margins"][::2], self._centering)
 
-    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
         """Means over all pairs."""
         return _mean_of_pairs(
             RowsStep(self._spec, self, self._learner, rows, part, batch).objective()
@@ -250,7 +251,7 @@ class RewardModel:
         )
 
 
-class Distillation:
+class DistillationTraining:
     """A teacher's distributions: the learner's outputs are how far the student's are from them."""
 
     metric: Literal["loss", "pair_accuracy"] = "loss"
@@ -258,16 +259,16 @@ class Distillation:
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
 
-    def prepare(self, rows: Rows, used: Sequence[int]) -> None:
+    def prepare(self, rows: PreparedRows, used: Sequence[int]) -> None:
         """Nothing: the teacher answers micro-batch by micro-batch."""
 
-    def stages(self, rows: Rows, used: Sequence[int]) -> dict[str, StageFunction]:
+    def stages(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, StageFunction]:
         return {}
 
-    def objective(self, inputs: StageInputs) -> Objective:
+    def objective(self, inputs: StageInputs) -> RowsObjective:
         return objective.distillation(inputs.tokens)
 
-    def measure(self, rows: Rows, used: Sequence[int]) -> dict[str, float]:
+    def measure(self, rows: PreparedRows, used: Sequence[int]) -> dict[str, float]:
         """`loss`: mean over tokens."""
         total, tokens = 0.0, 0
         for _, batch in rows.chunks(used):

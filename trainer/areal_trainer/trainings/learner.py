@@ -17,7 +17,7 @@ from torch import Tensor
 
 from areal_trainer.data.batch import TokenBatch
 from areal_trainer.data.micro_batches import MicroBatch, rank_micro_batches
-from areal_trainer.engine.engine import Engine
+from areal_trainer.engine.engine import PolicyEngine
 from areal_trainer.engine.value_engine import ValueEngine
 
 
@@ -38,7 +38,7 @@ class Learner:
     """Every method is a collective: all ranks call it with the same batch."""
 
     def __init__(
-        self, engine: Engine | ValueEngine, forward: Callable[[MicroBatch], Tensor], micro_batch_tokens: int,
+        self, engine: PolicyEngine | ValueEngine, forward: Callable[[MicroBatch], Tensor], micro_batch_tokens: int,
         pack_length: int | None,
     ) -> None:  # fmt: skip
         self.engine = engine

@@ -18,7 +18,7 @@ from areal_trainer.data.batch import TokenBatch
 
 
 @dataclass(frozen=True)
-class Objective:
+class RowsObjective:
     """A loss around the present weights. `loss` None: it is Σ weights·ℓ of the learning pass itself."""
 
     weights: NDArray[np.float64]  # [tokens], ∂L/∂ℓ; 0 where a token doesn't count
@@ -26,20 +26,20 @@ class Objective:
     figures: dict[str, float] = field(default_factory=dict)  # for metrics
 
 
-def sft(batch: TokenBatch, aggregation: Literal["token", "sequence"] = "token") -> Objective:
+def sft(batch: TokenBatch, aggregation: Literal["token", "sequence"] = "token") -> RowsObjective:
     """Negative log-likelihood of the trained tokens: −(1/N) Σ_j m_j ℓ_j, or the mean over sequences of their means."""
     mask = batch.trainable().astype(np.float64)
     if aggregation == "token":
-        return Objective(-mask / max(mask.sum(), 1.0))
+        return RowsObjective(-mask / max(mask.sum(), 1.0))
     counts = per_sequence(batch, mask)
     sequences = max(int((counts > 0).sum()), 1)
-    return Objective(-mask / (np.maximum(counts, 1)[batch.sequence_of] * sequences))
+    return RowsObjective(-mask / (np.maximum(counts, 1)[batch.sequence_of] * sequences))
 
 
-def distillation(batch: TokenBatch) -> Objective:
+def distillation(batch: TokenBatch) -> RowsObjective:
     """Mean of a student's divergences from its teacher over the trained tokens: (1/N) Σ_j m_j D_j."""
     mask = batch.trainable().astype(np.float64)
-    return Objective(mask / max(mask.sum(), 1.0))
+    return RowsObjective(mask / max(mask.sum(), 1.0))
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class PairLoss:
 
 def dpo(
     batch: TokenBatch, logprobs: NDArray[np.float32], reference: NDArray[np.float64], options: PairLoss
-) -> Objective:
+) -> RowsObjective:
     """Preference loss of pairs (2305.18290, 2310.12036), mean over pairs whose sides both have a trained token.
 
     With Λ_y = Σ m_j ℓ_j − reference: sigmoid −(1−ε) log σ(β(Λ_c−Λ_r)) − ε log σ(−β(Λ_c−Λ_r)); ipo
@@ -88,7 +88,7 @@ def dpo(
     of_sequence[1::2] = -share * slope * slope_r
     rewards = options.beta * gain
     margin = rewards[0::2] - rewards[1::2]
-    return Objective(
+    return RowsObjective(
         np.where(mask, of_sequence[batch.sequence_of], 0.0),
         float((share * (each + options.nll_weight * nll)).sum()),
         {
@@ -104,7 +104,7 @@ def dpo(
 
 def bradley_terry(
     batch: TokenBatch, outputs: NDArray[np.float32], margins: NDArray[np.float64], centering: float = 0.0
-) -> Objective:
+) -> RowsObjective:
     """Loss of a reward model on pairs (2203.02155, 2307.09288), mean over pairs.
 
     Of scores s: −log σ(s_c − s_r − margin) + centering·(s_c + s_r)².
@@ -122,7 +122,7 @@ def bradley_terry(
     of_sequence = np.empty(len(scores))
     of_sequence[0::2] = (2 * centering * total - _sigmoid(-gap)) / pairs
     of_sequence[1::2] = (2 * centering * total + _sigmoid(-gap)) / pairs
-    return Objective(
+    return RowsObjective(
         np.where(mask, of_sequence[batch.sequence_of], 0.0),
         float((np.logaddexp(0, -gap) + centering * total**2).sum() / pairs),
         {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,23 +11,23 @@ from typing import Any
 from areal.files import append_lines
 from areal.observe.metrics import RoleMetrics
 
+from areal_trainer.reporting import StepLog
+
 _PHASES = ("reference", "train", "evaluate", "checkpoint")
 
 
-class Reporter:
+class RowsReporter(StepLog):
     """Writes one row a step and one an evaluation. A replayed step appears again; who reads takes the last."""
 
     def __init__(
         self, training: str, fence: int, metrics_file: Path, evaluations: Path, tensorboard: Path | None,
         metrics: RoleMetrics, metric: str,
     ) -> None:  # fmt: skip
+        super().__init__(metrics_file, tensorboard, metrics)
         self._training = training
         self._metric = metric
         self._fence = fence
-        self._file = metrics_file
         self._evaluations = evaluations
-        self._metrics = metrics
-        self._events = _event_writer(tensorboard) if tensorboard is not None else None
         self._last = time.monotonic()
 
     def step(self, step: int, figures: Mapping[str, Any], seconds: Mapping[str, float]) -> None:
@@ -48,12 +47,7 @@ class Reporter:
             "at": time.time(),
         }
         self._last = now
-        row = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-        }
-        append_lines(self._file, [json.dumps(row, separators=(",", ":"), allow_nan=False).encode()])
-        self._chart("trainer", step, row)
+        row = self.write(row)
         metrics = self._metrics
         metrics.counter("areal_trainer_steps_total").inc()
         metrics.counter("areal_trainer_tokens_total").inc(row["tokens"])
@@ -73,28 +67,4 @@ class Reporter:
             "at": time.time(),
         }
         append_lines(self._evaluations, [json.dumps(row, separators=(",", ":")).encode()])
-        self._chart("evaluation", version, figures)
-
-    def checkpoint(self, seconds: float, size_bytes: int) -> None:
-        """A checkpoint is on disk."""
-        self._metrics.histogram("areal_checkpoint_duration_seconds").observe(seconds)
-        self._metrics.gauge("areal_checkpoint_bytes").set(size_bytes)
-        self._metrics.gauge("areal_checkpoint_last_success_timestamp_seconds").set(time.time())
-
-    def close(self) -> None:
-        """Write out what is buffered."""
-        if self._events is not None:
-            self._events.close()
-
-    def _chart(self, group: str, step: int, values: Mapping[str, Any]) -> None:
-        if self._events is None:
-            return
-        for name, value in values.items():
-            if isinstance(value, int | float) and name not in ("step", "fence", "at"):
-                self._events.add_scalar(f"{group}/{name}", value, step)
-
-
-def _event_writer(directory: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(directory), flush_secs=5)
+        self.chart("evaluation", version, figures)

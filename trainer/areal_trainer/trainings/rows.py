@@ -19,7 +19,7 @@ from areal_trainer.data.batch import NO_VERSION, TokenBatch
 _EVALUATED_TOGETHER = 256  # rows of one forward pass' batch where nothing is learned
 
 
-class Rows:
+class PreparedRows:
     """One prepared split."""
 
     def __init__(self, directory: Path, tokenizer: Tokenizer, spec: JobSpec) -> None:
