@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from areal.admit.memory.budget import plan_trainer
+from areal.admit.memory.rank import plan_trainer
 from areal.admit.memory.shape import ModelShape, shape_of
 from areal.errors import ExitCode
 from areal.spec.training import Attention, Compile, Recompute

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from areal.plan.role_specs import ROLE_SPECS, Program, RoleSpec
+from areal.plan.role_specs import ROLE_SPECS, RoleProgram, RoleSpec
 
 BEGIN, END = "<!-- roles: begin -->\n", "<!-- roles: end -->"
 _HEAD = ("role", "what it does", "program", "in pods", "ports", "called by", "reads and writes of the run directory")
@@ -22,7 +22,7 @@ def table() -> str:
 
 
 def _line(row: RoleSpec) -> tuple[str, ...]:
-    program = row.entry.partition(":")[0] if row.program is Program.AREAL_ROLE else row.program
+    program = row.entry.partition(":")[0] if row.program is RoleProgram.AREAL_ROLE else row.program
     callers = dict.fromkeys(f"{caller.who}" for caller in row.called_by)
     parts = [f"{_place(part.path.name)}{'' if part.writable else ' (reads)'}" for part in row.run_parts]
     return (

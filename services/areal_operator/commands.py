@@ -79,15 +79,11 @@ def submit(
 
 def _check(job: RLJob, job_file: Path, base_dir: Path) -> str | None:
     """Refuse what `areal check` refuses; the verifier that the recipe implies, if it does."""
-    from areal.admit.facts import sources_of
-    from areal.admit.look import look
-    from areal.spec import check, refuse
+    from areal.admit.verdict import admit
 
-    looked = look(job, sources_of(job, base_dir), base_dir)
-    for _, error in looked.faults:
-        raise error
-    refuse(check(job, looked.facts, base_dir=base_dir), job_file)
-    return "custom" if looked.facts.recipe_defines_reward and job.spec.reward.verifier is None else None
+    verdict = admit(job, base_dir)
+    verdict.refuse(job_file)
+    return "custom" if verdict.defines_reward else None
 
 
 def _next(job: dict[str, Any], console: Console) -> None:

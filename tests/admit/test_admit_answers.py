@@ -8,7 +8,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from areal.admit.answers import Looked, Rows, check_golds, check_snapshot
+from areal.admit.answers import GoldCount, Rows, check_golds, check_snapshot
 from areal.data import JsonlSource, prepare
 from areal.errors import DataError
 from reward.reward_math_pairs import DIFFERENT, EQUAL
@@ -21,7 +21,9 @@ def rows_of(answers: Iterable[object]) -> Rows:
 
 
 def test_numbers_and_letters_need_no_reading() -> None:
-    assert check_golds(rows_of([42, "-7", "3.25", 0.5, "B", r"\boxed{12}", "6*7=42 #### 42"]), "answer") == Looked(7, 0)
+    assert check_golds(rows_of([42, "-7", "3.25", 0.5, "B", r"\boxed{12}", "6*7=42 #### 42"]), "answer") == GoldCount(
+        7, 0
+    )
 
 
 @pytest.mark.parametrize(

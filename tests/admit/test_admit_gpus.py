@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from areal.admit.machine import unused
 from areal.admit.resolve import resolve
 from areal.errors import ConfigError
-from areal.plan import Place, ResolvedJob, role_table
-from areal.plan.gpus import unused
+from areal.plan import ResolvedJob, RoleHost, role_table
 from areal.spec import Severity, load_job
 
-PLACE = Place("python", ("areal-role",), "redis-server", gpus=tuple("01234567"))
+PLACE = RoleHost("python", ("areal-role",), "redis-server", gpus=tuple("01234567"))
 ON_GPUS = ["generation.engine={type: sglang, tensorParallel: 2}", "generation.replicas=2", "trainer.gpus=4"]
 
 
@@ -22,7 +22,7 @@ def resolved(workspace, *overrides: str) -> ResolvedJob:
     return resolve(job, run_dir=workspace.run_dir, base_dir=workspace.root, ports=ports, uid="tiny-1")
 
 
-def visible(job: ResolvedJob, place: Place) -> dict[str, str | None]:
+def visible(job: ResolvedJob, place: RoleHost) -> dict[str, str | None]:
     rows = role_table(job, place)
     return {row.name: row.env.get("CUDA_VISIBLE_DEVICES") for row in rows if row.role in ("generation", "trainer")}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 from admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
-from areal.admit.memory import plan_server, plan_trainer, shape_of
 from areal.admit.memory.activations import bytes_a_token, kept_outside
-from areal.admit.memory.budget import disk_bytes, fewest_ranks, host_bytes, host_state_bytes, longest_that_fits
+from areal.admit.memory.rank import fewest_ranks, host_bytes, host_state_bytes, longest_that_fits, plan_trainer
+from areal.admit.memory.shape import shape_of
+from areal.admit.memory.volume import disk_bytes, plan_server
 
 GIB, MIB = 1 << 30, 1 << 20
 CARD = int(79.6 * GIB)  # what a card of 80 GB shows

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from areal.admit.memory.sentences import caches_of, memory_of
+from areal.admit.memory import memory_of
+from areal.admit.memory.volume import caches_of
 from areal.spec import load_job
 
 CORPUS = Path(__file__).parents[1] / "spec" / "corpus" / "accepted"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from areal.admit.cluster import ClusterRefusal, redis_files, resolve_for_pods, roles_of
-from areal.plan import Place, ResolvedJob
+from areal.plan import ResolvedJob, RoleHost
 from areal.plan.cluster_names import Role, workload
 from areal.plan.role_specs import spec_of
 from areal.plan.store import login_of
@@ -15,7 +15,9 @@ from areal.plan.table import role_row
 from areal.spec import RLJob, load_job
 
 RECIPE = "def reward(prompt, completions, prompt_ids, completion_ids, **row):\n    return 1.0\n"
-PLACE = Place("python", ("areal-role",), "redis-server", interface="", scratch=Path("/tmp"), job_file=Path("/j.json"))
+PLACE = RoleHost(
+    "python", ("areal-role",), "redis-server", interface="", scratch=Path("/tmp"), job_file=Path("/j.json")
+)
 
 SPEC: dict[str, Any] = {
     "model": {"uri": "pvc://models/qwen/8b"},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from areal.admit.recipe_probe import probe
+from areal.admit.recipe_probe import probe_recipe
 from areal.errors import DataError
 
 pytestmark = pytest.mark.component
@@ -14,7 +14,7 @@ REWARD = "def reward(prompt, completions, prompt_ids, completion_ids, *, answer,
 
 def test_an_import_that_only_waits_is_let_wait(tmp_path):
     (tmp_path / "recipe.py").write_text(f"import time\n\ntime.sleep({LIMIT_S + 1})\n{REWARD}")
-    parts = probe(tmp_path / "recipe.py", LIMIT_S)
+    parts = probe_recipe(tmp_path / "recipe.py", LIMIT_S)
     assert parts.reward
     assert parts.needs == {"answer"}
     assert parts.seconds < 1
@@ -23,11 +23,11 @@ def test_an_import_that_only_waits_is_let_wait(tmp_path):
 def test_an_import_that_computes_for_too_long_is_refused_with_the_cure(tmp_path):
     (tmp_path / "recipe.py").write_text(f"while True:\n    pass\n{REWARD}")
     with pytest.raises(DataError, match=f"more than {LIMIT_S} s of processor time to import") as refused:
-        probe(tmp_path / "recipe.py", LIMIT_S)
+        probe_recipe(tmp_path / "recipe.py", LIMIT_S)
     assert "inside functions" in refused.value.fix
 
 
 def test_an_import_that_ends_its_process_is_told(tmp_path):
     (tmp_path / "recipe.py").write_text("import os\n\nos._exit(3)\n")
     with pytest.raises(DataError, match="ends the process that imports it"):
-        probe(tmp_path / "recipe.py")
+        probe_recipe(tmp_path / "recipe.py")

@@ -230,7 +230,7 @@ BROKEN: dict[str, tuple[Spoil, str]] = {
     "a pair without its other side": (supervised("DPO", PAIR * 3 + b'{"prompt": "1=", "chosen": "1"}\n'), 'jsonl:4: a row\'s column .rejected.'),
     "a pair without its margin": (supervised("RewardModel", PAIR * 3, {"marginField": "strength"}), "jsonl:1: a row's column 'strength' is no finite"),
     "a reward model that is none": (job(**{**EXACT, "reward": {"verifier": "model", "model": {"path": "model"}}}), "no sequence-classification model"),
-    "a teacher that isn't there": (supervised("Distillation", GOOD_ROW * 8, {"teacher": {"path": "gone"}}), "the teacher 'gone'"),
+    "a teacher that isn't there": (supervised("Distillation", GOOD_ROW * 8, {"teacher": {"path": "gone"}}), "'gone' is not there"),
     "a teacher that reads too little": (supervised("Distillation", GOOD_ROW * 8, {"maxTokens": 5000, "teacher": {"path": "model"}}, trainer={"microBatchTokens": 5000}), "and maxTokens is 5000"),
     "a field of the other training": (supervised("SFT", PAIR, {"beta": 0.1}), "beta: unknown field"),
     "rollouts of fixed rows": (supervised("SFT", GOOD_ROW * 8, rollout={"maxSampleTokens": 16}), "rollout says something"),

@@ -6,17 +6,30 @@ import json
 from pathlib import Path
 
 import pytest
+from areal.admit.recipe_probe import RecipeParts, probe_recipe
 from areal.cli.main import app, guarded
 from areal.errors import ArealError, ExitCode
 from areal.local.staging import StagingRequest, load, stage
 from check_corpus import BROKEN, EXACT, GOOD_ROW, TENSOR
-from support.tiny_job import make_tiny_job, write_job
+from support.tiny_job import RECIPE, make_tiny_job, write_job
 
 pytestmark = pytest.mark.component  # recipes are imported in processes of their own
 
 
+@pytest.fixture(scope="module")
+def good_parts(tmp_path_factory) -> RecipeParts:
+    """Of the recipe that most broken jobs have, which is nothing's fault."""
+    recipe = tmp_path_factory.mktemp("good") / "recipe.py"
+    recipe.write_text(RECIPE)
+    return probe_recipe(recipe)
+
+
 @pytest.fixture
-def folder(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch, good_parts) -> Path:
+    def probed(recipe: Path, **options) -> RecipeParts:
+        return good_parts if recipe.read_bytes() == RECIPE.encode() else probe_recipe(recipe, **options)
+
+    monkeypatch.setattr("areal.admit.facts.probe_recipe", probed)
     monkeypatch.chdir(tmp_path)
     make_tiny_job(tmp_path)
     write_job(tmp_path, **EXACT)
@@ -94,7 +107,7 @@ def test_a_disk_without_room_for_checkpoints_is_refused_with_the_arithmetic(fold
     data = len(header).to_bytes(8, "little") + header + bytes(4 * parameters)
     (folder / "model" / "model.safetensors").write_bytes(data)
     usage = type("Usage", (), {"free": 10 << 20})
-    monkeypatch.setattr("areal.admit.verdict.shutil.disk_usage", lambda path: usage)
+    monkeypatch.setattr("areal.admit.machine.shutil.disk_usage", lambda path: usage)
     assert checked(folder) == ExitCode.CONFIG
     said = " ".join(capsys.readouterr().out.split())
     assert "10 MiB free, the run needs 48 MiB: 2 + 1 checkpoints of 12 MiB and 3 versions of the weights" in said

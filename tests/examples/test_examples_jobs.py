@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from admit.admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
-from areal.admit.memory.sentences import memory_of
+from areal.admit.memory import memory_of
 from areal.spec import Severity, check, load_job
 from areal.workflow import EnvironmentWorkflow, GenerationResult, TokenSpan
 from areal.workflow.box_tools import BoxToolsWorkflow

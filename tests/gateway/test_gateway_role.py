@@ -19,7 +19,7 @@ import httpx
 import pytest
 from areal.admit.resolve import resolve
 from areal.observe.waits import WaitRegistry
-from areal.plan import Place, role_table
+from areal.plan import RoleHost, role_table
 from areal.processes.core import Phase
 from areal.processes.rows import child_of
 from areal.processes.supervise import Supervised
@@ -81,7 +81,7 @@ async def role(tmp_path: Path) -> AsyncIterator[Role]:
     job.layout.root.mkdir(exist_ok=True)
     job.save()
     job.token_path.write_text(TOKEN)
-    place = Place(sys.executable, (sys.executable, "-m", "areal.processes.role"), "redis-server")
+    place = RoleHost(sys.executable, (sys.executable, "-m", "areal.processes.role"), "redis-server")
     (row,) = (row for row in role_table(job, place) if row.name == "gateway-0")
     child = Supervised(child_of(row, tmp_path / "logs", tmp_path))
     life = asyncio.create_task(child.run())

@@ -9,13 +9,13 @@ import pytest
 import yaml
 from areal.admit.cluster import resolve_for_pods, roles_of
 from areal.ledger.acl import User
-from areal.plan import Place, RoleRow, role_table
+from areal.plan import RoleHost, RoleRow, role_table
 from areal.plan.cluster_names import LAUNCHER_PORT, Role
 from areal.plan.role_specs import (
     ROLE_SPECS,
     Caller,
-    Needs,
-    Program,
+    PodNeeds,
+    RoleProgram,
     RoleSpec,
     RunPart,
     long_running,
@@ -35,12 +35,12 @@ from deploy.chart.shapes import SHAPES
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
-PLACE = Place("python", ("areal-role",), "redis-server", job_file=Path("/j.json"))
+PLACE = RoleHost("python", ("areal-role",), "redis-server", job_file=Path("/j.json"))
 ROUTER = cast("Role", "router")  # no member of the enumeration: nothing may depend on that
 ROUTER_ROW = RoleSpec(
     role=ROUTER,
     what="spreads requests over servers",
-    program=Program.AREAL_ROLE,
+    program=RoleProgram.AREAL_ROLE,
     entry="areal.router.main:run",
     workload="StatefulSet",
     template_key="controller",
@@ -49,7 +49,7 @@ ROUTER_ROW = RoleSpec(
     depends_on=(Role.CONTROLLER,),
     called_by=(Caller(Role.WORKER, "grpc", "makes tokens"),),
     run_parts=(RunPart(Path("/areal/run/router"), writable=True),),
-    needs=Needs(requests={"cpu": "1"}, limits={"memory": "3Gi"}, grace_s=77),
+    needs=PodNeeds(requests={"cpu": "1"}, limits={"memory": "3Gi"}, grace_s=77),
     headless=True,
     max_unavailable=1,
 )

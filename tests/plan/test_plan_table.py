@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from areal.admit.resolve import resolve
 from areal.errors import ConfigError
-from areal.plan import Place, ResolvedJob, role_table
+from areal.plan import ResolvedJob, RoleHost, role_table
 from areal.reward.verifiers.model import START_S
 from areal.spec import load_job
 from support.workspace import OVERRIDES, Workspace
 
-PLACE = Place("python", ("areal-role",), "redis-server")
+PLACE = RoleHost("python", ("areal-role",), "redis-server")
 
 
 def resolved(workspace: Workspace, *overrides: str) -> ResolvedJob:
@@ -127,7 +127,7 @@ def test_the_environment_names_the_job_and_holds_no_secret(workspace):
 def test_the_table_is_a_function_of_its_arguments(workspace):
     job = resolved(workspace, *OVERRIDES)
     assert role_table(job, PLACE) == role_table(ResolvedJob.model_validate_json(job.model_dump_json()), PLACE)
-    pod = Place("python3", ("areal-role",), "redis-server", host="trainer-0.tiny", interface="eth0")
+    pod = RoleHost("python3", ("areal-role",), "redis-server", host="trainer-0.tiny", interface="eth0")
     moved = {row.name: row for row in role_table(job, pod)}
     for row in role_table(job, PLACE):
         if row.name == "trainer":
@@ -138,7 +138,7 @@ def test_the_table_is_a_function_of_its_arguments(workspace):
 
 
 def test_here_means_this_interpreter(workspace):
-    place = Place.here()
+    place = RoleHost.here()
     assert place.python == sys.executable
     assert Path(place.redis_server).name == "redis-server"
     command = next(row.command for row in role_table(resolved(workspace)) if row.name == "controller")
@@ -149,5 +149,5 @@ def test_here_means_this_interpreter(workspace):
 def test_without_redis_the_fix_is_named(monkeypatch):
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ConfigError, match="no redis-server on PATH") as caught:
-        Place.here()
+        RoleHost.here()
     assert "apt-get install redis-server" in caught.value.fix

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from areal.errors import ConfigError
-from areal.plan import Place, RoleRow
+from areal.plan import RoleHost, RoleRow
 from areal.plan.table import role_row
 from areal.processes import ending, role
 from areal.processes.main import _environment, parse, serve_metrics_for
@@ -122,7 +122,7 @@ def test_a_log_file_never_grows_beyond_its_limit_twice(tmp_path: Path):
 
 def test_every_member_of_a_gang_answers_a_scrape() -> None:
     job = quickstart_wanted().resolved
-    place = Place.pod(Path("/areal/job/resolved.json"))
+    place = RoleHost.pod(Path("/areal/job/resolved.json"))
     first, second = (role_row(job, "trainer", index, place) for index in (0, 1))
     assert serve_metrics_for(first, job, "127.0.0.1") is None, "the first rank serves its own"
     port = serve_metrics_for(replace(second, ports={"metrics": 0}), job, "127.0.0.1")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from areal.admit.memory import shape_of
 from areal.admit.memory.activations import bytes_a_token, kept_by_a_block
+from areal.admit.memory.shape import shape_of
 from areal_trainer.engine.recompute import recompute
 from support.trainer_parts import gradients
 from torch.multiprocessing.reductions import StorageWeakRef

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from areal.admit.teacher import refuse_teacher
+from areal.admit.models import read_model, refuse_teacher
 from areal.errors import DataError
 from areal.spec.job import JobSpec
 from areal.workflow.examples import Example, example, margin_of, pair
@@ -117,14 +117,14 @@ def test_a_teacher_has_the_students_tokens_and_room_for_its_rows(plain: Tokenize
     tiny_job.make_model(teacher, vocabulary=20)  # more rows of its embedding than tokens
     student, spec = tmp_path / "student", taught(64)
     tiny_job.make_model(student, vocabulary=24)
-    refuse_teacher(spec, plain, student, teacher)
+    refuse_teacher(spec, plain, read_model(student), read_model(teacher))
     with pytest.raises(DataError, match="reads 64 tokens, and maxTokens is 65"):
-        refuse_teacher(taught(65), plain, student, teacher)
+        refuse_teacher(taught(65), plain, read_model(student), read_model(teacher))
     on_policy = JobSpec.model_validate({**COMMON, "algorithm": POLICY, "rollout": {"maxSampleTokens": 64}})
     with pytest.raises(DataError, match="has 20 tokens with padding, the student 24"):
-        refuse_teacher(on_policy, plain, student, teacher)
-    refuse_teacher(on_policy, plain, teacher, student)
+        refuse_teacher(on_policy, plain, read_model(student), read_model(teacher))
+    refuse_teacher(on_policy, plain, read_model(teacher), read_model(student))
     text = (teacher / "tokenizer.json").read_text()
     (teacher / "tokenizer.json").write_text(text.replace('"=": 10', '"+": 10').replace('"=":10', '"+":10'))
     with pytest.raises(DataError, match=r"another tokenizer than the student: id 10 is '\+' there, is '=' here"):
-        refuse_teacher(spec, plain, student, teacher)
+        refuse_teacher(spec, plain, read_model(student), read_model(teacher))

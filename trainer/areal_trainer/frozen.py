@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from areal.admit.teacher import refuse_other_tokens, refuse_smaller_vocabulary, vocabulary_of
+from areal.admit.models import read_model, refuse_other_tokens, refuse_smaller_vocabulary
 from areal.dataflow.stages import Graph, Place
 from areal.errors import BugError
 from areal.observe.waits import WaitRegistry
@@ -78,7 +78,7 @@ class FrozenModels:
         if teacher is None or teacher.endpoint is None:
             return None
         directory = _refuse_other_teacher(settings)
-        refuse_smaller_vocabulary(self._engine.vocabulary, vocabulary_of(directory), directory)
+        refuse_smaller_vocabulary(self._engine.vocabulary, read_model(directory).number("vocab_size"), directory)
         served = ServedTeacher(teacher.endpoint, ranks, waits, away_s=settings.outage_s, start_s=settings.patience_s)
         self._here[TEACHER] = served
         return served

@@ -21,19 +21,20 @@ from typing import Any
 
 import orjson
 
+from areal.admit.sources import Sources
 from areal.data import Snapshot
-from areal.errors import ArealError, DataError
+from areal.errors import ArealError, DataError, InfraError
 from areal.reward.rows import gold_of_row
 from areal.reward.scorer_pool.pool import Answered, Crashed, DeadlineHit, KillablePool, Outcome, PoolSize
 from areal.reward.scorer_pool.process import ScorerCommand
 from areal.reward.verifiers.extraction import gold_text, quick_verdict
 from areal.reward.verifiers.guards import too_complex
 from areal.reward.verifiers.math import SCORER
-from areal.spec.job import RLJob
+from areal.spec import Finding, RLJob, Severity
 
 CHECK_S = 10.0  # an answer that needs longer could never be compared within a check's two seconds
-FIRST_ROWS = 2_000  # for a quick look: most mistakes are in all rows
-QUICK_BUDGET_S = 20.0
+_FIRST_ROWS = 2_000  # for a quick look: most mistakes are in all rows
+_QUICK_BUDGET_S = 20.0
 FULL_BUDGET_S = 300.0  # some 80,000 different answers on two cores
 _AT_ONCE = 256  # answers between two looks at the clock, and at most read after the first bad one
 _MEMORY_BYTES = 1 << 30
@@ -51,7 +52,7 @@ Rows = Iterable[tuple[str, Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
-class Looked:
+class GoldCount:
     """Count of rows checked, answers parsed, answers left when the budget ended."""
 
     rows: int
@@ -59,7 +60,7 @@ class Looked:
     left: int = 0  # different answers that the budget left unread
 
 
-def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limit: int | None = None) -> Looked:
+def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limit: int | None = None) -> GoldCount:
     """Look at every row's expected answer, or at those of the first `limit` rows.
 
     Raises:
@@ -82,17 +83,17 @@ def check_golds(rows: Rows, field: str, *, budget_s: float = FULL_BUDGET_S, limi
             raise DataError(_unusable(place, field, gold, why), fix=_FIX)
         places.setdefault(gold, place)
     if not places:
-        return Looked(known, 0)
+        return GoldCount(known, 0)
     golds = list(places)
     bad, read = _in_thread(golds, budget_s)
     if bad:
         (first, why), *more = bad.items()
         words = _unusable(places[first], field, first, why)
         raise DataError(f"{words}, and {len(more)} more answers" if more else words, fix=_FIX)
-    return Looked(known, read, len(golds) - read)
+    return GoldCount(known, read, len(golds) - read)
 
 
-def check_snapshot(directory: Path, field: str, *, budget_s: float = FULL_BUDGET_S) -> Looked:
+def check_snapshot(directory: Path, field: str, *, budget_s: float = FULL_BUDGET_S) -> GoldCount:
     """The same for all rows of a prepared dataset."""
     snapshot = Snapshot(directory)
     try:
@@ -143,6 +144,33 @@ def rows_of_snapshot(directory: Path, split: str) -> SuiteRows:
             yield f"dataset.{split}, row {index + 1}", orjson.loads(line), len(line)
     finally:
         snapshot.close()
+
+
+def row_findings(job: RLJob, sources: Sources) -> list[Finding]:
+    """What the verifier could never use among the first rows of files: tests of programs, answers of mathematics."""
+    verifier = job.spec.reward.verifier
+    if verifier == "math" and not installed():
+        return []
+    findings = []
+    for split, source in (("train", sources.train), ("evaluation", sources.evaluation)):
+        if source is None or source.jsonl is None or not Path(source.jsonl).is_file():
+            continue
+        field, severity = f"spec.dataset.{split}", Severity.ERROR
+        rows = rows_of_file(Path(source.jsonl))
+        try:
+            if verifier == "code":
+                check_suites(job, rows)
+            else:
+                placed = ((place, row) for place, row, _ in rows)
+                check_golds(placed, job.spec.reward.answer_field, budget_s=_QUICK_BUDGET_S, limit=_FIRST_ROWS)
+            continue
+        except DataError as error:
+            told: ArealError = error
+        except InfraError as error:
+            told, severity = error, Severity.WARNING
+        rule = "code-suite" if verifier == "code" else "math-answer"
+        findings.append(Finding(rule, severity, field, told.message, told.fix, job.where(field)))
+    return findings
 
 
 def installed() -> bool:

@@ -25,7 +25,7 @@ _LOOSER = (
 
 
 @dataclass(frozen=True)
-class Offer:
+class TierOffer:
     """The best that a pod can offer to a program."""
 
     tier: Literal["T2", "T3", "T4"]
@@ -39,7 +39,7 @@ def kernel_of(runtime_class: str | None, sandbox: RuntimeSandbox) -> Kernel:
     return "gvisor" if runtime_class in sandbox.gvisor else "host"
 
 
-def offer_of(pod_spec: Mapping[str, Any], sandbox: RuntimeSandbox) -> Offer:
+def offer_of(pod_spec: Mapping[str, Any], sandbox: RuntimeSandbox) -> TierOffer:
     """What a pod with this spec can offer.
 
     Args:
@@ -48,11 +48,11 @@ def offer_of(pod_spec: Mapping[str, Any], sandbox: RuntimeSandbox) -> Offer:
     """
     kernel = kernel_of(pod_spec.get("runtimeClassName"), sandbox)
     if kernel != "host":  # their own kernel lets users make namespaces, whatever the pod's profile says
-        return Offer("T4", kernel)
-    return Offer("T3" if _may_unshare(pod_spec) else "T2", kernel)
+        return TierOffer("T4", kernel)
+    return TierOffer("T3" if _may_unshare(pod_spec) else "T2", kernel)
 
 
-def refusal(job: RLJob, offer: Offer) -> tuple[str, str] | None:
+def refusal(job: RLJob, offer: TierOffer) -> tuple[str, str] | None:
     """Why the job's programs can't be judged in such pods, and what to do; None when they can."""
     if job.spec.reward.verifier != "code":
         return None
@@ -66,7 +66,7 @@ def refusal(job: RLJob, offer: Offer) -> tuple[str, str] | None:
     return None
 
 
-def box_refusal(offer: Offer) -> tuple[str, str] | None:
+def box_refusal(offer: TierOffer) -> tuple[str, str] | None:
     """Why such pods can't have boxes, which fork, execute and write files; None when they can."""
     if level(offer.tier) >= level(PROCESSES):
         return None

@@ -1,122 +1,280 @@
-"""Facts beside the job file that rules need: recipe, dataset, tokenizer, model.
+"""Facts of a job: everything that its files tell, each read once, before anything is written.
 
-Owns where a job's files are, and the figures of model, tokenizer and prepared datasets.
+Owns the order: recipe, model, tokenizer, rows, teacher. Imports the recipe elsewhere (`recipe_probe`), reads rows with
+the reader of `prepare`. Promises that each fault is found at its file and line, and says what it didn't look at.
 """
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from areal.admit.prompts import measure_of
-from areal.errors import DataError
-from areal.plan import ResolvedJob, hub
-from areal.spec import Facts, RLJob
-from areal.spec.locate import locate
+from areal.admit.models import (
+    ModelFolder,
+    check_model,
+    check_tokenizer,
+    read_model,
+    refuse_teacher,
+    served_elsewhere,
+)
+from areal.admit.recipe_names import defines
+from areal.admit.recipe_probe import SLOW_S, RecipeParts, probe_recipe
+from areal.admit.rows import RowMeasure, required_columns
+from areal.admit.sources import Sources
+from areal.data.peek import peek
+from areal.data.source import HuggingFaceSource, JsonlSource, ReasoningGymSource, RecipeSource, source_from_spec
+from areal.engine.model_config import ModelConfig
+from areal.errors import ArealError, DataError
+from areal.plan import hub
+from areal.spec import Facts, Finding, RLJob, Severity, check
+from areal.spec.locality import hub_models
+from areal.spec.locate import refuse_pipes
+from areal.spec.model_families import refuse_unclassifying, refuse_unscorable, refuse_untrainable
+from areal.spec.sources import DatasetSource
+from areal.workflow.tokenizer import Tokenizer, read_tokenizer
+
+_ROWS = 200_000  # of a file
+_SECONDS = 1.0  # of processor time for the rows of one split
+_GENERATED = 32  # rows of a source that makes them, or of a library's
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Where a job's files are. None: it names none, or it isn't there."""
+class FileFacts:
+    """What is known of a job's files. `faults`: dotted field and what a run would stop at; `unseen`: not looked at."""
 
-    recipe: Path | None = None
-    model: Path | None = None
-    tokenizer: Path | None = None
-    train: Path | None = None  # rows as JSON lines
-    evaluation: Path | None = None
-
-
-def sources_of(job: RLJob, base_dir: Path) -> Sources:
-    """What a job file names on this machine; relative paths as everywhere in a job."""
-    spec = job.spec
-
-    def found(path: str | None) -> Path | None:
-        return locate(path, base_dir) if path else None
-
-    uri = spec.model.uri
-    model = found(spec.model.path) or (hub.cached(uri) if hub.is_hub(uri) else None)
-    return Sources(
-        recipe=found(spec.recipe.file) if spec.recipe else None,
-        model=model,
-        tokenizer=found(spec.model.tokenizer) if spec.model.tokenizer else model,
-        train=found(spec.dataset.train.jsonl),
-        evaluation=found(spec.dataset.evaluation.jsonl) if spec.dataset.evaluation else None,
-    )
+    facts: Facts
+    faults: tuple[tuple[str, ArealError], ...]
+    unseen: tuple[str, ...]
+    warnings: tuple[tuple[str, str, str], ...]  # field, message, fix
+    model: ModelFolder | None  # with its weights
+    teacher: ModelFolder | None
+    planned: Mapping[str, Any] | None  # the config.json that memory is planned by
 
 
-def sources_in_pods(resolved: ResolvedJob) -> Sources:
-    """What a resolved job names on volumes and in this image."""
-    dataset = resolved.dataset
+def read(job: RLJob, sources: Sources, *, here: bool = True, model_config: Path | None = None) -> FileFacts:
+    """Read everything that a job names and that is on this machine.
 
-    def found(path: Path | str | None) -> Path | None:
-        return Path(path) if path is not None and Path(path).exists() else None
-
-    return Sources(
-        recipe=found(resolved.recipe_source),
-        model=found(resolved.model_path),
-        tokenizer=found(resolved.tokenizer_path),
-        train=found(dataset.train.jsonl),
-        evaluation=found(dataset.evaluation.jsonl) if dataset.evaluation else None,
-    )
+    `here` is whether its roles run on this machine, so that programs are looked for on it. `model_config` is a
+    config.json to plan memory by, for a model that isn't here.
+    """
+    return _FactReader(job, sources).done(here, model_config)
 
 
-def with_snapshots(resolved: ResolvedJob) -> Facts:
-    """What the prepared datasets tell, whatever they were made of: every prompt is measured."""
-    from areal.data import Snapshot
-
-    layout = resolved.layout
-    train = Snapshot(layout.dataset / "train")
-    prompts = measure_of(resolved.job, resolved.tokenizer_path, resolved.model_path)
-    for index in range(len(train)):
-        prompts.measure(f"{train.meta.source}, row {index + 1}", train.row(index))
-    held_out = layout.dataset / "evaluation"
-    return Facts(
-        train_rows=len(train),
-        train_columns=frozenset(train.columns),
-        evaluation_rows=len(Snapshot(held_out)) if held_out.exists() else None,
-        longest_prompt_tokens=prompts.longest,
-        longest_prompt_place=prompts.place,
-        prompts_too_long=prompts.too_long,
-    )
+def judged(job: RLJob, known: FileFacts, base_dir: Path) -> list[Finding]:
+    """What the job's files and its rules say against it."""
+    rules = {"spec.recipe.file": "recipe-import"}
+    findings = []
+    for place, error in known.faults:
+        rule = rules.get(place, "dataset" if ".dataset." in place else "model")
+        where = job.where(place)
+        findings.append(
+            Finding(rule, Severity.ERROR, place, error.message.removeprefix(f"{where}: "), error.fix, where)
+        )
+    findings += check(job, known.facts, base_dir=base_dir)
+    for place, message, fix in known.warnings:
+        findings.append(Finding("slow-import", Severity.WARNING, place, message, fix, job.where(place)))
+    return findings
 
 
-def model_facts(model: Path, known: Facts) -> Facts:
-    """What is known, and the model's vocabulary, context length and heads."""
-    config = config_of(model)
-    keys = ("vocab_size", "max_position_embeddings", "num_attention_heads", "num_key_value_heads")
-    vocabulary, context, heads, kv_heads = (
-        value if isinstance(value := config.get(key), int) else None for key in keys
-    )
-    return replace(
-        known,
-        model_vocabulary=vocabulary,
-        model_context_tokens=context,
-        model_attention_heads=heads,
-        model_key_value_heads=heads if kv_heads is None else kv_heads,
-    )
+def recipe_parts(recipe: Path, job: RLJob) -> RecipeParts:
+    """What a recipe defines, found in a process of its own; with its graph for this job."""
+    refuse_pipes(recipe)
+    return probe_recipe(recipe, spec=job.spec)
 
 
-def tokenizer_facts(tokenizer: Path) -> int | None:
-    """Largest token id + 1; raises DataError for an invalid file."""
-    import tokenizers
+@dataclass
+class _FactReader:
+    job: RLJob
+    sources: Sources
+    facts: Facts = field(default_factory=Facts)
+    faults: list[tuple[str, ArealError]] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    warnings: list[tuple[str, str, str]] = field(default_factory=list)
+    model: ModelFolder | None = None
+    tokenizer: Tokenizer | None = None
 
-    try:
-        fast = tokenizers.Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-    except Exception as error:  # the library raises bare Exception
-        file = tokenizer / "tokenizer.json"
-        raise DataError(f"{file} is no tokenizer: {error}", fix="save the tokenizer again") from error
-    return max(fast.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    def done(self, here: bool, model_config: Path | None) -> FileFacts:
+        job = self.job
+        parts = self._recipe()
+        self._model()
+        dataset = {"train": self.sources.train, "evaluation": self.sources.evaluation}
+        for split, source in dataset.items():
+            if source is not None and len(source.given) == 1:
+                with self._at(f"spec.dataset.{split}"):
+                    self._rows(split, source, parts)
+        self._engine_and_trainer()
+        teacher = self._beside()
+        self._programs(here)
+        of_plan = self.model if model_config is None else read_model(model_config)
+        planned = None if of_plan is None else of_plan.config
+        if planned is None and job.spec.trainer.gpus:
+            self.unseen.append("memory: the model isn't on this machine; name its config.json with --model-config")
+        return FileFacts(
+            self.facts, tuple(self.faults), tuple(self.unseen), tuple(self.warnings), self.model, teacher, planned
+        )
 
+    @contextmanager
+    def _at(self, place: str) -> Iterator[None]:
+        """Collect what is wrong with one field."""
+        try:
+            yield
+        except ArealError as error:
+            self.faults.append((place, error))
 
-def config_of(model: Path) -> dict[str, Any]:
-    """The config.json of a model's directory, or this very file; raises DataError when it can't be read."""
-    file = model / "config.json" if model.is_dir() else model
-    try:
-        loaded = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{file} can't be read: {error}", fix="save the model again") from None
-    if not isinstance(loaded, dict):
-        raise DataError(f"{file} holds no JSON object", fix="save the model again")
-    return loaded
+    def _recipe(self) -> RecipeParts | None:
+        if self.sources.recipe is None:
+            return None
+        with self._at("spec.recipe.file"):
+            parts = recipe_parts(self.sources.recipe, self.job)
+            self.facts = replace(
+                self.facts,
+                recipe_defines_reward=parts.reward,
+                recipe_workflows=parts.workflows,
+                recipe_agents=parts.agents,
+            )
+            if parts.seconds > SLOW_S:
+                message = f"importing the recipe takes {parts.seconds:.0f} s of processor time in every worker"
+                self.warnings.append(("spec.recipe.file", message, "Do slow work inside functions, not at import."))
+            return parts
+        return None
+
+    def _model(self) -> None:
+        job, model, tokenizer = self.job, self.sources.model, self.sources.tokenizer
+        if model is None and hub.is_hub(job.spec.model.uri):
+            self.unseen.append(f"model: {job.spec.model.uri} isn't on this machine; `areal run` downloads it")
+        if model is not None:
+            with self._at("spec.model.path"):
+                refuse_pipes(*model.glob("*"))
+                self.model = read_model(check_model(model, job.where("spec.model.path")), weights=True)
+        if self.model is not None and self.model.weights is not None:
+            heads = self.model.number("num_attention_heads")
+            kv_heads = self.model.number("num_key_value_heads")
+            self.facts = replace(
+                self.facts,
+                model_vocabulary=self.model.number("vocab_size"),
+                model_context_tokens=self.model.number("max_position_embeddings"),
+                model_attention_heads=heads,
+                model_key_value_heads=heads if kv_heads is None else kv_heads,
+                model_parameters=self.model.weights.parameters,
+                model_matrices=self.model.weights.matrices,
+            )
+        if tokenizer is not None and (model is None or tokenizer != model or (model / "config.json").is_file()):
+            named = "spec.model.tokenizer" if job.spec.model.tokenizer else "spec.model.path"
+            with self._at(named):
+                refuse_pipes(tokenizer / "tokenizer.json")
+                fast = read_tokenizer(check_tokenizer(tokenizer, job.where(named)))
+                ids = fast.get_vocab(with_added_tokens=True).values()
+                self.facts = replace(self.facts, tokenizer_vocabulary=max(ids, default=-1) + 1)
+                if model is not None and self.model is None:
+                    return
+                config = self.model.config if self.model is not None else None
+                with suppress(ArealError):  # a rule says what is wrong with its size
+                    self.tokenizer = Tokenizer.from_dir(tokenizer, model_dir=model, fast=fast, config=config)
+
+    def _rows(self, split: str, source: DatasetSource, parts: RecipeParts | None) -> None:
+        recipe, reward = self.sources.recipe, self.job.spec.reward
+        named = source_from_spec(source, base_dir=Path("/"), recipe=recipe or Path("recipe"), split=split)
+        limit = _GENERATED
+        match named:
+            case JsonlSource(path):
+                if not path.exists():
+                    return  # another rule's business
+                if not path.is_file():
+                    raise DataError(f"{path} is no file", fix="Name a file of JSON rows, one a line.")
+                limit = _ROWS
+            case RecipeSource():
+                self.unseen.append(f"dataset.{split}: the rows of the recipe are made when the run is prepared")
+                return
+            case HuggingFaceSource(path=name) if not Path(name).exists():
+                self.unseen.append(f"dataset.{split}: {name} on the Hugging Face hub")
+                return
+            case ReasoningGymSource() | HuggingFaceSource():
+                pass
+        verifier = reward.verifier or ("custom" if parts is not None and parts.reward else None)
+        if verifier is None and parts is None and recipe is not None and defines(recipe, "reward"):
+            verifier = "custom"
+        needed = parts.needs if parts is not None else ()
+        readable = not any(place.startswith("spec.model") for place, _ in self.faults)
+        measure = RowMeasure(self.job, self.tokenizer if readable else None)
+        seen = peek(
+            named,
+            required=required_columns(self.job, verifier, needed),
+            limit=limit,
+            seconds=_SECONDS,
+            each=measure.measure,
+        )
+        size = named.size if isinstance(named, ReasoningGymSource) else None  # where that is cheap to know
+        rows = seen.rows if seen.whole else size
+        if not seen.whole:
+            of = f"of {rows:,} rows" if rows is not None else "rows"
+            self.unseen.append(f"dataset.{split}: only the first {seen.rows:,} {of} were read")
+        if split == "evaluation":
+            self.facts = replace(self.facts, evaluation_rows=rows)
+            return
+        self.facts = replace(
+            self.facts,
+            train_rows=rows,
+            train_columns=seen.columns,
+            longest_prompt_tokens=measure.longest,
+            longest_prompt_place=measure.place,
+            prompts_too_long=measure.too_long,
+        )
+
+    def _engine_and_trainer(self) -> None:
+        """What both would say of the model."""
+        job, model = self.job, self.model
+        if model is None or any(place == "spec.model.path" for place, _ in self.faults):
+            return
+        with self._at("spec.model.path"):
+            if job.spec.is_rl and job.spec.generation.engine.type == "embedded":
+                try:
+                    ModelConfig.of(model.config, model.path)
+                except (KeyError, TypeError, ValueError, AttributeError) as error:
+                    raise DataError(
+                        f"{model.path / 'config.json'} lacks what the engine needs, or has it wrong: {error}",
+                        fix="save the model again",
+                    ) from None
+            refuse_untrainable(model.config, str(model.path))
+            if job.spec.reward_model is not None:
+                refuse_unscorable(model.config, str(model.path))
+
+    def _beside(self) -> ModelFolder | None:
+        """The models beside the job's own: one that scores can, and one that teaches can teach this student."""
+        job, teacher = self.job, None
+        for place, uri in hub_models(job.spec).items():
+            if place != "spec.model.uri" and hub.cached(uri) is None:
+                words = f"{uri} isn't on this machine; `areal run` downloads it"
+                self.unseen.append(f"{place.removeprefix('spec.')}: {words}")
+        if (scores := self.sources.reward_model) is not None:
+            with self._at("spec.reward.model.path"):
+                where = job.where("spec.reward.model.path")
+                refuse_unclassifying(read_model(check_model(scores, where)).config, str(scores))
+                check_tokenizer(scores, where)
+        if (found := self.sources.teacher) is not None:
+            with self._at(job.spec.teacher_field):
+                where = job.where(job.spec.teacher_field)
+                check_tokenizer(check_model(found, where, weights=not served_elsewhere(job)), where)
+                teacher = read_model(found)
+                if self.model is not None and self.tokenizer is not None and not self.faults:
+                    refuse_teacher(job.spec, self.tokenizer, self.model, teacher)
+        return teacher
+
+    def _programs(self, here: bool) -> None:
+        """Whether programs of agents and environments can be started here, where this machine is to say it."""
+        agent, python = self.job.spec.rollout.agent, self.job.spec.rollout.own_python
+        program = agent.command[0] if agent is not None and agent.command else None
+        if here:
+            self.facts = replace(
+                self.facts,
+                agent_program=None if program is None else shutil.which(program) is not None,
+                own_python=None if python is None else shutil.which(python) is not None,
+            )
+            return
+        if program is not None:
+            self.unseen.append(f"rollout.agent.command: whether workers' image has {program}")
+        if python is not None:
+            self.unseen.append(f"rollout: whether workers' image has {python}")

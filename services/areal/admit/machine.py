@@ -1,21 +1,27 @@
-"""Everything that would stop a run in its first minute, asked before anything is written.
+"""This machine before a run: disk, memory and GPUs against what the job takes; Redis and packages that its roles need.
 
-The job's rules are `areal.spec`'s, its files `areal.plan`'s; here are the programs and packages of this machine. Each
-finding is one error that names the fix.
+Each finding names the fix. The sandbox is asked in `areal.admit.programs`.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
+from areal import nvidia
+from areal.admit.memory.volume import HostFacts
 from areal.distribution import install
 from areal.errors import ConfigError, InfraError
-from areal.plan import Place, ResolvedJob
+from areal.observe.pod_limits import pod_memory_bytes
+from areal.plan import ResolvedJob, RoleHost
 from areal.plan.gpus import deal
 from areal.plan.roles import role_instances
+from areal.spec import Finding, RLJob, Severity
 from areal.spec.serving import SglangEngine
 
 _REDIS_MAJOR = 7  # the scripts need Redis 7's functions of time and ACL checks
@@ -29,13 +35,19 @@ _PACKAGES = {  # what a role imports → the extra that brings it
 }
 
 
+def host_facts(run_dir: Path) -> HostFacts:
+    """What this machine has for a run in `run_dir`."""
+    disk = next(each for each in [run_dir, *run_dir.parents] if each.exists())
+    return HostFacts(pod_memory_bytes(), disk, shutil.disk_usage(disk).free, tuple(nvidia.Machine().devices()))
+
+
 def preflight(resolved: ResolvedJob) -> None:
     """Raise the first thing that this machine lacks for `resolved`."""
     if sys.platform != "linux":
         raise ConfigError(
             f"runs need Linux, this is {sys.platform}", fix="use a Linux machine, a container or a cluster"
         )
-    here = Place.here(needs_redis=resolved.endpoints.redis is not None)
+    here = RoleHost.here(needs_redis=resolved.endpoints.redis is not None)
     if resolved.endpoints.redis is not None:
         check_redis(here.redis_server)
     deal(resolved.spec, role_instances(resolved.job, resolved.verifier), here.gpus)
@@ -71,3 +83,15 @@ def check_packages(resolved: ResolvedJob) -> None:
         extras = sorted({extra for extra in missing.values() if " " not in extra})
         fix = install(*extras) if extras else "pip install sglang"
         raise ConfigError(f"not installed here, but needed by this job: {', '.join(sorted(missing))}", fix=fix)
+
+
+def unused(job: RLJob, devices: Sequence[str]) -> list[Finding]:
+    """A warning where the machine shows GPUs and no process of the job is given one."""
+    engine = job.spec.generation.engine
+    served = job.spec.is_rl and isinstance(engine, SglangEngine) and engine.gpus
+    if not devices or served or job.spec.trainer.gpus:
+        return []
+    field = "spec.trainer.gpus"
+    message = f"this machine shows {len(devices)} GPU{'s' if len(devices) > 1 else ''}, and the job runs on CPUs"
+    fix = "Set trainer.gpus, and generation.engine.type: sglang (the embedded engine runs on CPUs only)."
+    return [Finding("gpus-unused", Severity.WARNING, field, message, fix, job.where(field))]

@@ -8,21 +8,17 @@ no secret.
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from areal.admit import answers
-from areal.admit.datasets import Say, prepare_datasets
-from areal.admit.facts import sources_in_pods, with_snapshots
-from areal.admit.look import look as look_at_files
-from areal.admit.resolve import check_model, check_reward_model, check_tokenizer, served_elsewhere
-from areal.admit.teacher import refuse_teacher
+from areal.admit.facts import read
+from areal.admit.rows import Say, prepare_datasets, with_snapshots
+from areal.admit.sources import sources_in_pods
 from areal.errors import ConfigError, InfraError
 from areal.files import write_atomically
 from areal.plan import ResolvedJob, hub
 from areal.plan.write import make_directories
 from areal.spec import check, refuse
 from areal.spec.locality import hub_models
-from areal.workflow.tokenizer import Tokenizer
 
 log = logging.getLogger("areal.prepare")
 
@@ -41,16 +37,15 @@ def run(resolved: ResolvedJob) -> str:
     for field, uri in hub_models(resolved.spec).items():
         if (place := places.get(field, resolved.model_path)) is not None:
             said.append(hub.download(uri, place))
-    _check_sources(resolved)
-    looked = look_at_files(resolved.job, sources_in_pods(resolved), Path("/"))
-    for _, error in looked.faults:
+    known = read(resolved.job, sources_in_pods(resolved), here=False)
+    for _, error in known.faults:
         raise error
-    refuse(check(resolved.job, looked.facts), resolved.name)
+    refuse(check(resolved.job, known.facts), resolved.name)
     try:
         make_directories(resolved.layout)
         if resolved.recipe_source is not None and resolved.recipe_path is not None:
             write_atomically(resolved.recipe_path, resolved.recipe_source.read_bytes())
-        prepare_datasets(resolved, Path("/"), resolved.recipe_path, said.append)
+        prepare_datasets(resolved, resolved.recipe_path, said.append)
         refuse(check(resolved.job, with_snapshots(resolved)), resolved.name)
         look_at_answers(resolved, said.append)
         resolved.save()
@@ -90,33 +85,3 @@ def _check_same(earlier: ResolvedJob, now: ResolvedJob) -> None:
             f"{now.run_dir} holds the run {earlier.uid}, this is {now.uid}",
             fix="give the job a directory of its own on the volume",
         )
-
-
-def _check_sources(resolved: ResolvedJob) -> None:
-    """Raise ConfigError for the first file that isn't where the job says."""
-    dataset = resolved.dataset
-    named = {
-        "spec.recipe": resolved.recipe_source,
-        "spec.trainer.hooks": resolved.hooks_path,
-        "spec.dataset.train.jsonl": dataset.train.jsonl,
-        "spec.dataset.evaluation.jsonl": dataset.evaluation.jsonl if dataset.evaluation else None,
-        "spec.model": resolved.model_path,
-        "spec.model.tokenizer": resolved.tokenizer_path,
-        resolved.spec.teacher_field.removesuffix(".path"): resolved.teacher_path,
-        "spec.reward.model": resolved.reward_model_path,
-    }
-    for field, path in named.items():
-        if path is not None and not Path(path).exists():
-            raise ConfigError(
-                f"{field}: there is no {path} in the pod that prepares the run",
-                fix="Correct the path; it is looked for on the volume of its pvc:// address, or in the image of tools.",
-            )
-    check_model(resolved.model_path, "spec.model")
-    check_tokenizer(resolved.tokenizer_path, "spec.model.tokenizer")
-    if resolved.reward_model_path is not None:
-        check_reward_model(resolved.reward_model_path, "spec.reward.model")
-    if (teacher := resolved.teacher_path) is not None:
-        field = resolved.spec.teacher_field
-        check_tokenizer(check_model(teacher, field, weights=not served_elsewhere(resolved.job)), field)
-        student = Tokenizer.from_dir(resolved.tokenizer_path, model_dir=resolved.model_path)
-        refuse_teacher(resolved.spec, student, resolved.model_path, teacher)

@@ -9,8 +9,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from areal.admit.regular_files import refuse_pipes
 from areal.errors import DataError
+from areal.spec.locate import refuse_pipes
 
 
 def defines(recipe: Path, name: str) -> bool:

@@ -1,7 +1,8 @@
 """Imports a recipe in a process of its own and says what it defines: user code never runs in the supervisor.
 
 `python -m areal.admit.recipe_probe RECIPE SECONDS` prints one JSON line last, whatever the recipe itself prints. Its
-input is the job's spec as JSON, or nothing: with it a recipe's `graph(ctx)` is made, matched and tried.
+input is the job's spec as JSON, or nothing: with it a recipe's `graph(ctx)` is made, matched and tried. Only that loads
+what understands jobs: the process is in every check's time.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from areal.dataflow.own import graph_of_json, json_of_graph, own_graph
-from areal.dataflow.stages import Graph
 from areal.errors import ArealError, DataError, Kind, by_kind
-from areal.spec.job import JobSpec
-from areal.workflow.recipe import Recipe, load_recipe, needed_columns
+from areal.workflow.recipe import Recipe, agents_of, load_recipe, needed_columns
+
+if TYPE_CHECKING:
+    from areal.dataflow.stages import Graph
+    from areal.spec.job import JobSpec
 
 _CPU_LIMIT_S = 60  # a recipe that needs more would time workers out, too; waiting for a busy machine doesn't count
 _LIMIT_S = 600.0  # for one that sleeps, or waits for a network
@@ -38,7 +41,7 @@ class RecipeParts:
     graph: Graph | None = None  # of the step, with stages of its own
 
 
-def probe(recipe: Path, cpu_limit_s: int = _CPU_LIMIT_S, *, spec: JobSpec | None = None) -> RecipeParts:
+def probe_recipe(recipe: Path, cpu_limit_s: int = _CPU_LIMIT_S, *, spec: JobSpec | None = None) -> RecipeParts:
     """Import `recipe` elsewhere, in at most `cpu_limit_s` of processor time; raises what is wrong with it.
 
     With the job's `spec` also what is wrong with its `graph(ctx)`.
@@ -73,14 +76,20 @@ def probe(recipe: Path, cpu_limit_s: int = _CPU_LIMIT_S, *, spec: JobSpec | None
         frozenset(answer["agents"]),
         frozenset(answer["needs"]),
         float(answer["seconds"]),
-        graph_of_json(answer["graph"]) if answer["graph"] else None,
+        _graph_of(answer["graph"]),
     )
+
+
+def _graph_of(stages: Any) -> Graph | None:
+    if not stages:
+        return None
+    from areal.dataflow.own import graph_of_json
+
+    return graph_of_json(stages)
 
 
 def main() -> None:
     """In the probing process."""
-    from areal.workflow.agent import agents_of
-
     limit = int(sys.argv[2])
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     began = time.process_time()
@@ -103,11 +112,12 @@ def main() -> None:
 def _graph(recipe: Recipe) -> object:
     """The graph that a recipe makes for the job whose spec is on the input; None without either."""
     told = sys.stdin.read()
-    if not told:
+    if not told or recipe.graph is None:
         return None
+    from areal.dataflow.own import json_of_graph, own_graph
+    from areal.spec.job import JobSpec
+
     spec = JobSpec.model_validate_json(told)
-    if recipe.graph is None:
-        return None
     there = {"compute_advantages": recipe.compute_advantages, "compute_loss": recipe.compute_loss}
     hooks = frozenset(name for name, hook in there.items() if hook or spec.trainer.hooks)  # that file may need torch
     return json_of_graph(own_graph(recipe.graph, spec, hooks))

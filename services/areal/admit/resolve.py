@@ -1,18 +1,18 @@
-"""Resolver of a job for this machine: finds files, chooses ports, refuses what can't run, before anything is written.
+"""Resolver of a job for this machine: its files, its ports, and whether its directory is free, or of the same job.
 
 Reads the disk to find files; writes nothing (`write_run` does) and starts nothing.
 """
 
 from __future__ import annotations
 
-import json
 import secrets
 from pathlib import Path
+from typing import Any
 
+from areal.admit.models import check_model, check_tokenizer, served_elsewhere
 from areal.admit.recipe_names import defines
-from areal.admit.resume import check_same_run, refuse_occupied
+from areal.admit.sources import Sources, sources_of
 from areal.errors import ConfigError
-from areal.plan import hub
 from areal.plan.cluster_names import Role
 from areal.plan.layout import RunLayout
 from areal.plan.ports import free_ports
@@ -20,11 +20,8 @@ from areal.plan.resolved import Endpoints, ResolvedJob, Verifier
 from areal.plan.role_specs import redis_logins
 from areal.plan.roles import PortAllocator, assign_ports, role_instances
 from areal.spec.job import RLJob
-from areal.spec.locality import hub_models, where_models_come_from
-from areal.spec.locate import locate, must_locate
-from areal.spec.model_families import refuse_unclassifying
-from areal.spec.sources import Dataset, DatasetSource, on_volume
-from areal.spec.teacher import PolicyTeacher
+from areal.spec.locality import hub_models
+from areal.spec.sources import Dataset
 
 _HOST = "127.0.0.1"
 
@@ -55,15 +52,11 @@ def resolve(
     earlier = None
     if resume:
         earlier = ResolvedJob.load(RunLayout(run_dir).resolved)
-        check_same_run(earlier.job, job)
+        _refuse_another_job(earlier.job, job)
     else:
-        refuse_occupied(run_dir)
-    of_hub = hub_models(job.spec) if earlier else {}
-    model = earlier.model_path if earlier and "spec.model.uri" in of_hub else _model(job, base_dir)
-    teacher = earlier.teacher_path if earlier and job.spec.teacher_field in of_hub else teacher_of(job, base_dir)
-    scores = earlier.reward_model_path if earlier and "spec.reward.model.path" in of_hub else None
-    recipe = recipe_file(job, base_dir)
-    verifier = verifier_of(job, recipe)
+        _refuse_occupied(run_dir)
+    sources = sources_of(job, base_dir, strict=True)
+    verifier = verifier_of(job, sources.recipe)
     instances = role_instances(job, verifier)
     table = assign_ports(instances, ports)
     layout = RunLayout(run_dir)
@@ -77,14 +70,11 @@ def resolve(
         uid=earlier.uid if earlier else uid or f"{job.metadata.name}-{secrets.token_hex(4)}",
         digest=job.digest(),
         run_dir=run_dir,
-        model_path=model,
-        tokenizer_path=_tokenizer(job, base_dir, model),
-        recipe_source=recipe,
-        recipe_path=layout.recipe / recipe.name if recipe else None,
-        hooks_path=_hooks(job, base_dir),
-        reward_model_path=scores or reward_model_of(job, base_dir),
-        teacher_path=teacher,
-        dataset=_dataset(job, base_dir),
+        recipe_source=sources.recipe,
+        recipe_path=layout.recipe / sources.recipe.name if sources.recipe else None,
+        hooks_path=sources.hooks,
+        dataset=Dataset(train=sources.train, evaluation=sources.evaluation),
+        **_models(job, sources, earlier),
         verifier=verifier,
         endpoints=Endpoints(
             controller=address("controller") or "",
@@ -101,19 +91,6 @@ def resolve(
     )
 
 
-def recipe_file(job: RLJob, base_dir: Path) -> Path | None:
-    """The user's recipe; None when the job has none."""
-    if job.spec.recipe is None or job.spec.recipe.file is None:
-        return None
-    return must_locate(
-        job.spec.recipe.file,
-        base_dir,
-        what="the recipe",
-        where=job.where("spec.recipe.file"),
-        fix="Correct recipe.file, or remove the recipe and name a built-in reward.verifier.",
-    )
-
-
 def verifier_of(job: RLJob, recipe: Path | None) -> Verifier | None:
     """Who scores: what the job names, else the recipe's `reward`, else nobody but the workflow itself."""
     if not job.spec.is_rl:
@@ -123,129 +100,92 @@ def verifier_of(job: RLJob, recipe: Path | None) -> Verifier | None:
     return "custom" if recipe is not None and defines(recipe, "reward") else None
 
 
-def _model(job: RLJob, base_dir: Path) -> Path:
-    model = job.spec.model
-    if hub.is_hub(model.uri) and (copy := hub.cached(model.uri)) is not None:
-        return check_model(copy, job.where("spec.model.uri"))
-    if model.path is None:
+def _models(job: RLJob, sources: Sources, earlier: ResolvedJob | None) -> dict[str, Any]:
+    """Where the models are; a resumed run reads those of the hub from where it read them before."""
+    spec, fields = job.spec, ("spec.model.uri", job.spec.teacher_field, "spec.reward.model.path")
+    on_hub = {field: uri for field, uri in hub_models(spec).items() if field in fields}
+    kept = on_hub if earlier is not None else {}
+    model = earlier.model_path if earlier and "spec.model.uri" in kept else _start_model(job, sources)
+    found: dict[str, Path | None] = {"teacher_path": sources.teacher, "reward_model_path": sources.reward_model}
+    others = {"teacher_path": (spec.teacher_field, "the teacher"), "reward_model_path": (fields[2], "the reward model")}
+    for name, (field, what) in others.items():
+        if earlier is not None and field in kept:
+            found[name] = getattr(earlier, name)
+        elif (place := found[name]) is not None:
+            weights = name != "teacher_path" or not served_elsewhere(job)
+            check_tokenizer(check_model(place, job.where(field), weights=weights), job.where(field))
+        elif field in on_hub and (name != "reward_model_path" or spec.reward.verifier == "model"):
+            raise ConfigError(
+                f"{job.where(field)}: {what} {on_hub[field]} isn't on this machine",
+                fix="Start it with `areal run`, which downloads it.",
+            )
+    named = "spec.model.tokenizer" if spec.model.tokenizer else "spec.model.path"
+    tokenizer = sources.tokenizer if spec.model.tokenizer else model
+    assert tokenizer is not None  # `sources_of` refused one that isn't there
+    return {**found, "model_path": model, "tokenizer_path": check_tokenizer(tokenizer, job.where(named))}
+
+
+def _start_model(job: RLJob, sources: Sources) -> Path:
+    if sources.model is None:
         raise ConfigError(
-            f"{job.where('spec.model')}: model.uri {model.uri!r} is no directory of this machine",
+            f"{job.where('spec.model')}: model.uri {job.spec.model.uri!r} is no directory of this machine",
             fix="Download the model and name its directory in model.path.",
         )
-    found = must_locate(
-        model.path,
-        base_dir,
-        what="the model",
-        where=job.where("spec.model.path"),
-        fix=where_models_come_from(model.path),
+    return check_model(sources.model, job.where("spec.model.path" if job.spec.model.path else "spec.model.uri"))
+
+
+def _refuse_occupied(run_dir: Path) -> None:
+    """Raise ConfigError unless a new run may start in `run_dir`."""
+    layout = RunLayout(run_dir)
+    if not run_dir.exists():
+        return
+    if not run_dir.is_dir():
+        raise ConfigError(f"{run_dir} is a file, not a run directory", fix="Choose another one with --run-dir.")
+    if layout.resolved.exists():
+        raise ConfigError(
+            f"{run_dir} already holds a run",
+            fix="Continue it with --resume, replace it with --fresh, or choose another directory with --run-dir.",
+        )
+    ours = _before_the_first_start(layout)
+    strange = sorted(path.name for path in run_dir.iterdir() if path.name not in ours)
+    if strange:
+        raise ConfigError(
+            f"{run_dir} is not empty and no run: it holds {', '.join(strange[:5])}",
+            fix="Choose another directory with --run-dir, or move those files away.",
+        )
+
+
+def _before_the_first_start(layout: RunLayout) -> set[str]:
+    """What a start that was cut off before `resolved.json` may have left behind, and `areal prepare` makes."""
+    paths = (
+        layout.token, layout.redis, layout.recipe, layout.dataset, layout.logs, layout.weights, layout.checkpoints,
+        layout.fences, layout.journal.parent, layout.evidence, layout.trajectories, layout.recording,
+        layout.tokens, layout.tensorboard,
+    )  # fmt: skip
+    names = {path.name for path in paths}
+    return names | {f"{layout.token.name}.part", f"{layout.resolved.name}.part"}
+
+
+def _refuse_another_job(earlier: RLJob, now: RLJob) -> None:
+    """Raise ConfigError with the differences when `now` isn't the run that `earlier` was.
+
+    Live fields (steps, staleness, concurrency) and those that a restart may change (replicas, intervals, budgets) are
+    no part of a run's identity.
+    """
+    before, after = earlier.identity(), now.identity()
+    changed = [field for field in {**before, **after} if before.get(field) != after.get(field)]
+    if not changed:
+        return
+    lines = "".join(
+        f"\n  {field}: was {_show(before.get(field))}, now {_show(after.get(field))}"
+        + (f" ({now.where(field)})" if now.where(field) else "")
+        for field in changed
     )
-    return check_model(found, job.where("spec.model.path"))
+    raise ConfigError(
+        f"this is another job than the one that was started here:{lines}",
+        fix="Take these changes back to resume, or start a new run with --fresh or another --run-dir.",
+    )
 
 
-def check_model(found: Path, where: str, *, weights: bool = True) -> Path:
-    """The directory, when it holds a model, with `weights` or without; `where` is the field's place in the job file."""
-    if not (found / "config.json").exists() or (weights and not any(found.glob("*.safetensors"))):
-        raise ConfigError(
-            f"{where}: {found} is no Hugging Face model: it needs config.json and *.safetensors",
-            fix="Name the directory of a model saved with `save_pretrained`, or make one with `areal init-model`.",
-        )
-    return found
-
-
-def _tokenizer(job: RLJob, base_dir: Path, model: Path) -> Path:
-    named = job.spec.model.tokenizer
-    field = "spec.model.tokenizer" if named else "spec.model.path"
-    found = model
-    if named:
-        fix = "Correct model.tokenizer, or leave it out to use the model's own."
-        found = must_locate(named, base_dir, what="the tokenizer", where=job.where(field), fix=fix)
-    return check_tokenizer(found, job.where(field))
-
-
-def check_tokenizer(found: Path, where: str) -> Path:
-    """The directory, when it holds a tokenizer."""
-    if not (found / "tokenizer.json").exists():
-        raise ConfigError(
-            f"{where}: there is no tokenizer.json in {found}",
-            fix="Save a fast tokenizer there, or name its directory in model.tokenizer.",
-        )
-    return found
-
-
-def reward_model_of(job: RLJob, base_dir: Path) -> Path | None:
-    """The model of the verifier `model`; None when that isn't who scores, and of one on a cluster's volume.
-
-    Raises ArealError when it is none.
-    """
-    reward = job.spec.reward
-    if not job.spec.is_rl or reward.verifier != "model" or reward.model is None or on_volume(reward.model.path):
-        return None
-    where = job.where("spec.reward.model.path")
-    fix = "Train one (training.name: RewardModel) and name its run's model directory."
-    return check_reward_model(_model_at(reward.model.path, base_dir, "the reward model", where, fix), where)
-
-
-def check_reward_model(found: Path, where: str) -> Path:
-    """The directory, when it holds a reward model with its tokenizer. Raises ArealError otherwise."""
-    check_model(found, where)
-    refuse_unclassifying(json.loads((found / "config.json").read_bytes()), str(found))
-    return check_tokenizer(found, where)
-
-
-def teacher_of(job: RLJob, base_dir: Path) -> Path | None:
-    """The model that the job learns from; None without one, and of one on a cluster's volume.
-
-    Raises ConfigError when it is no model.
-    """
-    teacher, field = job.spec.teacher, job.spec.teacher_field
-    if teacher is None or on_volume(teacher.path):
-        return None
-    where = job.where(field)
-    fix = f"Correct {field.removeprefix('spec.')}."
-    found = _model_at(teacher.path, base_dir, "the teacher", where, fix)
-    return check_tokenizer(check_model(found, where, weights=not served_elsewhere(job)), where)
-
-
-def served_elsewhere(job: RLJob) -> bool:
-    """Whether the teacher is behind an address, so that its weights aren't the trainer's to load."""
-    return isinstance(job.spec.teacher, PolicyTeacher) and job.spec.teacher.endpoint is not None
-
-
-def _model_at(source: str, base_dir: Path, what: str, where: str, fix: str) -> Path:
-    """The directory that a field names, or this machine's copy of a model of the hub."""
-    if not hub.is_hub(source):
-        return must_locate(source, base_dir, what=what, where=where, fix=fix)
-    if (copy := hub.cached(source)) is None:
-        raise ConfigError(
-            f"{where}: {what} {source} isn't on this machine", fix="Start it with `areal run`, which downloads it."
-        )
-    return copy
-
-
-def _hooks(job: RLJob, base_dir: Path) -> Path | None:
-    hooks = job.spec.trainer.hooks
-    if hooks is None:
-        return None
-    where = job.where("spec.trainer.hooks")
-    return must_locate(hooks, base_dir, what="the hooks file", where=where, fix="Correct trainer.hooks, or remove it.")
-
-
-def _dataset(job: RLJob, base_dir: Path) -> Dataset:
-    dataset = job.spec.dataset
-    train = _source(job, dataset.train, base_dir, "spec.dataset.train")
-    evaluation = dataset.evaluation and _source(job, dataset.evaluation, base_dir, "spec.dataset.evaluation")
-    return Dataset(train=train, evaluation=evaluation)
-
-
-def _source(job: RLJob, source: DatasetSource, base_dir: Path, field: str) -> DatasetSource:
-    """The source with absolute paths. A Hugging Face path that exists nowhere is a name on the hub."""
-    if source.jsonl is not None:
-        fix = f"Correct {field.removeprefix('spec.')}.jsonl; the quickstart's data is made by `make quickstart`."
-        where = job.where(f"{field}.jsonl")
-        found = must_locate(source.jsonl, base_dir, what="the dataset", where=where, fix=fix)
-        return source.model_copy(update={"jsonl": str(found)})
-    if source.hugging_face is not None:
-        local = locate(source.hugging_face.path, base_dir)
-        hub = source.hugging_face.model_copy(update={"path": str(local) if local else source.hugging_face.path})
-        return source.model_copy(update={"hugging_face": hub})
-    return source
+def _show(value: Any) -> str:
+    return "not given" if value is None else repr(value)

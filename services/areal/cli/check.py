@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from areal.errors import DataError, ExitCode, InfraError
+from areal.errors import ExitCode
 from areal.spec import Finding, RLJob, Severity, explain, for_clusters_only
 from areal.spec.load import job_from
 from areal.spec.rewrite import rewrite_file
@@ -26,26 +26,23 @@ def check_command(
 ) -> int:
     """Print findings and the explanation; the exit code is 64 when something refuses the job."""
     job, job_file = job_from(document, overrides), document.path
-    from areal.admit.verdict import admit
+    from areal.admit.verdict import admit, examined
 
-    base_dir = job_file.absolute().parent
-    admission = admit(job, base_dir, Path("runs").absolute() / job.metadata.name, model_config)
-    findings = [*admission.findings, *_elsewhere(job)]
-    if not admission.faults:
-        findings += [*_programs(job, base_dir), *_answers(job, base_dir)]
+    verdict = admit(job, job_file.absolute().parent, Path("runs").absolute() / job.metadata.name, model_config)
+    findings = [*verdict.findings, *_elsewhere(job), *examined(job, verdict)]
     refused = any(finding.severity is Severity.ERROR for finding in findings)
     if as_json:
         found = [asdict(finding) for finding in findings]
         print(
             json.dumps(
-                {"ok": not refused, "findings": found, "notLookedAt": admission.unseen, "memory": admission.memory},
+                {"ok": not refused, "findings": found, "notLookedAt": verdict.unseen, "memory": verdict.memory},
                 indent=2,
             )
         )
     else:
-        explained = [] if refused else [*explain(job, scores_itself=admission.scores_itself), *admission.memory]
+        explained = [] if refused else [*explain(job, scores_itself=verdict.scores_itself), *verdict.memory]
         _show(job, job_file, findings, explained, refused)
-        for what in admission.unseen:
+        for what in verdict.unseen:
             Console().print(Text(f"not looked at: {what}", style="dim"), soft_wrap=True)
     return int(ExitCode.CONFIG if refused else ExitCode.DONE)
 
@@ -71,57 +68,6 @@ def _elsewhere(job: RLJob) -> list[Finding]:
         replace(finding, severity=Severity.WARNING, message=f"only on a cluster: {finding.message}")
         for finding in for_clusters_only(job)
     ]
-
-
-def _programs(job: RLJob, base_dir: Path) -> list[Finding]:
-    """What only a job with programs or boxes can have: a sandbox that is too weak here, rows without usable tests."""
-    judges = job.spec.reward.verifier == "code"
-    if not judges and not job.spec.rollout.boxes.max_concurrent:
-        return []
-    from areal.admit.answers import check_suites, rows_of_file
-    from areal.admit.facts import sources_of
-    from areal.admit.sandbox import sandbox_findings
-
-    findings = []
-    if job.spec.runtime_ref is None:  # whoever names a platform means its sandbox, not this machine's
-        try:
-            findings += sandbox_findings(job)
-        except InfraError as error:
-            findings.append(Finding("code-here", Severity.WARNING, "spec.reward.code", error.message, error.fix))
-    if not judges:
-        return findings
-    sources = sources_of(job, base_dir)
-    for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
-        try:
-            if path is not None:
-                check_suites(job, rows_of_file(path))
-        except DataError as error:
-            field = f"spec.dataset.{split}"
-            findings.append(Finding("code-suite", Severity.ERROR, field, error.message, error.fix, job.where(field)))
-    return findings
-
-
-def _answers(job: RLJob, base_dir: Path) -> list[Finding]:
-    """Expected answers that the verifier math could never compare, among the first rows of files."""
-    from areal.admit import answers
-    from areal.admit.facts import sources_of
-
-    if job.spec.reward.verifier != "math" or not answers.installed():
-        return []
-    findings = []
-    sources = sources_of(job, base_dir)
-    for split, path in (("train", sources.train), ("evaluation", sources.evaluation)):
-        rows = ((place, row) for place, row, _ in answers.rows_of_file(path)) if path is not None else ()
-        field = f"spec.dataset.{split}"
-        try:
-            answers.check_golds(
-                rows, job.spec.reward.answer_field, budget_s=answers.QUICK_BUDGET_S, limit=answers.FIRST_ROWS
-            )
-        except DataError as error:
-            findings.append(Finding("math-answer", Severity.ERROR, field, error.message, error.fix, job.where(field)))
-        except InfraError as error:
-            findings.append(Finding("math-answer", Severity.WARNING, field, error.message, error.fix, job.where(field)))
-    return findings
 
 
 def _show(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from areal.admit.facts import sources_of
+from areal.admit.facts import recipe_parts
 from areal.admit.recipe_names import defines
-from areal.admit.recipe_probe import probe
+from areal.admit.sources import sources_of
 from areal.dataflow import draw
 from areal.dataflow.builtin import graph_of
 from areal.dataflow.stages import problems
@@ -26,7 +26,7 @@ def graph_command(document: Document, overrides: Sequence[str], target: str) -> 
     graph = graph_of(job.spec)
     recipe = sources_of(job, document.path.absolute().parent).recipe
     if recipe is not None and defines(recipe, "graph"):
-        graph = probe(recipe, spec=job.spec).graph or graph
+        graph = recipe_parts(recipe, job).graph or graph
     if wrong := problems(graph):
         raise BugError(f"the stages don't fit together: {'; '.join(wrong)}")
     if target == "-":

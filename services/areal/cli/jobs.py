@@ -87,21 +87,21 @@ def prepare(
     from rich.console import Console
     from rich.table import Table
 
-    from areal.admit.datasets import prepare_split, required_columns
-    from areal.admit.resolve import recipe_file, verifier_of
+    from areal.admit.resolve import verifier_of
+    from areal.admit.rows import prepare_split, required_columns
+    from areal.admit.sources import sources_of
     from areal.plan import RunLayout
     from areal.spec.load import job_from
 
     made, base_dir = job_from(job, overrides or ()), job.path.absolute().parent
-    recipe = recipe_file(made, base_dir)
-    required = required_columns(made, verifier_of(made, recipe))
+    sources = sources_of(made, base_dir, strict=True)
+    required = required_columns(made, verifier_of(made, sources.recipe))
     root = out or RunLayout(Path("runs") / made.metadata.name).dataset
     console = Console()
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("split", "rows", "digest", "columns", "directory"):
         table.add_column(title)
-    dataset = made.spec.dataset
-    for split, source in (("train", dataset.train), ("evaluation", dataset.evaluation)):
+    for split, source in (("train", sources.train), ("evaluation", sources.evaluation)):
         if source is None:
             continue
         with console.status(f"reading {split}") as status:
@@ -109,7 +109,7 @@ def prepare(
             def show(rows: int, split: str = split, status: object = status) -> None:
                 status.update(f"reading {split}: {rows} rows")  # type: ignore[attr-defined]
 
-            snapshot = prepare_split(source, root / split, split, base_dir, recipe, required, show)
+            snapshot = prepare_split(source, root / split, split, sources.recipe, required, show)
         columns = ", ".join(f"{name} ({kind})" for name, kind in snapshot.columns.items())
         table.add_row(split, str(len(snapshot)), snapshot.digest[:12], columns, str(root / split))
     console.print(table)

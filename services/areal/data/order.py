@@ -1,10 +1,14 @@
-"""Dataset order: the row that a prompt group trains, by one permutation of the rows an epoch.
+"""Dataset order: the row that a prompt group or a fixed step trains, by one permutation of the rows an epoch.
 
 Owns the order of the data. Pure integer arithmetic, so it is the same on every machine and in every Python, costs no
 memory, and any group's row is known without the groups before it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+
+from areal.spec.supervised import FixedRows
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -27,6 +31,41 @@ def row_of(group: int, size: int, seed: int) -> int:
         value = _permute(value, bits, keys)
         if value < size:
             return value
+
+
+@dataclass(frozen=True)
+class FixedOrder:
+    """The rows of a training on fixed rows: which ones each step uses, in which epoch.
+
+    A position counts the rows that are used, repetitions included: 0, 1, 2, … Step s has the positions from s·B on,
+    the last step what is left.
+    """
+
+    rows: int
+    batch: int
+    positions: int  # of the whole run
+    seed: int
+
+    @classmethod
+    def of(cls, block: FixedRows, rows: int, seed: int) -> FixedOrder:
+        """The order that a job asks for."""
+        return cls(rows, block.batch_size, block.positions(rows), seed)
+
+    @property
+    def steps(self) -> int:
+        return -(-self.positions // self.batch)
+
+    def span(self, step: int) -> range:
+        """The positions of a step."""
+        return range(step * self.batch, min((step + 1) * self.batch, self.positions))
+
+    def row(self, position: int) -> int:
+        """The dataset's row at a position."""
+        return row_of(position, self.rows, self.seed)
+
+    def epoch(self, step: int) -> float:
+        """How many times the dataset was used when the step is done."""
+        return self.span(step).stop / self.rows
 
 
 def _round_keys(seed: int, epoch: int) -> list[int]:

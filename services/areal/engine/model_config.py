@@ -7,6 +7,7 @@ refused here, so that the engine never samples from a model it computes wrongly.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ class ModelConfig:
         raw = _read_json(path / "config.json")
         if raw is None:
             raise DataError(f"{path} has no config.json", fix="give the directory of a Hugging Face model")
+        return cls.of(raw, path)
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any], path: Path) -> ModelConfig:
+        """Of a config.json that was read already, in the directory `path`."""
         architecture = (raw.get("architectures") or ["unknown"])[0]
         if architecture not in EMBEDDED:
             raise DataError(
@@ -94,7 +100,7 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return value
 
 
-def _rope(raw: dict[str, Any], path: Path) -> tuple[float, Llama3Rope | None]:
+def _rope(raw: Mapping[str, Any], path: Path) -> tuple[float, Llama3Rope | None]:
     """Rotary base and scaling; newer files nest both in `rope_parameters`."""
     nested = raw.get("rope_parameters") or {}
     scaling = raw.get("rope_scaling") or nested
@@ -115,7 +121,7 @@ def _rope(raw: dict[str, Any], path: Path) -> tuple[float, Llama3Rope | None]:
     )
 
 
-def _eos(config: dict[str, Any], generation: dict[str, Any]) -> tuple[int, ...]:
+def _eos(config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
     """Ids that end a generation: of the model and of its generation defaults together, as SGLang has it."""
     ids: set[int] = set()
     for source in (config, generation):

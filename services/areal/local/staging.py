@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.admit.datasets import Say, prepare_datasets
-from areal.admit.facts import with_snapshots
 from areal.admit.machine import preflight
 from areal.admit.prepare import look_at_answers
-from areal.admit.resolve import recipe_file, resolve
+from areal.admit.resolve import resolve
+from areal.admit.rows import Say, prepare_datasets, with_snapshots
 from areal.admit.sandbox import sandbox_findings
 from areal.admit.verdict import admit
 from areal.errors import ConfigError
@@ -78,13 +77,12 @@ def stage(
         if aside is not None:
             take(run_dir)
         resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir)
-        recipe = recipe_file(job, request.base_dir)
         preflight(resolved)
         refuse(sandbox_findings(job), request.job_file)
-        prepare_datasets(resolved, request.base_dir, recipe, say)
+        prepare_datasets(resolved, resolved.recipe_source, say)
         refuse(check(job, with_snapshots(resolved)), request.job_file)
         look_at_answers(resolved, say)
-        write_run(resolved, recipe=recipe)
+        write_run(resolved, recipe=resolved.recipe_source)
     except BaseException:
         if not occupied:
             _empty(run_dir)
@@ -109,7 +107,7 @@ def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> Res
             f"there is no run to resume in {run_dir}", fix="leave --resume out, or name it with --run-dir"
         )
     resolved = resolve(job, run_dir=run_dir, base_dir=request.base_dir, resume=True)
-    recipe = recipe_file(job, request.base_dir)
+    recipe = resolved.recipe_source
     kept = resolved.recipe_path
     if recipe is not None and kept is not None and kept.exists():
         if kept.read_bytes() != recipe.read_bytes():
@@ -118,5 +116,5 @@ def _reopen(request: StagingRequest, job: RLJob, run_dir: Path, say: Say) -> Res
     preflight(resolved)
     refuse(sandbox_findings(job), request.job_file)
     if not resolved.layout.dataset.exists():  # an existing snapshot is what the run's groups index: it stays
-        prepare_datasets(resolved, request.base_dir, kept if recipe is None else recipe, say)
+        prepare_datasets(resolved, kept if recipe is None else recipe, say)
     return write_run(resolved, recipe=recipe)

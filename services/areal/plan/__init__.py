@@ -6,14 +6,14 @@ Owns what a run consists of and where it keeps what. Starts nothing.
 from areal.plan.context import RoleContext
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import Endpoints, ResolvedJob
-from areal.plan.table import Place, RoleRow, role_table
+from areal.plan.table import RoleHost, RoleRow, role_table
 from areal.plan.write import write_run
 
 __all__ = [
     "Endpoints",
-    "Place",
     "ResolvedJob",
     "RoleContext",
+    "RoleHost",
     "RoleRow",
     "RunLayout",
     "role_table",

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
 from areal.plan.roles import RoleInstance
-from areal.spec import Finding, RLJob, Severity
 from areal.spec.job import JobSpec
 from areal.spec.serving import SglangEngine
 
@@ -39,15 +38,3 @@ def deal(spec: JobSpec, instances: Sequence[RoleInstance], devices: Sequence[str
         dealt[name] = tuple(devices[first : first + count])
         first += count
     return dealt
-
-
-def unused(job: RLJob, devices: Sequence[str]) -> list[Finding]:
-    """A warning where the machine shows GPUs and no process of the job is given one."""
-    engine = job.spec.generation.engine
-    served = job.spec.is_rl and isinstance(engine, SglangEngine) and engine.gpus
-    if not devices or served or job.spec.trainer.gpus:
-        return []
-    field = "spec.trainer.gpus"
-    message = f"this machine shows {len(devices)} GPU{'s' if len(devices) > 1 else ''}, and the job runs on CPUs"
-    fix = "Set trainer.gpus, and generation.engine.type: sglang (the embedded engine runs on CPUs only)."
-    return [Finding("gpus-unused", Severity.WARNING, field, message, fix, job.where(field))]

@@ -34,7 +34,7 @@ Count = Callable[[JobSpec, str | None], int]
 """How many pods of a role a job has, told its spec and its verifier; 0 when it goes without the role."""
 
 
-class Program(StrEnum):
+class RoleProgram(StrEnum):
     """What a role's container runs."""
 
     AREAL_ROLE = "areal-role"  # the function that the row's `entry` names
@@ -62,7 +62,7 @@ class Caller:
     in_group: bool = False  # only in jobs whose weights come by a process group
 
 
-class Source(StrEnum):
+class SourceKind(StrEnum):
     """A user's file that pods read where the user put it."""
 
     MODEL = "model"  # with its tokenizer
@@ -84,7 +84,7 @@ class RunPart:
 
 
 @dataclass(frozen=True)
-class Needs:
+class PodNeeds:
     """What one pod takes unless a runtime or a job says otherwise: amounts for a small job on CPUs."""
 
     requests: Mapping[str, str]
@@ -100,7 +100,7 @@ class RoleSpec:
 
     role: Role
     what: str  # for people
-    program: Program
+    program: RoleProgram
     workload: Literal["StatefulSet", "Deployment", "Job", "Pod"]
     template_key: str  # its field of a runtime's `roles`, and of `podTemplate` unless `patch_key` says otherwise
     entry: str = ""  # `module:function` of AREAL_ROLE
@@ -118,8 +118,8 @@ class RoleSpec:
     secret: tuple[str, ...] = (TOKEN_KEY,)  # keys of the job's Secret, beside its Redis password
     redis_login: str | None = None  # as whom it talks to Redis; also the key of an external Redis' Secret
     run_parts: tuple[RunPart, ...] = ()
-    reads: tuple[Source, ...] = ()
-    needs: Needs | None = None  # None: the operator makes no pod of it
+    reads: tuple[SourceKind, ...] = ()
+    needs: PodNeeds | None = None  # None: the operator makes no pod of it
     headless: bool = False  # its pods are dialled one by one
     front: tuple[str, ...] = ()  # ports of a headless role that are dialled as a whole, at an address of their own
     held: tuple[str, ...] = ()  # ports on which its launcher listens, so that a restart refuses nobody
@@ -139,13 +139,13 @@ class RoleSpec:
     @property
     def readiness(self) -> Literal["grpc", "tcp"]:
         """How its process is asked whether it is ready, on its port `grpc` or `main`."""
-        return "tcp" if self.program is Program.REDIS or self.beside else "grpc"
+        return "tcp" if self.program is RoleProgram.REDIS or self.beside else "grpc"
 
     @property
     def supervised(self) -> bool:
         """Whether a launcher supervises it in its pods: not Redis, not what runs beside the job, and not tools, which
         end by themselves."""
-        return self.runs_on and self.program is not Program.REDIS and not self.beside
+        return self.runs_on and self.program is not RoleProgram.REDIS and not self.beside
 
     @property
     def pod_ports(self) -> dict[str, int]:
@@ -161,7 +161,7 @@ class RoleSpec:
     def command(self) -> list[str]:
         """What the first process of its container is."""
         job = ["--job", str(JOB_DIR / RESOLVED_KEY)]
-        if self.program is Program.REDIS:
+        if self.program is RoleProgram.REDIS:
             return ["redis-server", str(JOB_DIR / REDIS_CONF_KEY)]
         if self.supervised:
             return ["areal-launch", *job, "--role", f"{self.role}", "--port", str(LAUNCHER_PORT)]
@@ -182,14 +182,14 @@ _RECIPE = RunPart(_LAYOUT.recipe, with_recipe=True)
 _HUB_MODEL = RunPart(_LAYOUT.start_model, with_hub_model=True)
 _HUB_REWARD_MODEL = RunPart(_LAYOUT.reward_model, with_hub_model=True)
 
-_SANDBOX = Needs(
+_SANDBOX = PodNeeds(
     requests={"cpu": "100m", "memory": "256Mi"},
     limits={"memory": "1Gi", "ephemeral-storage": "1Gi"},
     scratch={"medium": "Memory", "sizeLimit": "256Mi"},  # gone with the pod, and nothing of it reaches a disk
     grace_s=45,
 )
 _BOX_LIMITS = {**_SANDBOX.limits, "memory": POD_LIMIT}
-_TOOL = Needs(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30)
+_TOOL = PodNeeds(requests={"cpu": "100m", "memory": "256Mi"}, grace_s=30)
 
 _REDIS_CALLERS = (
     Caller(Role.CONTROLLER, "main", "the ledger"),
@@ -218,7 +218,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REDIS,
         what="the ledger's store: samples that wait for training",
-        program=Program.REDIS,
+        program=RoleProgram.REDIS,
         workload="StatefulSet",
         template_key="redis",
         rl_only=True,
@@ -228,12 +228,12 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=_REDIS_CALLERS,
         sealed=True,
         secret=(ACL_KEY,),
-        needs=Needs(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60),
+        needs=PodNeeds(requests={"cpu": "100m"}, scratch={"sizeLimit": "64Mi"}, grace_s=60),
     ),
     RoleSpec(
         role=Role.REWARD,
         what="scores answers with a built-in verifier",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="reward",
@@ -246,7 +246,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REWARD_CUSTOM,
         what="scores answers with the recipe's function",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="rewardCustom",
@@ -259,7 +259,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.REWARD_MODEL,
         what="scores answers with a reward model",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.reward.main:run",
         workload="Deployment",
         template_key="rewardModel",
@@ -270,13 +270,13 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=(Caller(Role.WORKER, "grpc", "scores answers with a reward model"),),
         sealed=True,
         run_parts=(_HUB_REWARD_MODEL,),
-        reads=(Source.REWARD_MODEL,),
-        needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
+        reads=(SourceKind.REWARD_MODEL,),
+        needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=45),  # only its owner knows the model's size
     ),
     RoleSpec(
         role=Role.BOXES,
         what="boxes: sandboxes that live over the commands of an episode",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal_judge.boxes.main:run",
         workload="Deployment",
         template_key="reward",  # the platform lets the same sandbox work in both
@@ -290,7 +290,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.CONTROLLER,
         what="admits prompt groups, leases them to workers, closes them; keeps the journal",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.rollout.controller.main:run",
         workload="Deployment",
         template_key="controller",
@@ -299,7 +299,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=_CONTROLLER_CALLERS,
         redis_login="controller",
         run_parts=_WHOLE_RUN,  # journal, fences, evaluations; reads the dataset
-        needs=Needs(
+        needs=PodNeeds(
             requests={"cpu": "100m", "memory": "256Mi"},
             limits={"memory": "2Gi"},
             scratch={"sizeLimit": "256Mi"},
@@ -310,7 +310,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.GENERATION,
         what="serves the newest weights: an agent beside an engine",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.generation.main:run",
         workload="StatefulSet",
         template_key="generation",
@@ -322,8 +322,8 @@ _ROWS = (  # in the order in which a job's roles are needed
         drain_s=15,
         called_by=_GENERATION_CALLERS,
         run_parts=(_HUB_MODEL, RunPart(_LAYOUT.weights), RunPart(_LAYOUT.tokens, writable=True, with_token_audit=True)),
-        reads=(Source.MODEL,),
-        needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
+        reads=(SourceKind.MODEL,),
+        needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=150),  # only its owner knows the model's size
         headless=True,
         holds_model=True,
         max_unavailable="25%",
@@ -332,7 +332,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.GATEWAY,
         what="the HTTP address of agents' sessions: hands each call to the worker that has its session",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.rollout.gateway.main:run",
         workload="StatefulSet",
         template_key="gateway",
@@ -345,7 +345,7 @@ _ROWS = (  # in the order in which a job's roles are needed
             Caller(Role.WORKER, "http", "agents that it runs"),
             Caller(Outsider.AGENTS, "http", "agents in pods of the user"),
         ),
-        needs=Needs(
+        needs=PodNeeds(
             requests={"cpu": "250m", "memory": "256Mi"},
             limits={"memory": "1Gi"},
             scratch={"sizeLimit": "64Mi"},
@@ -359,7 +359,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.WORKER,
         what="runs the recipe's workflow: asks for tokens and scores, adds samples to the ledger",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.rollout.worker.main:run",
         workload="StatefulSet",
         template_key="worker",
@@ -370,8 +370,8 @@ _ROWS = (  # in the order in which a job's roles are needed
         depends_on=(Role.CONTROLLER, Role.REWARD, Role.REWARD_CUSTOM, Role.REWARD_MODEL, Role.BOXES, Role.GATEWAY),
         redis_login="worker",
         run_parts=(_RECIPE, _HUB_MODEL, RunPart(_LAYOUT.trajectories, writable=True)),
-        reads=(Source.MODEL,),  # the tokenizer
-        needs=Needs(
+        reads=(SourceKind.MODEL,),  # the tokenizer
+        needs=PodNeeds(
             requests={"cpu": "250m", "memory": "512Mi"},
             limits={"memory": "4Gi"},
             scratch={"sizeLimit": "2Gi"},
@@ -382,7 +382,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.TRAINER,
         what="takes batches from the ledger, trains, publishes weights, writes checkpoints",
-        program=Program.TORCHRUN,
+        program=RoleProgram.TORCHRUN,
         workload="StatefulSet",
         template_key="trainer",
         count=lambda spec, verifier: spec.trainer.replicas,
@@ -396,8 +396,8 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=_TRAINER_CALLERS,
         redis_login="trainer",
         run_parts=_WHOLE_RUN,  # evidence, fences, checkpoints, weights, the model
-        reads=(Source.MODEL, Source.HOOKS),
-        needs=Needs(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=660),  # only its owner knows the model's size
+        reads=(SourceKind.MODEL, SourceKind.HOOKS),
+        needs=PodNeeds(requests={"cpu": "250m", "memory": "1Gi"}, grace_s=660),  # only its owner knows the model's size
         headless=True,
         holds_model=True,
         max_unavailable=1,  # a drain takes one of them, and the gang starts again from its checkpoint
@@ -405,7 +405,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.VIEW,
         what="shows the run to people in a browser",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal_view.pages.pod:run",
         workload="Deployment",
         template_key="tools",
@@ -414,7 +414,7 @@ _ROWS = (  # in the order in which a job's roles are needed
         called_by=(Caller(Outsider.VIEWERS, "http", "browsers, each with a login of its own"),),
         secret=(),
         run_parts=(RunPart(_LAYOUT.root),),
-        needs=Needs(
+        needs=PodNeeds(
             requests={"cpu": "50m", "memory": "128Mi"},
             limits={"memory": "512Mi"},
             scratch={"sizeLimit": "2Gi"},  # the index of its recording
@@ -426,20 +426,20 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.PREPARE,
         what="looks at every source and fills the run directory, before all others",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.admit.prepare:run",
         workload="Job",
         template_key="tools",
         ports=(),
         secret=(),
         run_parts=_WHOLE_RUN,
-        reads=(Source.MODEL, Source.REWARD_MODEL, Source.HOOKS, Source.RECIPE, Source.DATASET),
+        reads=(SourceKind.MODEL, SourceKind.REWARD_MODEL, SourceKind.HOOKS, SourceKind.RECIPE, SourceKind.DATASET),
         needs=_TOOL,
     ),
     RoleSpec(
         role=Role.FINISH,
         what="audits the run and writes its report, after all others",
-        program=Program.AREAL_ROLE,
+        program=RoleProgram.AREAL_ROLE,
         entry="areal.local.finish:run",
         workload="Job",
         template_key="tools",
@@ -451,7 +451,7 @@ _ROWS = (  # in the order in which a job's roles are needed
     RoleSpec(
         role=Role.UPLOAD,
         what="receives the user's files for `areal submit`",
-        program=Program.RECEIVER,
+        program=RoleProgram.RECEIVER,
         workload="Pod",
         template_key="tools",
         ports=(),

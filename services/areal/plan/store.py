@@ -11,7 +11,7 @@ from areal.plan.resolved import ResolvedJob
 
 
 @dataclass(frozen=True)
-class Login:
+class RedisLogin:
     """How a client of the ledger connects. `address` is `host:port`, or a URL that holds the login."""
 
     address: str = field(repr=False)
@@ -19,15 +19,15 @@ class Login:
     password: str | None = field(default=None, repr=False)
 
 
-def login_of(resolved: ResolvedJob, user: User) -> Login:
+def login_of(resolved: ResolvedJob, user: User) -> RedisLogin:
     """The login of `user`. Raises ConfigError when its file can't be read."""
     if user in resolved.redis_urls:
-        return Login(_read(resolved.redis_urls[user]))
+        return RedisLogin(_read(resolved.redis_urls[user]))
     if resolved.endpoints.redis is None:
         raise ConfigError("the job names neither a Redis of its own nor another one's URLs", fix="start the run anew")
     if user not in resolved.redis_users:
-        return Login(resolved.endpoints.redis)
-    return Login(resolved.endpoints.redis, user, _read(resolved.redis_users[user]))
+        return RedisLogin(resolved.endpoints.redis)
+    return RedisLogin(resolved.endpoints.redis, user, _read(resolved.redis_users[user]))
 
 
 def _read(path: Path) -> str:

@@ -18,14 +18,14 @@ from areal.nvidia import VISIBLE, Machine
 from areal.plan.cluster_names import KERNELS_DIR, SCRATCH_DIR, Role
 from areal.plan.gpus import deal
 from areal.plan.resolved import ResolvedJob
-from areal.plan.role_specs import Program, long_running, spec_of
+from areal.plan.role_specs import RoleProgram, long_running, spec_of
 from areal.plan.roles import RoleInstance, role_instances
 
 _AREAL_ROLE = (sys.executable, "-m", "areal.processes.role")  # by this interpreter, whatever is on PATH
 
 
 @dataclass(frozen=True)
-class Place:
+class RoleHost:
     """What rows need to know about where they run."""
 
     python: str
@@ -38,7 +38,7 @@ class Place:
     gpus: tuple[str, ...] = ()  # of this machine; in pods a device plugin deals them
 
     @classmethod
-    def here(cls, *, needs_redis: bool = True) -> Place:
+    def here(cls, *, needs_redis: bool = True) -> RoleHost:
         """This machine, with this interpreter. Raises ConfigError without a Redis server where one is needed."""
         redis = shutil.which("redis-server") or ("" if not needs_redis else None)
         if redis is None:
@@ -49,7 +49,7 @@ class Place:
         return cls(sys.executable, _AREAL_ROLE, redis, gpus=Machine().devices())
 
     @classmethod
-    def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> Place:
+    def pod(cls, job_file: Path, *, interface: str = "", scratch: Path = Path(SCRATCH_DIR)) -> RoleHost:
         """A container that holds one role."""
         return cls(sys.executable, _AREAL_ROLE, "redis-server", interface=interface, scratch=scratch, job_file=job_file)
 
@@ -81,12 +81,12 @@ _MAX_RESTARTS = 10
 _ANYWHERE = ("0.0.0.0", "::")  # bound to these, a server is on loopback, too
 
 
-def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRow]:
+def role_table(resolved: ResolvedJob, place: RoleHost | None = None) -> list[RoleRow]:
     """The rows of a run on one machine in dependency order; `place` defaults to this machine.
 
     Raises ConfigError when the job asks for more GPUs than the machine shows.
     """
-    where = Place.here(needs_redis=resolved.endpoints.redis is not None) if place is None else place
+    where = RoleHost.here(needs_redis=resolved.endpoints.redis is not None) if place is None else place
     instances = role_instances(resolved.job, resolved.verifier)
     dealt = deal(resolved.spec, instances, where.gpus)
     by_role: dict[Role, list[str]] = {}
@@ -103,12 +103,12 @@ def role_table(resolved: ResolvedJob, place: Place | None = None) -> list[RoleRo
     ]
 
 
-def _visible(where: Place, devices: tuple[str, ...] | None) -> dict[str, str]:
+def _visible(where: RoleHost, devices: tuple[str, ...] | None) -> dict[str, str]:
     """Which GPUs a row sees. Where there are none, nothing is said."""
     return {} if devices is None or not where.gpus else {VISIBLE: ",".join(devices)}
 
 
-def role_row(resolved: ResolvedJob, role: str, index: int, place: Place) -> RoleRow:
+def role_row(resolved: ResolvedJob, role: str, index: int, place: RoleHost) -> RoleRow:
     """The row of one pod. It depends on nothing: what a role needs it waits for, for as long as the job's patience.
 
     Raises ConfigError for a role that has no row.
@@ -130,7 +130,7 @@ def role_row(resolved: ResolvedJob, role: str, index: int, place: Place) -> Role
     )
 
 
-def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow:
+def _row(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> RoleRow:
     spec = spec_of(instance.role)
     return RoleRow(
         name=instance.name,
@@ -151,21 +151,21 @@ def _row(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> RoleRow
     )
 
 
-def _command(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
+def _command(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> list[str]:
     ports = resolved.ports_of(instance.role, instance.index)
     program = spec_of(instance.role).program
-    if program is Program.REDIS:
+    if program is RoleProgram.REDIS:
         return [place.redis_server, str(resolved.layout.redis_conf)]
     listen = ["--port", str(ports["grpc"]), "--metrics-port", str(ports["metrics"])]
     job = ["--job", str(place.job_file or resolved.layout.resolved)]
-    if program is Program.TORCHRUN:
+    if program is RoleProgram.TORCHRUN:
         gang = [*_gang(resolved, instance, place), "-m", "areal_trainer.main", *job, *listen]
         return [place.python, "-m", "areal_trainer.torchrun", *gang]
     command = [*place.areal_role, instance.role, *job, "--index", str(instance.index), *listen]
     return [*command, "--engine-port", str(ports["engine"])] if "engine" in ports else command
 
 
-def _gang(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[str]:
+def _gang(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> list[str]:
     """The arguments of torchrun: all ranks here, or this pod's among several pods'."""
     trainer = resolved.spec.trainer
     if resolved.endpoints.rendezvous is None:
@@ -178,7 +178,7 @@ def _gang(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> list[s
     return [*gang, "--master-addr", host, "--master-port", meet]
 
 
-def _environment(resolved: ResolvedJob, instance: RoleInstance, place: Place) -> dict[str, str]:
+def _environment(resolved: ResolvedJob, instance: RoleInstance, place: RoleHost) -> dict[str, str]:
     environment = {
         "AREAL_JOB": resolved.name,
         "AREAL_ROLE": instance.role,

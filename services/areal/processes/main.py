@@ -26,7 +26,7 @@ from areal.observe import logs
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.plan import Place, ResolvedJob, RoleRow
+from areal.plan import ResolvedJob, RoleHost, RoleRow
 from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
 from areal.plan.table import role_row
 from areal.processes import ending, orphans, reaper
@@ -60,7 +60,7 @@ async def supervise(request: LaunchRequest) -> int:
     """Supervise the role until SIGTERM, or until it failed; answers the exit code."""
     job = ResolvedJob.load(request.job_file)
     scratch = Path(tempfile.gettempdir())
-    place = Place.pod(request.job_file.absolute(), interface=_interface(), scratch=scratch)
+    place = RoleHost.pod(request.job_file.absolute(), interface=_interface(), scratch=scratch)
     row = role_row(job, request.role, request.index, place)
     living: set[int] = set()
     orphans.adopt()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from areal.errors import ConfigError
+from areal.errors import ConfigError, DataError
 
 
 def candidates(path: str, base_dir: Path) -> list[Path]:
@@ -30,3 +30,10 @@ def must_locate(path: str, base_dir: Path, *, what: str, where: str = "", fix: s
         tried = " and ".join(str(place) for place in candidates(path, base_dir))
         raise ConfigError(f"{where + ': ' if where else ''}{what} {path!r} is not there: tried {tried}", fix=fix)
     return found
+
+
+def refuse_pipes(*paths: Path) -> None:
+    """Raise DataError for the first that is there and is neither file nor directory: its reader may wait for ever."""
+    for path in paths:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            raise DataError(f"{path} is no regular file", fix="Put a file there, or correct the path.")

@@ -16,9 +16,9 @@ import httpx
 
 from areal.errors import ConfigError, DataError
 from areal.workflow.base import Engine, RolloutWorkflow
-from areal.workflow.command import CommandAgent
 from areal.workflow.episode import Episode
 from areal.workflow.outcome import Outcome
+from areal.workflow.recipe import agents_of
 
 # HTTP transport with retries: a request whose connection breaks before an answer begins is sent again.
 
@@ -93,33 +93,6 @@ async def _until(over: Awaitable[None], run: Awaitable[Any]) -> Any:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
-
-
-def agents_of(module: ModuleType) -> dict[str, Any]:
-    """What a recipe defines that can be an agent: an async function, or a class or object with an async `run`."""
-    return {
-        name: value
-        for name, value in vars(module).items()
-        if not name.startswith("_")
-        and (getattr(value, "__module__", module.__name__) == module.__name__ or isinstance(value, CommandAgent))
-        and (_takes_an_episode(value) or _takes_an_episode(getattr(value, "run", None), given_self=_is_method(value)))
-    }
-
-
-def _is_method(value: Any) -> bool:
-    """Whether it is a class whose `run` is an ordinary method."""
-    return inspect.isclass(value) and inspect.isfunction(inspect.getattr_static(value, "run", None))
-
-
-def _takes_an_episode(run: Any, *, given_self: bool = False) -> bool:
-    """Whether it can be called as an agent is."""
-    if not inspect.iscoroutinefunction(run):
-        return False
-    try:
-        inspect.signature(run).bind(*([None] * (1 + given_self)), base_url="", api_key="", http_client=None)
-    except TypeError:
-        return False
-    return True
 
 
 def agent_of(module: ModuleType | None, name: str) -> RunAgent:

@@ -20,6 +20,7 @@ from typing import Any
 
 from areal.errors import DataError
 from areal.workflow.base import RolloutWorkflow
+from areal.workflow.command import CommandAgent
 
 REWARD_ARGUMENTS = ("prompt", "completions", "prompt_ids", "completion_ids")
 _REWARD_SHAPE = f"def reward({', '.join(REWARD_ARGUMENTS)}, **row) -> float"
@@ -156,6 +157,33 @@ def needed_columns(reward: Callable[..., Any] | None) -> frozenset[str]:
         and parameter.default is parameter.empty
         and parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD)
     )
+
+
+def agents_of(module: ModuleType) -> dict[str, Any]:
+    """What a recipe defines that can be an agent: an async function, or a class or object with an async `run`."""
+    return {
+        name: value
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and (getattr(value, "__module__", module.__name__) == module.__name__ or isinstance(value, CommandAgent))
+        and (_takes_an_episode(value) or _takes_an_episode(getattr(value, "run", None), given_self=_is_method(value)))
+    }
+
+
+def _is_method(value: Any) -> bool:
+    """Whether it is a class whose `run` is an ordinary method."""
+    return inspect.isclass(value) and inspect.isfunction(inspect.getattr_static(value, "run", None))
+
+
+def _takes_an_episode(run: Any, *, given_self: bool = False) -> bool:
+    """Whether it can be called as an agent is."""
+    if not inspect.iscoroutinefunction(run):
+        return False
+    try:
+        inspect.signature(run).bind(*([None] * (1 + given_self)), base_url="", api_key="", http_client=None)
+    except TypeError:
+        return False
+    return True
 
 
 def _workflows(module: ModuleType, file: Path) -> dict[str, type[RolloutWorkflow]]:

@@ -42,22 +42,23 @@ class Tokenizer:
         self.digest = digest  # of tokenizer.json and the chat template
 
     @classmethod
-    def from_dir(cls, path: Path | str, *, model_dir: Path | str | None = None) -> Tokenizer:
-        """Read a Hugging Face directory; `model_dir` holds config.json when it is another one. Raises DataError."""
-        import tokenizers
+    def from_dir(
+        cls,
+        path: Path | str,
+        *,
+        model_dir: Path | str | None = None,
+        fast: FastTokenizer | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> Tokenizer:
+        """Read a Hugging Face directory; `model_dir` holds config.json when it is another one. Raises DataError.
 
+        `fast` and `config` are its tokenizer.json and config.json, where they were read already.
+        """
         directory = Path(path)
         model = Path(model_dir) if model_dir is not None else directory
         file = directory / "tokenizer.json"
-        if not file.is_file():
-            raise DataError(
-                f"{directory} holds no tokenizer.json", fix="save a fast tokenizer there, or name model.tokenizer"
-            )
-        try:
-            fast = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises bare Exception
-            raise DataError(f"{file} is no tokenizer: {error}", fix="save the tokenizer again") from error
-        config = _read_json(model / "config.json")
+        fast = fast if fast is not None else read_tokenizer(directory)
+        config = config if config is not None else _read_json(model / "config.json")
         settings = _read_json(directory / "tokenizer_config.json")
         template = _chat_template(directory, settings)
         special = {
@@ -206,6 +207,21 @@ class Tokenizer:
         ends = [self._fast.id_to_token(token) for token in self.eos_ids] if after_end else []
         tail = next((tail[len(end) :] for end in ends if end and tail.startswith(end)), tail)
         return self.encode(tail, special=False)
+
+
+def read_tokenizer(directory: Path) -> FastTokenizer:
+    """The tokenizer.json of a directory. Raises DataError when there is none, or it is invalid."""
+    import tokenizers
+
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        raise DataError(
+            f"{directory} holds no tokenizer.json", fix="save a fast tokenizer there, or name model.tokenizer"
+        )
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises bare Exception
+        raise DataError(f"{file} is no tokenizer: {error}", fix="save the tokenizer again") from error
 
 
 def _compile(text: str) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from areal.admit.cluster import ClusterRefusal, resolve_for_pods, roles_of
-from areal.admit.code_pods import Offer, box_refusal, offer_of, refusal
+from areal.admit.code_pods import TierOffer, box_refusal, offer_of, refusal
 from areal.errors import ConfigError
 from areal.plan.cluster_names import Role
 from areal.plan.resolved import ResolvedJob
@@ -30,7 +30,7 @@ from areal_operator.operator.job_state import reason_of
 
 
 @dataclass(frozen=True)
-class Refusal:
+class JobRefusal:
     """Why a job can't run."""
 
     reason: AcceptedReason
@@ -38,7 +38,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Admitted:
+class RunnableJob:
     """A job that may run. `replicas` has its long-running roles, in the order in which they are needed."""
 
     job: RLJob
@@ -69,7 +69,7 @@ class Material:
     recipe: str | None = None  # text of the recipe, when it comes from a ConfigMap that is there
 
 
-def parse(raw: Json, *, running: bool = False) -> RLJob | Refusal:
+def parse(raw: Json, *, running: bool = False) -> RLJob | JobRefusal:
     """The job behind an object, when every field and every rule holds.
 
     A job that is `running` was accepted by rules that may have been fewer: it goes on. Labels and annotations are the
@@ -81,11 +81,11 @@ def parse(raw: Json, *, running: bool = False) -> RLJob | Refusal:
         if not running:
             refuse(check(job), "the job")
     except ConfigError as error:
-        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
+        return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
     return job
 
 
-def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
+def admit(raw: Json, job: RLJob, material: Material) -> RunnableJob | JobRefusal:
     """The job with everything decided, or why it can't run."""
     metadata = raw["metadata"]
     try:
@@ -93,20 +93,20 @@ def admit(raw: Json, job: RLJob, material: Material) -> Admitted | Refusal:
             job, namespace=metadata["namespace"], uid=metadata["uid"], recipe_source=material.recipe
         )
     except ClusterRefusal as error:
-        return Refusal(reason_of(AcceptedReason, error.reason), words_of(error))
+        return JobRefusal(reason_of(AcceptedReason, error.reason), words_of(error))
     except ConfigError as error:
-        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
+        return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
     if material.runtime is None:
-        return Refusal(AcceptedReason.RUNTIME_NOT_FOUND, material.runtime_problem)
+        return JobRefusal(AcceptedReason.RUNTIME_NOT_FOUND, material.runtime_problem)
     if (message := _unjudgeable(raw, job, resolved, material.runtime)) is not None:
-        return Refusal(AcceptedReason.NOT_AVAILABLE, message)
-    return Admitted(job, resolved, material.runtime, snapshot_hash(material.runtime), roles_of(resolved))
+        return JobRefusal(AcceptedReason.NOT_AVAILABLE, message)
+    return RunnableJob(job, resolved, material.runtime, snapshot_hash(material.runtime), roles_of(resolved))
 
 
 def _unjudgeable(raw: Json, job: RLJob, resolved: ResolvedJob, runtime: RuntimeSpec) -> str | None:
     """Why the pods that this job would get can't run its programs or its boxes; None when they can, or it has none."""
     wanted = JobBlueprint(job=job, raw=raw, runtime=runtime, resolved=resolved, replicas={}, operator_namespace="")
-    asked: dict[Role, Callable[[Offer], tuple[str, str] | None]] = {}
+    asked: dict[Role, Callable[[TierOffer], tuple[str, str] | None]] = {}
     if resolved.verifier == "code":
         asked[Role.REWARD] = partial(refusal, job)
     if resolved.endpoints.boxes is not None:

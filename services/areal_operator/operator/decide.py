@@ -16,7 +16,7 @@ from areal.spec.cluster import MANAGER, RunPolicy
 from areal.spec.status import AcceptedReason, AuditStatus, CompleteReason, FailedReason
 
 from areal_operator.operator import budget, evictions, failure_policy, fault_owner, progress
-from areal_operator.operator.admission import Admitted
+from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.decision import (
     CleanUp,
     Converge,
@@ -70,7 +70,7 @@ def _awake(state: JobState, now: float) -> JobState:
     return state
 
 
-def _suspend(seen: Observation, admitted: Admitted, now: float) -> Suspend:
+def _suspend(seen: Observation, admitted: RunnableJob, now: float) -> Suspend:
     """First the trainers save, then the pods go, then the job rests. What has begun is not taken back half-way."""
     state, stuck = seen.state, evictions.stuck(seen, now)
     gang = gang_of(seen, admitted.replicas[Role.TRAINER], now)
@@ -124,7 +124,7 @@ class _Run:
     """One reconcile of a job that should run. `state` becomes the status; it changes as questions are asked."""
 
     seen: Observation
-    admitted: Admitted
+    admitted: RunnableJob
     state: JobState
     now: float
     stalled: bool = False  # found just now

@@ -16,7 +16,7 @@ from typing import Any
 from areal.plan.cluster_names import ANNOTATION_OPERATOR_VERSION
 
 from areal_operator.kube.resources import Json
-from areal_operator.operator.admission import Admitted
+from areal_operator.operator.admission import RunnableJob
 
 ANNOTATION_INPUTS = "areal.dev/inputs-hash"
 """Of all in a job and its runtime that pod templates are made from."""
@@ -38,7 +38,7 @@ _NO_INPUT = {
 }
 
 
-def inputs_hash(admitted: Admitted) -> str:
+def inputs_hash(admitted: RunnableJob) -> str:
     """What a job's pod templates depend on, as a hash: neither fleet sizes nor what running roles are told."""
     spec = admitted.job.spec.model_dump(mode="json", exclude=None)
     for name in _NO_INPUT["spec"]:

@@ -40,7 +40,7 @@ from areal_operator.kube.resources import (
     key_of,
     resource_of,
 )
-from areal_operator.operator.admission import Admitted, Material, Refusal, admit, parse, words_of
+from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit, parse, words_of
 from areal_operator.operator.children import JobBlueprint, read_snapshot
 from areal_operator.operator.children.files import mounted_by, resolved_text
 from areal_operator.operator.job_state import JobState, Rest, state_in
@@ -72,7 +72,7 @@ async def observe(job: Json, world: OperatorWorld) -> Observation:
     uid = job["metadata"]["uid"]
     admitted, refusal = None, None
     found = await _admission(job, state, world)
-    if isinstance(found, Refusal):
+    if isinstance(found, JobRefusal):
         refusal = found
     else:
         admitted = found
@@ -107,7 +107,7 @@ def wanted(seen: Observation, world: OperatorWorld, replicas: dict[str, int] | N
 
 
 def wanted_of(
-    job: Json, admitted: Admitted, world: OperatorWorld, replicas: dict[str, int] | None = None
+    job: Json, admitted: RunnableJob, world: OperatorWorld, replicas: dict[str, int] | None = None
 ) -> JobBlueprint:
     """The same, before all is gathered. Without `replicas`, as many pods as the spec asks for."""
     key, uid = key_of(job), job["metadata"]["uid"]
@@ -147,7 +147,7 @@ def remember_access(secret: Json, uid: str, notes: Notes, now: float) -> bool:
 # Admission
 
 
-async def _admission(job: Json, state: JobState, world: OperatorWorld) -> Admitted | Refusal:
+async def _admission(job: Json, state: JobState, world: OperatorWorld) -> RunnableJob | JobRefusal:
     """Whether the job may run; looked up again only when the job, its runtime or its recipe changed."""
     key, metadata = key_of(job), job["metadata"]
     notes = world.notes(key, metadata["uid"])
@@ -159,17 +159,17 @@ async def _admission(job: Json, state: JobState, world: OperatorWorld) -> Admitt
     if about in notes.admitted:
         return notes.admitted[about]
     parsed = parse(job, running=state.prepared)
-    if isinstance(parsed, Refusal):
-        found: Admitted | Refusal = parsed
+    if isinstance(parsed, JobRefusal):
+        found: RunnableJob | JobRefusal = parsed
     else:
         parsed = shared(parsed, world.blocks)
         recipe = await _recipe(job, parsed, state, world)
         spec, problem = _runtime_spec(runtime, job, world)
         found = admit(job, parsed, Material(spec, problem, recipe))
-        if isinstance(found, Admitted):
+        if isinstance(found, RunnableJob):
             found = replace(found, runtime=world.runtimes.setdefault(found.runtime_hash, found.runtime))
         about = (metadata.get("generation"), version, notes.recipe)
-    if not (isinstance(found, Refusal) and found.reason is AcceptedReason.RECIPE_NOT_FOUND):
+    if not (isinstance(found, JobRefusal) and found.reason is AcceptedReason.RECIPE_NOT_FOUND):
         notes.admitted = {about: found}
     return found
 
@@ -243,7 +243,7 @@ def _as_prepared(world: OperatorWorld, uid: str) -> str | None:
 # What the API server would say
 
 
-async def _try(job: Json, admitted: Admitted, state: JobState, world: OperatorWorld) -> Refusal | None:
+async def _try(job: Json, admitted: RunnableJob, state: JobState, world: OperatorWorld) -> JobRefusal | None:
     """Ask the API server about every object before the first is made, and again when the spec has changed."""
     accepted = state.conditions.get("Accepted")
     generation = job["metadata"].get("generation", 0)
@@ -257,19 +257,19 @@ async def _try(job: Json, admitted: Admitted, state: JobState, world: OperatorWo
     return notes.tried[about]
 
 
-async def _dry_run(job: Json, admitted: Admitted, world: OperatorWorld) -> Refusal | None:
+async def _dry_run(job: Json, admitted: RunnableJob, world: OperatorWorld) -> JobRefusal | None:
     w = wanted_of(job, admitted, world)
     try:
         objects = [*world.build.foundation(w), *world.build.workloads(w)]
         batches = [world.build.prepare_job(w), world.build.finish_job(w)]
     except ConfigError as error:
-        return Refusal(AcceptedReason.INVALID_SPEC, words_of(error))
+        return JobRefusal(AcceptedReason.INVALID_SPEC, words_of(error))
     objects += [batch for batch in batches if world.caches[JOBS].get(*key_of(batch)) is None]
     answers = await together(_objection(obj, job, world) for obj in objects)
     words = [answer for answer in answers if answer]
     if not words:  # pods are asked about last: they say again what is wrong with their templates
         words = await _pods_objections([obj for obj in objects if "template" in obj.get("spec", {})], world)
-    return Refusal(AcceptedReason.DRY_RUN_REJECTED, "; ".join(words)) if words else None
+    return JobRefusal(AcceptedReason.DRY_RUN_REJECTED, "; ".join(words)) if words else None
 
 
 async def _objection(obj: Json, job: Json, world: OperatorWorld) -> str:

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from areal_operator.kube.resources import Json, Key
 from areal_operator.operator import timestamps
-from areal_operator.operator.admission import Admitted, Refusal
+from areal_operator.operator.admission import JobRefusal, RunnableJob
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import JobState
 
@@ -193,8 +193,8 @@ class Observation:
     key: Key
     raw: Json
     state: JobState
-    admitted: Admitted | None  # None: refused, or not looked at because it has ended
-    refusal: Refusal | None
+    admitted: RunnableJob | None  # None: refused, or not looked at because it has ended
+    refusal: JobRefusal | None
     pods: tuple[Pod, ...] = ()
     workloads: tuple[Workload, ...] = ()
     beside: tuple[Workload, ...] = ()  # of roles whose pods nothing depends on

@@ -18,7 +18,7 @@ from areal.spec.runtime import RuntimeSpec
 
 from areal_operator.kube.resources import PODS, RLJOBS, RUNTIMES, Json, Key, Resource
 from areal_operator.operator import children
-from areal_operator.operator.admission import Admitted, Refusal
+from areal_operator.operator.admission import JobRefusal, RunnableJob
 from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.deleted_pods import DeletedPods
 from areal_operator.operator.hot_fields import HotFields
@@ -99,9 +99,9 @@ class Notes:
     """What this process knows of one job beside its status. Forgotten with the process, and nothing is lost."""
 
     uid: str
-    admitted: dict[object, Admitted | Refusal] = field(default_factory=dict)  # newest look-up only
-    tried: dict[object, Refusal | None] = field(default_factory=dict)  # newest dry run only
-    inputs: tuple[Admitted, str] | None = None  # hash of what pod templates are made from
+    admitted: dict[object, RunnableJob | JobRefusal] = field(default_factory=dict)  # newest look-up only
+    tried: dict[object, JobRefusal | None] = field(default_factory=dict)  # newest dry run only
+    inputs: tuple[RunnableJob, str] | None = None  # hash of what pod templates are made from
     secret: Mapping[str, str] | None = None
     secret_at: float = 0.0
     recipe: str | None = None

@@ -11,7 +11,7 @@ from areal.processes.core import Phase
 from areal.spec.load import job_from_object
 from areal.spec.runtime import RuntimeSpec
 from areal.spec.status import ConditionType
-from areal_operator.operator.admission import Admitted
+from areal_operator.operator.admission import RunnableJob
 from areal_operator.operator.hot_fields import HotFields
 from areal_operator.operator.job_state import JobCondition, JobFailure, JobState
 from areal_operator.operator.observed import (
@@ -33,16 +33,16 @@ NOW = 1_800_000_000.0
 STARTED = NOW - 1000
 
 
-def admitted(**spec: Any) -> Admitted:
+def admitted(**spec: Any) -> RunnableJob:
     """A job that may run: two trainers, two servers, a verifier."""
     return admitted_as(job_object(**spec))
 
 
-def admitted_as(raw: dict[str, Any]) -> Admitted:
+def admitted_as(raw: dict[str, Any]) -> RunnableJob:
     """A job that may run, as it was written."""
     job = job_from_object(raw)
     resolved = resolve_for_pods(job, namespace="team", uid="job-uid", recipe_source=None)
-    return Admitted(job, resolved, RuntimeSpec(), "hash", roles_of(resolved))
+    return RunnableJob(job, resolved, RuntimeSpec(), "hash", roles_of(resolved))
 
 
 def trainer(index: int, **changes: Any) -> Pod:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from areal.admit.code_pods import Offer, kernel_of, offer_of
+from areal.admit.code_pods import TierOffer, kernel_of, offer_of
 from areal.plan.cluster_names import ENV_SANDBOX_KERNEL, Role
 from areal.spec.code_room import POD_LIMIT, bytes_of_one, slots_of_memory
 from areal.spec.load import job_from_object
 from areal.spec.quantity import parse_bytes
 from areal.spec.runtime import RuntimeSandbox, RuntimeSpec
-from areal_operator.operator.admission import Admitted, Material, Refusal, admit
+from areal_operator.operator.admission import JobRefusal, Material, RunnableJob, admit
 from areal_operator.operator.children import JobBlueprint
 from areal_operator.operator.children.pods import pod_template
 from support.operator_jobs import job_object
@@ -39,13 +39,13 @@ def code_job(runtime_class: str | None = None, **code: Any) -> Json:
     return raw
 
 
-def asked(raw: Json, platform: RuntimeSpec) -> Admitted | Refusal:
+def asked(raw: Json, platform: RuntimeSpec) -> RunnableJob | JobRefusal:
     return admit(raw, job_from_object(raw), Material(platform))
 
 
 def reward_pod(raw: Json, platform: RuntimeSpec, role: Role = Role.REWARD) -> Json:
     found = asked(raw, platform)
-    assert isinstance(found, Admitted), found
+    assert isinstance(found, RunnableJob), found
     made: Json = pod_template(JobBlueprint(found.job, raw, platform, found.resolved, {}, ""), role)["spec"]
     return made
 
@@ -62,7 +62,7 @@ def test_the_pod_of_the_reward_service_is_restricted_and_offers_one_process_with
     assert main["securityContext"]["readOnlyRootFilesystem"] is True
     assert main["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert spec["automountServiceAccountToken"] is False
-    assert offer_of(spec, RuntimeSandbox()) == Offer("T2", "host")
+    assert offer_of(spec, RuntimeSandbox()) == TierOffer("T2", "host")
 
 
 def resources(spec: Json) -> Json:
@@ -129,16 +129,16 @@ def test_a_pod_is_told_that_it_is_a_virtual_machine_only_when_its_class_is_liste
 @pytest.mark.parametrize(
     ("pod", "offer"),
     [
-        ({}, Offer("T2", "host")),
-        ({"runtimeClassName": "gvisor"}, Offer("T4", "gvisor")),
-        (NAMESPACED, Offer("T3", "host")),
-        ({**NAMESPACED, "runtimeClassName": "gvisor"}, Offer("T4", "gvisor")),
-        ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, Offer("T3", "host")),
-        ({"containers": [{"name": "main", "securityContext": {"privileged": True}}]}, Offer("T3", "host")),
-        ({"securityContext": {"runAsUser": 0}}, Offer("T2", "host")),
+        ({}, TierOffer("T2", "host")),
+        ({"runtimeClassName": "gvisor"}, TierOffer("T4", "gvisor")),
+        (NAMESPACED, TierOffer("T3", "host")),
+        ({**NAMESPACED, "runtimeClassName": "gvisor"}, TierOffer("T4", "gvisor")),
+        ({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}, TierOffer("T3", "host")),
+        ({"containers": [{"name": "main", "securityContext": {"privileged": True}}]}, TierOffer("T3", "host")),
+        ({"securityContext": {"runAsUser": 0}}, TierOffer("T2", "host")),
     ],
 )
-def test_an_offer_follows_from_the_platforms_pod(pod: Json, offer: Offer) -> None:
+def test_an_offer_follows_from_the_platforms_pod(pod: Json, offer: TierOffer) -> None:
     platform = runtime(pod)
     assert offer_of(reward_pod(code_job(), platform), platform.sandbox) == offer
 
@@ -158,7 +158,7 @@ def test_an_offer_follows_from_the_platforms_pod(pod: Json, offer: Offer) -> Non
 )
 def test_jobs_that_their_pods_can_judge_are_admitted(raw: Json, platform: RuntimeSpec) -> None:
     raw["metadata"].setdefault("uid", "job-uid")
-    assert isinstance(asked(raw, platform), Admitted)
+    assert isinstance(asked(raw, platform), RunnableJob)
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_jobs_that_their_pods_could_never_judge_are_refused_with_the_fix(
     raw: Json, platform: RuntimeSpec, words: tuple[str, ...]
 ) -> None:
     refused = asked(raw, platform)
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, JobRefusal)
     assert refused.reason == "NotAvailable"
     for word in words:
         assert word in refused.message
@@ -198,6 +198,6 @@ def test_boxes_are_in_a_pod_like_the_reward_service_s_that_may_have_namespaces()
 
 def test_a_job_whose_boxes_could_never_be_is_refused_with_the_fix() -> None:
     refused = asked(boxed_job(), runtime())
-    assert isinstance(refused, Refusal)
+    assert isinstance(refused, JobRefusal)
     for word in ("rollout.boxes needs tier T3, but the pod of boxes offers T2", "gVisor", "SYS_ADMIN"):
         assert word in refused.message

@@ -16,7 +16,7 @@ from areal.spec.status import (
     ProgressingReason,
     ScheduledReason,
 )
-from areal_operator.operator.admission import Refusal
+from areal_operator.operator.admission import JobRefusal
 from areal_operator.operator.announce import announcements
 from areal_operator.operator.conditions import ConditionText, conditions, transition
 from areal_operator.operator.decide import decide
@@ -57,7 +57,7 @@ CASES: list[tuple[str, Observation, ConditionType, str, str]] = [
     ("well", seen(), ConditionType.ACCEPTED, "Valid", ""),
     (
         "refused",
-        seen(JobState(), admitted=None, refusal=Refusal(AcceptedReason.LOCAL_PATH, "spec.model.path")),
+        seen(JobState(), admitted=None, refusal=JobRefusal(AcceptedReason.LOCAL_PATH, "spec.model.path")),
         ConditionType.ACCEPTED,
         "LocalPath",
         "spec.model.path",

@@ -9,7 +9,7 @@ import pytest
 from areal.plan.cluster_names import Role
 from areal.processes.core import Phase
 from areal.spec.status import AcceptedReason, CompleteReason, FailedReason
-from areal_operator.operator.admission import Refusal
+from areal_operator.operator.admission import JobRefusal
 from areal_operator.operator.conditions import conditions
 from areal_operator.operator.decide import decide
 from areal_operator.operator.decision import (
@@ -58,7 +58,7 @@ def done(base: Observation) -> Observation:
     return launchers(base, t0=says(Phase.COMPLETE), t1=says(Phase.COMPLETE))
 
 
-REFUSED = Refusal(AcceptedReason.LOCAL_PATH, "model.path")
+REFUSED = JobRefusal(AcceptedReason.LOCAL_PATH, "model.path")
 YOUNG = JobState()
 AUDITING = remembered(finishing=True, members=())
 UNLUCKY = BatchJob(BatchStage.FAILED, at=NOW)
@@ -115,7 +115,7 @@ def test_a_job_of_another_controller_is_left_alone() -> None:
     ],
 )
 def test_a_refusal_is_looked_at_again_when_the_cure_may_be_elsewhere(reason: AcceptedReason, again_s: float) -> None:
-    decision = decide(seen(YOUNG, refusal=Refusal(reason, ""), admitted=None), NOW)
+    decision = decide(seen(YOUNG, refusal=JobRefusal(reason, ""), admitted=None), NOW)
     assert isinstance(decision, Reject)
     assert decision.again_s == again_s
 

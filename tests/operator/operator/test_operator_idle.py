@@ -9,7 +9,7 @@ import pytest
 from areal.observe.live import Idle, IdleCause
 from areal.plan.cluster_names import Role
 from areal.spec.status import AcceptedReason
-from areal_operator.operator.admission import Refusal
+from areal_operator.operator.admission import JobRefusal
 from areal_operator.operator.job_state import JobOutcome, JobState
 from areal_operator.operator.observed import Observation, PodCondition, Reports
 from areal_operator.operator.summarize import urgent
@@ -29,7 +29,7 @@ def telling(cause: IdleCause, idle: str = "", at: float = NOW) -> Observation:
 
 
 CASES: list[tuple[str, Observation, str, Role | str, str, str]] = [
-    ("refused", seen(JobState(), refusal=Refusal(AcceptedReason.LOCAL_PATH, "model.path"), admitted=None),
+    ("refused", seen(JobState(), refusal=JobRefusal(AcceptedReason.LOCAL_PATH, "model.path"), admitted=None),
      "LocalPath", "", "", "model.path"),
     ("no node", seen(pods=(trainer(0, node="", conditions=FULL), trainer(1), *others())),
      "Unschedulable", Role.TRAINER, "digits-trainer-0", "3 too few nvidia.com/gpu"),

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from areal.data.fixed_order import Order
+from areal.data.order import FixedOrder
 from areal.ledger.evidence import EvidenceLog, FixedRows, TrainedGroup
 from areal.observe.waits import WaitRegistry
 from areal.values.policy import PolicyId
@@ -44,7 +44,7 @@ class RowsDesk(Desk):
         self.serve()
         self.ready()
 
-    def start(self, step: int, order: Order, metric: str) -> None:
+    def start(self, step: int, order: FixedOrder, metric: str) -> None:
         """Leave evidence of this start, before any step of it. `metric` is what held-out rows are measured by."""
         settings, paths = self._settings, self.paths
         self._evidence = EvidenceLog(paths.evidence, self.fence)

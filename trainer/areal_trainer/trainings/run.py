@@ -11,8 +11,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from areal.admit.teacher import refuse_other_tokens
-from areal.data.fixed_order import Order
+from areal.admit.models import refuse_other_tokens
+from areal.data.order import FixedOrder
 from areal.errors import BugError, ExitCode
 from areal.ledger.evidence import TrainedGroup
 from areal.observe.waits import WaitRegistry
@@ -68,7 +68,7 @@ class RowBatches:
         self._train = PreparedRows(settings.dataset / "train", tokenizer, spec)
         held_out = settings.dataset / "evaluation"
         self._held_out = PreparedRows(held_out, tokenizer, spec) if held_out.exists() else None
-        self._order = Order.of(block, len(self._train), spec.seed)
+        self._order = FixedOrder.of(block, len(self._train), spec.seed)
         self._schedule = schedule_of(spec, spec.optimizer.learning_rate)
         self._training = kind_of(spec, self._learner, settings.cache, _model_digest(paths.start_model))
         self.checkpointer = Checkpointer(paths.checkpoints, spec.checkpoint.keep, self._engine)

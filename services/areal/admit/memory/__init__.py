@@ -1,15 +1,46 @@
-"""Memory plan of a job: bytes a GPU and a disk need, by closed forms over the model's config.json, without torch."""
+"""Memory plan of a job: bytes a GPU and a disk need, by closed forms over the model's config.json, without torch.
 
-from areal.admit.memory.budget import Line, ServerPlan, TrainerPlan, plan_server, plan_trainer, tokens_in
-from areal.admit.memory.shape import ModelShape, shape_of
+Owns the order of what is told. Says nothing about a model of a family without closed forms.
+"""
 
-__all__ = [
-    "Line",
-    "ModelShape",
-    "ServerPlan",
-    "TrainerPlan",
-    "plan_server",
-    "plan_trainer",
-    "shape_of",
-    "tokens_in",
-]
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from areal.admit.memory.rank import Said, rank_memory
+from areal.admit.memory.shape import adapter_of, shape_of
+from areal.admit.memory.volume import HostFacts, disk_memory, disk_space, server_memory
+from areal.spec import RLJob
+
+
+def memory_of(
+    job: RLJob,
+    config: Mapping[str, Any],
+    of_teacher: Mapping[str, Any] | None = None,
+    *,
+    parameters: int | None = None,
+    host: HostFacts | None = None,
+) -> Said:
+    """What doesn't fit, and lines for people: a subject and a sentence each.
+
+    Args:
+        config: the model's config.json.
+        of_teacher: the one of its teacher, where it has one.
+        parameters: of the model, where its weights are here.
+        host: this machine, where the run is to be on it.
+    """
+    shape = shape_of(config)
+    trained = None if shape is None else adapter_of(job, shape)
+    teacher = None if of_teacher is None else shape_of(of_teacher)
+    findings = [] if parameters is None or host is None else disk_space(job, parameters, trained, host)
+    if shape is None:
+        return findings, []
+    if job.spec.reward_model is not None:
+        shape = shape.value_model
+    disk, server = disk_memory(job, shape, trained), server_memory(job, shape)
+    lines = []
+    for found, said in (disk, rank_memory(job, shape, trained, teacher), server):
+        findings += found
+        lines += said
+    return findings, lines

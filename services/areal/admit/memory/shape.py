@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from areal.spec import RLJob
+
 _BIASED = frozenset({"qwen2"})  # query, key and value have biases whatever the config says
 _NORMED = frozenset({"qwen3"})  # queries and keys are normalised a head
 _PLAIN = frozenset({"llama", "mistral"})
@@ -80,6 +82,12 @@ class ModelShape:
             "down_proj": inner + hidden,
         }  # fmt: skip
         return self.layers * rank * sum(ends[target] for target in targets)
+
+
+def adapter_of(job: RLJob, shape: ModelShape) -> int | None:
+    """Parameters of the adapter that is trained; None where all weights are."""
+    lora = job.spec.trainer.lora
+    return None if lora is None else shape.adapter_parameters(lora.rank, lora.targets)
 
 
 def shape_of(config: Mapping[str, Any]) -> ModelShape | None:

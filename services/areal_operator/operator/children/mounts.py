@@ -35,7 +35,7 @@ from areal.plan.cluster_names import (
 )
 from areal.plan.layout import RunLayout
 from areal.plan.resolved import ResolvedJob
-from areal.plan.role_specs import Source, spec_of
+from areal.plan.role_specs import SourceKind, spec_of
 
 from areal_operator.operator.children.files import VOLUME, files_name
 from areal_operator.operator.children.wanted import JobBlueprint, Json
@@ -54,17 +54,17 @@ def _read_in_place(resolved: ResolvedJob, role: Role) -> list[Path | None]:
     return [path for source in spec_of(role).reads for path in _places(resolved, source)]
 
 
-def _places(resolved: ResolvedJob, source: Source) -> list[Path | None]:
+def _places(resolved: ResolvedJob, source: SourceKind) -> list[Path | None]:
     match source:
-        case Source.MODEL:
+        case SourceKind.MODEL:
             return [resolved.model_path, resolved.tokenizer_path, resolved.teacher_path]
-        case Source.REWARD_MODEL:
+        case SourceKind.REWARD_MODEL:
             return [resolved.reward_model_path]
-        case Source.HOOKS:
+        case SourceKind.HOOKS:
             return [resolved.hooks_path]
-        case Source.RECIPE:
+        case SourceKind.RECIPE:
             return [resolved.recipe_source]
-        case Source.DATASET:
+        case SourceKind.DATASET:
             data = [split for split in (resolved.dataset.train, resolved.dataset.evaluation) if split]
             files = [split.jsonl or (split.hugging_face.path if split.hugging_face else None) for split in data]
             return [Path(file) for file in files if file]

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from areal.errors import ConfigError
 from areal.plan.cluster_names import GRPC_PORT, LAUNCHER_PORT, Role
-from areal.plan.role_specs import Needs, spec_of
+from areal.plan.role_specs import PodNeeds, spec_of
 from areal.spec.code_room import POD_LIMIT, POD_REQUEST
 from areal.spec.gpu_defaults import GPU
 from areal.spec.job import RLJob
@@ -31,7 +31,7 @@ LAUNCHER_START_S = 180  # to import Python on a loaded node with a cold page cac
 LAUNCHER_SILENCE_S = 120  # a launcher that answers nothing for so long has hung; a role's hang is the launcher's to see
 
 
-def needs_of(role: Role, job: RLJob) -> Needs:
+def needs_of(role: Role, job: RLJob) -> PodNeeds:
     """What a role needs in this job: who judges programs needs more than who compares answers."""
     usual = spec_of(role).needs
     assert usual is not None, f"the operator makes no pods of {role}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from areal.data.fixed_order import Order
+from areal.data.order import FixedOrder
 from areal.spec.supervised import SftTraining
 
 
 def test_three_epochs_use_each_row_three_times_and_the_last_step_is_what_is_left() -> None:
-    order = Order.of(SftTraining(name="SFT", batch_size=8, epochs=3), rows=13, seed=5)
+    order = FixedOrder.of(SftTraining(name="SFT", batch_size=8, epochs=3), rows=13, seed=5)
     spans = [order.span(step) for step in range(order.steps)]
     assert [len(span) for span in spans] == [8, 8, 8, 8, 7]
     used = Counter(order.row(place) for span in spans for place in span)
@@ -18,6 +18,6 @@ def test_three_epochs_use_each_row_three_times_and_the_last_step_is_what_is_left
 
 
 def test_a_number_of_steps_replaces_epochs() -> None:
-    order = Order.of(SftTraining(name="SFT", batch_size=8, max_steps=4), rows=13, seed=5)
+    order = FixedOrder.of(SftTraining(name="SFT", batch_size=8, max_steps=4), rows=13, seed=5)
     assert (order.steps, order.positions) == (4, 32)
-    assert order.row(0) == Order.of(SftTraining(name="SFT", batch_size=4), rows=13, seed=5).row(0)
+    assert order.row(0) == FixedOrder.of(SftTraining(name="SFT", batch_size=4), rows=13, seed=5).row(0)

@@ -1,4 +1,4 @@
-"""Memory budget of a trainer's rank, of a generation server's GPU and of the run's volume: lines that sum up.
+"""Memory of a trainer's rank: lines that sum up, and what doesn't fit, with the knobs that would make it fit.
 
 Owns the formulas of what stands beside the activations. States are sharded over the ranks of a replica (FSDP2),
 embedding and head with their gradients are not while a backward pass runs. An estimate says so in its line. Pure.
@@ -6,12 +6,21 @@ embedding and head with their gradients are not while a backward pass runs. An e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypedDict, Unpack
 
 from areal.admit.memory.activations import Attention, Recompute, bytes_a_token, mask_bytes
 from areal.admit.memory.shape import ModelShape
+from areal.admit.memory.volume import ELEMENT, OptimizerState
+from areal.dataflow.builtin import needs_of
+from areal.spec import Finding, RLJob, Severity
+from areal.spec.quantity import show_bytes
+from areal.spec.resolved_algorithm import has_critic, has_reference
+
+Said = tuple[list[Finding], list[tuple[str, str]]]
+"""What doesn't fit, and lines for people: a subject and a sentence each."""
 
 _WEIGHT_BYTES = 4  # a parameter's float32 master; its gradient takes as much again
 _MOMENT_BYTES = {"float32": 8, "bfloat16": 4, "cpu": 0}  # a parameter's two moments, where the master is
@@ -20,18 +29,141 @@ _CHUNK_ELEMENTS = 1 << 25  # numbers of a chunk of logits, as the trainer cuts t
 _LEAST_CHUNK = 128  # tokens
 _CHUNK_BYTES = 10  # a number: logits and their gradient in float32, the gradient once more in the weights' precision
 _CONTEXT_BYTES = 3 << 29  # estimate: CUDA context, NCCL's buffers, fragments
-_SGLANG_SHARE = 0.85  # estimate: of memory for weights and cache where the job names no share
-_CHECKPOINT_BYTES = {"float32": 12, "bfloat16": 8, "cpu": 12}  # a parameter: float32 weights, two moments
 _HOST_STATE_BYTES = 12  # a parameter of `cpu`: a copy of the master, two moments
-VERSIONS_KEPT = 3  # published weights: the newest, the one before, the one being written
+_LEAST_ROW = 256  # tokens: shorter rows are no advice
+_FROZEN: tuple[Literal["reference"], Literal["teacher"]] = ("reference", "teacher")
 
-OptimizerState = Literal["float32", "bfloat16", "cpu"]
 
-_ELEMENT = {"float32": 4, "bfloat16": 2}
+def _beside(job: RLJob, trained: int | None, teacher: ModelShape | None) -> Beside:
+    """What a rank holds beside the policy, as the trainer loads it."""
+    served = job.spec.is_rl and job.spec.algorithm.teacher is not None and job.spec.algorithm.teacher.endpoint
+    return {
+        "critic": has_critic(job.spec),
+        "reference": has_reference(job.spec),
+        "teacher": None if served else teacher,
+        "offloaded": _placed_in_host(job),
+        "trained": trained,
+        "tensor": job.spec.trainer.mesh.tensor,
+        "context": job.spec.trainer.mesh.context,
+        "state": job.spec.trainer.optimizer_state,
+    }
+
+
+def _placed_in_host(job: RLJob) -> frozenset[Literal["reference", "teacher"]]:
+    """The frozen models that are in host memory between uses."""
+    if not job.spec.is_rl:
+        return frozenset()
+    needs = needs_of(job.spec)
+    placed = {"reference": needs.reference_placement, "teacher": needs.teacher_placement}
+    return frozenset(name for name in _FROZEN if placed[name] == "offloaded")
+
+
+def rank_memory(job: RLJob, shape: ModelShape, trained: int | None, teacher: ModelShape | None) -> Said:
+    trainer = job.spec.trainer
+    if not trainer.gpus:
+        return [], []
+    tokens, beside = trainer.micro_batch_tokens, _beside(job, trained, teacher)
+    made = partial(
+        plan_trainer, shape, ranks=trainer.shards, tokens=tokens, precision=trainer.precision,
+        attention=trainer.attention_backend, **beside,
+    )  # fmt: skip
+    plan = made(recompute=trainer.recompute)
+    sums = " + ".join(f"{show_bytes(line.size)} {line.what}" for line in plan.lines)
+    copies = f" in {trainer.mesh.replicate} copies" if trainer.mesh.replicate > 1 else ""
+    copies += f", {trainer.mesh.tensor} to a layer" if trainer.mesh.tensor > 1 else ""
+    copies += f", {trainer.mesh.context} to a row" if trainer.mesh.context > 1 else ""
+    sentence = f"{tokens:,} tokens on {trainer.world_size} GPUs{copies}: {sums} = {show_bytes(plan.total)} a rank"
+    lines = [("a trainer's GPU", sentence)]
+    if trainer.recompute == "none":
+        full = made(recompute="full").total
+        lines.append(("if recomputed", f"trainer.recompute: full would take {show_bytes(full)}"))
+    if away := host_bytes(shape, trainer.shards, beside):
+        lines.append(("offloaded", f"{show_bytes(away)} of pinned host memory a rank, for frozen models between uses"))
+    if moved := host_state_bytes(shape, trainer.shards, beside):
+        lines.append(("optimizer's state", f"{show_bytes(moved)} of host memory a rank: moments, a copy of weights"))
+    if job.spec.dpo is not None:
+        lines.append(("DPO's reference", "its sums are made before the first step; no second model is held"))
+    memory = trainer.gpu_memory
+    if memory is None or plan.total <= memory:
+        return [], lines
+    message = f"{sentence}, and a GPU has {show_bytes(memory)}"
+    field = "spec.trainer.microBatchTokens"
+    fix = _knobs(job, shape, plan, memory, beside)
+    return [Finding("does-not-fit", Severity.ERROR, field, message, fix, job.where(field))], lines
+
+
+def _knobs(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> str:
+    """Fields of the job that would make it fit, each with the value that does."""
+    trainer = job.spec.trainer
+    sized = partial(
+        plan_trainer, shape, ranks=trainer.shards, tokens=plan.tokens, precision=trainer.precision,
+        attention=trainer.attention_backend,
+    )  # fmt: skip
+    modes: tuple[Recompute, ...] = ("selective", "full") if trainer.recompute == "none" else ("full",)
+    fits = [one for one in modes if sized(recompute=one, **beside).total <= memory]
+    if fits and trainer.recompute in ("none", "selective"):
+        return f"Set trainer.recompute to {fits[0]}."
+    knobs = [*_shorter(job, shape, memory, beside), *_more_ranks(job, shape, plan, memory, beside)]
+    knobs += _offloads(job, sized, memory, beside)
+    alone: Beside = {**beside, "reference": False}
+    if beside["reference"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+        knobs.append("train an adapter (trainer.lora), whose base is the reference, or without one (algorithm.kl)")
+    alone = {**alone, "critic": False}
+    if beside["critic"] and sized(recompute=trainer.recompute, **alone).total <= memory:
+        knobs.append("name an algorithm without a critic")
+    if not knobs:
+        smaller = "a smaller model" if beside["teacher"] is None else "a smaller model, or from a smaller teacher"
+        knobs.append(f"train {smaller}, or on GPUs with more memory")
+    advice = ", or ".join(knobs)
+    return f"{advice[0].upper()}{advice[1:]}."
+
+
+def _offloads(job: RLJob, sized: Callable[..., TrainerPlan], memory: int, beside: Beside) -> list[str]:
+    """Frozen models that would make it fit from host memory."""
+    fields = {"reference": "algorithm.kl.placement", "teacher": "algorithm.teacher.placement"}
+    held = [name for name in _FROZEN if job.spec.is_rl and beside[name] and name not in beside["offloaded"]]
+    found = []
+    for name in held:
+        away: Beside = {**beside, "offloaded": beside["offloaded"] | {name}}
+        if sized(recompute=job.spec.trainer.recompute, **away).total <= memory:
+            found.append(f"set {fields[name]}: offloaded")
+    return found
+
+
+def _shorter(job: RLJob, shape: ModelShape, memory: int, beside: Beside) -> list[str]:
+    """Shorter rows that fit."""
+    trainer, fixed = job.spec.trainer, job.spec.supervised
+    longest = longest_that_fits(
+        shape, memory, ranks=trainer.shards, precision=trainer.precision, attention=trainer.attention_backend,
+        recompute=trainer.recompute, **beside,
+    )  # fmt: skip
+    row = job.spec.rollout.max_sample_tokens if fixed is None else fixed.max_tokens
+    if longest >= max(_LEAST_ROW, row):
+        return [f"lower trainer.microBatchTokens to {longest // 64 * 64:,}"]
+    if longest < _LEAST_ROW:
+        return []
+    field = "rollout.maxSampleTokens" if fixed is None else "training.maxTokens"
+    return [f"lower {field} and trainer.microBatchTokens to {longest // 64 * 64:,}"]
+
+
+def _more_ranks(job: RLJob, shape: ModelShape, plan: TrainerPlan, memory: int, beside: Beside) -> list[str]:
+    """More ranks for a copy of the model that fit."""
+    trainer = job.spec.trainer
+    ranks, world = trainer.shards, trainer.world_size
+    more = fewest_ranks(
+        shape, memory, tokens=plan.tokens, precision=trainer.precision, attention=trainer.attention_backend,
+        recompute=trainer.recompute, **beside,
+    )  # fmt: skip
+    if more is None or more <= ranks:
+        return []
+    if more <= world:
+        most = next(n for n in range(world // more, 0, -1) if world % n == 0)
+        return [f"lower trainer.mesh.replicate to {most}"]
+    return [f"train on {more} GPUs (trainer.replicas {-(-more // trainer.gpus)})"]
 
 
 @dataclass(frozen=True)
-class Line:
+class BudgetLine:
     """One part of a budget."""
 
     what: str
@@ -42,25 +174,12 @@ class Line:
 class TrainerPlan:
     """What one rank needs at its peak: in a backward pass, or while an offloaded model is asked."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[BudgetLine, ...]
     tokens: int  # of the longest micro-batch
 
     @property
     def total(self) -> int:
         return sum(line.size for line in self.lines)
-
-
-@dataclass(frozen=True)
-class ServerPlan:
-    """What one GPU of a generation server holds. `cache_tokens` is of the whole server."""
-
-    weights: int  # bytes a GPU
-    room: int  # bytes a GPU for weights and cache
-    cache_tokens: int
-
-    @property
-    def fits(self) -> bool:
-        return self.cache_tokens > 0
 
 
 class Beside(TypedDict, total=False):
@@ -149,7 +268,7 @@ def _updating(
     **beside: Unpack[Beside],
 ) -> TrainerPlan:
     """The budget of a backward pass; nothing that is offloaded is on the device."""
-    element, part = _ELEMENT[precision], shape.part(beside.get("tensor", 1))
+    element, part = ELEMENT[precision], shape.part(beside.get("tensor", 1))
     trained, teacher = beside.get("trained"), beside.get("teacher")
     own = -(-tokens // beside.get("context", 1))  # tokens of a row that this rank computes
     critic = shape.value_model if beside.get("critic") else None
@@ -187,7 +306,7 @@ def _updating(
         ("a chunk of logits", chunk * shape.vocabulary * _CHUNK_BYTES),
         ("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     )
-    return TrainerPlan(tuple(Line(what, size) for what, size in parts if size), tokens)
+    return TrainerPlan(tuple(BudgetLine(what, size) for what, size in parts if size), tokens)
 
 
 def _offloaded(shape: ModelShape, beside: Beside) -> list[tuple[str, ModelShape]]:
@@ -197,36 +316,36 @@ def _offloaded(shape: ModelShape, beside: Beside) -> list[tuple[str, ModelShape]
     return found + ([("teacher", teacher)] if teacher is not None and "teacher" in away else [])
 
 
-def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: str, beside: Beside) -> list[Line]:
+def _idle(shape: ModelShape, stays: ModelShape | None, ranks: int, precision: str, beside: Beside) -> list[BudgetLine]:
     """What a rank holds between two updates: states without gradients, and the frozen model that stays."""
     trained = beside.get("trained")
-    policy = shape.parameters * (_ELEMENT[precision] if trained is not None else _idle_bytes(beside))
+    policy = shape.parameters * (ELEMENT[precision] if trained is not None else _idle_bytes(beside))
     critic = shape.value_model.parameters if beside.get("critic") else 0
     frozen = stays.parameters if stays is not None else 0
     return [
-        Line("the rank's share of the policy, without gradients", policy // ranks),
-        Line("adapter and its optimizer", (trained or 0) * _idle_bytes(beside) // ranks),
-        Line("the critic's share with its optimizer", critic * _idle_bytes(beside) // ranks),
-        Line("the share of the other frozen model", frozen * _FROZEN_BYTES // ranks),
+        BudgetLine("the rank's share of the policy, without gradients", policy // ranks),
+        BudgetLine("adapter and its optimizer", (trained or 0) * _idle_bytes(beside) // ranks),
+        BudgetLine("the critic's share with its optimizer", critic * _idle_bytes(beside) // ranks),
+        BudgetLine("the share of the other frozen model", frozen * _FROZEN_BYTES // ranks),
     ]
 
 
 def _asking(
     name: str, model: ModelShape, beside: Beside, *, ranks: int, tokens: int, precision: str, attention: Attention
-) -> list[Line]:
+) -> list[BudgetLine]:
     """What a forward pass of a frozen model needs beside the states of others; of its activations, an upper bound."""
-    element, part = _ELEMENT[precision], model.part(beside.get("tensor", 1))
+    element, part = ELEMENT[precision], model.part(beside.get("tensor", 1))
     own = -(-tokens // beside.get("context", 1))
     gathered = model.layers if ranks == beside.get("tensor", 1) else 2
     chunk = min(own, max(_LEAST_CHUNK, _CHUNK_ELEMENTS // model.vocabulary))
     return [
-        Line(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
-        Line(f"the {name}'s embedding and head, whole", model.root_parameters * element),
-        Line(f"the {name}'s layers, gathered", gathered * part.block_parameters * element),
-        Line("activations", own * bytes_a_token(part, element, attention, "full")),
-        Line("attention masks", mask_bytes(model, element, tokens, attention, "full")),
-        Line("a chunk of logits", chunk * model.vocabulary * _CHUNK_BYTES),
-        Line("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
+        BudgetLine(f"the {name}'s share while it is asked", model.parameters * _FROZEN_BYTES // ranks),
+        BudgetLine(f"the {name}'s embedding and head, whole", model.root_parameters * element),
+        BudgetLine(f"the {name}'s layers, gathered", gathered * part.block_parameters * element),
+        BudgetLine("activations", own * bytes_a_token(part, element, attention, "full")),
+        BudgetLine("attention masks", mask_bytes(model, element, tokens, attention, "full")),
+        BudgetLine("a chunk of logits", chunk * model.vocabulary * _CHUNK_BYTES),
+        BudgetLine("CUDA and NCCL (estimate)", _CONTEXT_BYTES),
     ]
 
 
@@ -269,46 +388,3 @@ def fewest_ranks(
     return next(
         (1 << power for power in range(13) if least <= 1 << power and made(ranks=1 << power).total <= memory), None
     )
-
-
-def plan_server(shape: ModelShape, memory: int, *, parts: int, dtype: str, share: float | None) -> ServerPlan:
-    """The budget of a server whose model is split into `parts`, one a GPU of `memory` bytes."""
-    element = _ELEMENT[dtype]
-    weights = shape.parameters * element // parts
-    room = int(memory * (share or _SGLANG_SHARE))
-    return ServerPlan(weights, room, tokens_in(shape, max(0, room - weights) * parts, dtype))
-
-
-def tokens_in(shape: ModelShape, cache_bytes: int, dtype: str) -> int:
-    """Tokens whose keys and values fit into so many bytes."""
-    return cache_bytes // (2 * shape.layers * shape.keys * _ELEMENT[dtype])
-
-
-def checkpoint_bytes(parameters: int, state: OptimizerState) -> int:
-    """What one checkpoint of so many trained parameters takes."""
-    return parameters * _CHECKPOINT_BYTES[state]
-
-
-def disk_bytes(
-    parameters: int,
-    *,
-    checkpoints: int,
-    dtype: str,
-    models: int = 1,
-    trained: int | None = None,
-    exports: int = 0,
-    state: OptimizerState = "float32",
-) -> int:
-    """What a run's checkpoints, published weights and exported models take at most.
-
-    Args:
-        exports: models in exports/, each whole also where an adapter is trained.
-        checkpoints: how many are kept; one more is there while it is written.
-        models: how many of them are in a checkpoint: two with a critic.
-        trained: parameters of an adapter, saved and published instead of the policy's.
-        state: what the optimizers' moments are in.
-    """
-    policy = parameters if trained is None else trained
-    saved = policy + parameters * (models - 1)
-    published = policy * VERSIONS_KEPT + parameters * exports
-    return checkpoint_bytes(saved, state) * (checkpoints + 1) + published * _ELEMENT[dtype]
