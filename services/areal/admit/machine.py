@@ -1,6 +1,6 @@
 """This machine before a run: disk, memory and GPUs against what the job takes; Redis and packages that its roles need.
 
-Each finding names the fix. The sandbox is asked in `areal.admit.programs`.
+Each finding names the fix. The sandbox is asked in `areal.admit.sandbox`.
 """
 
 from __future__ import annotations
