@@ -10,7 +10,7 @@ from areal.rollout.contract.values import Evaluated, FailureKind
 from areal.rollout.controller.core import Rebuilt
 from areal.rollout.controller.decisions import Decision, LeaseEvaluation, RecordEvaluation
 from areal.rollout.controller.evaluation import Evaluations
-from areal.rollout.controller.position import Position
+from areal.rollout.controller.position import TrainCursor
 from areal.rollout.controller.settings import ControllerSettings, retry_pause_s
 from controller_bench import SETTINGS, Bench, weights
 
@@ -23,7 +23,7 @@ class Plan:
 
     def __init__(self, settings: ControllerSettings = ROWS, finished: tuple[str, ...] = ()) -> None:
         self.said: list[Decision] = []
-        self.evaluations = Evaluations(Position(settings), finished, self.said.append)
+        self.evaluations = Evaluations(TrainCursor(settings), finished, self.said.append)
 
     def measured(self, *versions: int) -> list[int]:
         """Publish these; the versions that are being measured then."""

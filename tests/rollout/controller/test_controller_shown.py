@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from areal.errors import Kind
+from areal.net.status import idle_to_wire, kind_to_wire
 from areal.observe.live import IdleCause
 from areal.observe.metrics import RoleMetrics
 from areal.observe.progress import ProgressCounter
@@ -12,6 +14,9 @@ from areal.rollout.contract.values import Failure, FailureKind
 from areal.rollout.controller.gauges import Gauges
 from areal.rollout.controller.idle import idle_of
 from areal.rollout.controller.inputs import AttachTrainer, PublishWeights
+from areal.rollout.controller.status import rollout_status
+from areal.v1 import common_pb2 as common
+from areal.v1 import rollout_pb2 as rollout
 from controller_bench import SETTINGS, Bench, started, weights
 from prometheus_client import generate_latest
 
@@ -109,3 +114,34 @@ def test_each_cause_for_which_nothing_is_admitted_has_its_name() -> None:
     stalled.ask(AttachTrainer(1, 0, 0))
     stalled.done(0, (1.0, 1.0))
     assert cause(stalled) is IdleCause.STALLED
+
+
+def test_the_status_says_who_works_on_what_and_what_was_and_is_being_measured() -> None:
+    bench = started(replace(SETTINGS, bytes_per_group=10, budget_bytes=1000, evaluation_interval=2, evaluation_rows=3))
+    bench.worker("v", capacity=0)
+    recorded = [
+        {"policy_id": "0.f0", "rows": 2, "failed_rows": 1, "mean": 0.5, "oldest_version": 0, "newest_version": 1},
+        {"policy_id": "9.f0", "rows": 2, "mean": 0.25, "oldest_version": 9, "newest_version": 9},
+    ]
+    status = rollout_status("job", bench.core, recorded)
+    assert [(one.worker_id, one.groups) for one in status.workers] == [("v", 0), ("w", 4)]
+    assert [(one.policy_id, one.rows, one.mean) for one in status.evaluations] == [
+        ("0.f0", 3, 0.5), ("9.f0", 2, 0.25), ("0.f1", 3, 0.0),
+    ]  # fmt: skip
+    assert [(one.oldest_version, one.newest_version) for one in status.evaluations] == [(0, 1), (9, 9), (0, 0)]
+    assert (status.reserved_bytes, status.budget_bytes, status.leased, status.complete_waiting) == (40, 1000, 4, 0)
+    assert (status.served_policy_id, [server.ready for server in status.fleet]) == ("0.f1", [True])
+    assert status.idle_cause == idle_to_wire(IdleCause.GATE_CLOSED)
+    assert status.idle_reason.startswith("the gate is closed at version 0")
+    assert (status.stalled, status.stalled_by, status.finished) == ("", common.FAULT_KIND_UNSPECIFIED, False)
+    quiet = Bench(replace(SETTINGS, max_staleness=9))
+    quiet.ask(PublishWeights(1, weights(0)))
+    quiet.server(0)
+    quiet.worker(capacity=2)
+    assert rollout_status("job", quiet.core, []).idle_reason == ""
+    assert rollout_status("job", quiet.core, []).idle_cause == rollout.IDLE_CAUSE_UNSPECIFIED
+    assert rollout_status("job", Bench().core, []).served_policy_id == ""
+    stalled = started(replace(SETTINGS, max_filtered_per_step=1))
+    stalled.done(0, (1.0, 1.0))
+    told = rollout_status("job", stalled.core, [])
+    assert (told.stalled, told.stalled_by) == (stalled.core.stalled, kind_to_wire(Kind.DATA))
