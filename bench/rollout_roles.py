@@ -41,7 +41,7 @@ from areal.rollout.worker.episode_run import EpisodeSettings
 from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
-from areal.spec.serving import EmbeddedEngine
+from areal.spec.serving import EmbeddedEngineBlock
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
@@ -223,7 +223,7 @@ async def worker(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -
 async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) -> None:
     """The real agent over a null engine."""
 
-    def launch(engine: EmbeddedEngine, start: EngineStart) -> Launch:
+    def launch(engine: EmbeddedEngineBlock, start: EngineStart) -> Launch:
         argv = [sys.executable, str(HERE / "null_engine.py"), "--port", str(start.port)]
         argv += ["--weight-version", start.weight_version, "--max-running", str(engine.max_running_requests)]
         return Launch([*argv, "--step", str(given["step_s"]), "--interval", str(start.stream_interval)], {})
@@ -239,7 +239,7 @@ async def agent(given: dict[str, Any], figures: Figures, stop: asyncio.Event) ->
             controller=given["controller"],
             model_path=Path(given["model"]),
             tokenizer_path=Path(given["model"]),
-            engine=EmbeddedEngine(max_running_requests=given["max_running"]),
+            engine=EmbeddedEngineBlock(max_running_requests=given["max_running"]),
             engine_port=given["engine_port"],
             stream_interval=8,
         )

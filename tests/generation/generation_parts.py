@@ -14,7 +14,7 @@ import numpy as np
 from areal.generation.agent import Agent, AgentSettings
 from areal.generation.engine_command import AdapterRoom
 from areal.net.channel import connect
-from areal.spec.serving import EmbeddedEngine, SglangEngine
+from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.values.policy import PolicyId
@@ -193,7 +193,7 @@ async def running_agent(
     controller: FakeController,
     models: list[Path],
     volume: Path,
-    engine: EmbeddedEngine | SglangEngine | None = None,
+    engine: EmbeddedEngineBlock | SglangEngine | None = None,
     adapters: AdapterRoom | None = None,
     server_id: str = SERVER,
     weight_group: str | None = None,
@@ -209,7 +209,7 @@ async def running_agent(
             controller=controller.address,
             model_path=models[0],
             tokenizer_path=models[0],
-            engine=engine or EmbeddedEngine(max_running_requests=64),
+            engine=engine or EmbeddedEngineBlock(max_running_requests=64),
             engine_port=free_port(),
             stream_interval=4,
             adapters=adapters,
@@ -230,7 +230,7 @@ async def running_agent(
 async def running_world(
     models: list[Path],
     volume: Path,
-    engine: EmbeddedEngine | SglangEngine | None = None,
+    engine: EmbeddedEngineBlock | SglangEngine | None = None,
     adapters: AdapterRoom | None = None,
     weight_group: str | None = None,
 ) -> AsyncIterator[World]:

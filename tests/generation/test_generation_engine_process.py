@@ -18,7 +18,7 @@ from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import EngineStart, Launch, launch
 from areal.generation.engine_process import EngineProcess, RestartBudget
 from areal.observe.waits import WaitRegistry
-from areal.spec.serving import EmbeddedEngine, SglangEngine
+from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from support.engine_server import free_port
 from support.processes import lives
 
@@ -36,7 +36,7 @@ ON_GPUS = ON_CPU.model_copy(
 )
 
 
-@pytest.mark.parametrize("engine", [EmbeddedEngine(), ON_CPU, ON_GPUS])
+@pytest.mark.parametrize("engine", [EmbeddedEngineBlock(), ON_CPU, ON_GPUS])
 def test_every_engine_is_told_the_same_facts(engine):
     argv = launch(engine, START).argv
     for flag, value in (("--weight-version", "3.f1"), ("--port", "4000"), ("--stream-interval", "16")):

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 import torch
 from areal.generation import engine_command
-from areal.spec.serving import EmbeddedEngine
+from areal.spec.serving import EmbeddedEngineBlock
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary
 from areal.weights.publish import WeightsRef, open_staging, publish, seal_delta
@@ -41,7 +41,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "weights.md"
 PATHS = ("volume", "delta", "group")
 BUCKETS = ("last bucket dropped", "embeddings untied")  # of weights that an adapter leaves as they are
 NEVER = "–"
-ENGINE = EmbeddedEngine(dtype="bfloat16", max_running_requests=8)
+ENGINE = EmbeddedEngineBlock(dtype="bfloat16", max_running_requests=8)
 STALE = "one of three servers stale"
 CHANGED = 0.02  # of all words, by their last bit
 DEEP = 0.02  # size of an adapter that thirty layers bear

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from areal.spec.algorithm import PolicyGradient
-from areal.spec.block import Block, blocks_in, fields_of, item_block
+from areal.spec.block import SpecBlock, blocks_in, fields_of, item_block
 from areal.spec.job import RLJob
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,7 +16,7 @@ MOST_OF_ALGORITHM = 18
 MOST_LEAVES = 340
 
 
-def leaves(block: type[Block], above: str = "") -> Iterator[str]:
+def leaves(block: type[SpecBlock], above: str = "") -> Iterator[str]:
     """Dotted paths of all fields that hold a value. What all roles of pods have is there once, as in the schema."""
     seen: set[str] = set()
     for name, field in fields_of(block).items():

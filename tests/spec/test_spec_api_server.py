@@ -16,7 +16,7 @@ import pytest
 import yaml
 from areal.errors import ConfigError
 from areal.spec import RULES, Severity, check, job_from_object, load_job
-from areal.spec.block import Change
+from areal.spec.block import Mutability
 from areal.spec.crd import definitions
 from areal.spec.crd.validations import change_validations
 from areal.spec.job import JobSpec
@@ -222,7 +222,7 @@ SUPERVISED = {  # a field of one training alone → a job of it
 }
 ONE_VALUE = {"algorithm.name", "training.name"}  # another one asks for other fields
 FIXED = {
-    rule["fieldPath"].removeprefix("."): Change.NEVER if "never changes" in rule["message"] else Change.RESUME
+    rule["fieldPath"].removeprefix("."): Mutability.NEVER if "never changes" in rule["message"] else Mutability.RESUME
     for rule in change_validations(JobSpec)
 }
 
@@ -231,19 +231,19 @@ FIXED = {
 def test_what_a_run_is_never_changes_and_what_its_pods_are_made_of_only_while_it_rests(path, admin, post, job):
     block, _, field = path.partition(".")
     if block == "training":
-        name = SUPERVISED.get(field, "supervised-batch")
-        job = post((CORPUS / "accepted" / f"{name}.yaml").read_text(), keep=True)
+        job = post((CORPUS / "accepted" / f"{SUPERVISED.get(field, 'supervised-batch')}.yaml").read_text(), keep=True)
     value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))
     with pytest.raises(Refused) as caught:
         admin.patch(job, nested(path, value))
-    said = "never changes. Make a new job" if FIXED[path] is Change.NEVER else "changes only while the job is suspended"
+    fixed = FIXED[path] is Mutability.NEVER
+    said = "never changes. Make a new job" if fixed else "changes only while the job is suspended"
     assert f"spec.{path}: " in caught.value.message
     assert f"{path} {said}" in caught.value.message
 
 
 def test_a_job_at_rest_takes_what_its_pods_are_made_of(admin, job):
     change: Object = {"suspend": True}
-    for path in (path for path, kind in FIXED.items() if kind is Change.RESUME):
+    for path in (path for path, kind in FIXED.items() if kind is Mutability.RESUME):
         if path.startswith("training.") or path == "generation.engine.cacheMemory":  # of the other engine
             continue
         value = BY_HAND[path] if path in BY_HAND else another(spec_schema(path), value_at(job, path))

@@ -13,7 +13,7 @@ from areal.spec import RLJob, check, for_clusters_only, job_from_object, load_jo
 from areal.spec.locality import Locality, locality_of, named_files
 from areal.spec.problems import SpecError
 from areal.spec.runtime import RuntimeSpec, runtime_from_object, volume_of
-from areal.spec.status import REASONS, Condition, ConditionType, JobStatus, Summary
+from areal.spec.status import REASONS, ConditionEntry, ConditionType, JobStatus, Summary
 from areal.yaml_file.document import read_document
 from areal_operator.operator.children import reserved
 from spec_corpus import CORPUS
@@ -221,7 +221,7 @@ def test_the_page_of_conditions_is_what_the_code_says():
 def test_a_status_is_written_without_what_is_not_known_and_read_with_what_is_new():
     at = datetime(2026, 11, 21, 2, 0, 0, 500_000, tzinfo=UTC)
     accepted = REASONS[ConditionType.ACCEPTED]("Valid")
-    condition = Condition(type=ConditionType.ACCEPTED, status="True", reason=accepted, last_transition_time=at)
+    condition = ConditionEntry(type=ConditionType.ACCEPTED, status="True", reason=accepted, last_transition_time=at)
     status = JobStatus(conditions=[condition], summary=Summary.RUNNING, start_time=at)
     written = status.model_dump(mode="json", exclude_none=True)
     assert written["startTime"] == "2026-11-21T02:00:00Z"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
-from areal.spec.block import Change, blocks_in, fields_of, item_block, members_of
+from areal.spec.block import Mutability, blocks_in, fields_of, item_block, members_of
 from areal.spec.check import RULES
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
@@ -194,8 +194,8 @@ def _changes(field: Any) -> str:
     """When a field may change; of one that only a cluster knows or treats otherwise, when it may there."""
     if blocks_in(field.annotation):
         return ""
-    here, there = Change(field.json_schema_extra["change"]), Change(field.json_schema_extra["cluster"])
-    shown = f"**{there}**" if there is Change.LIVE else str(there)
+    here, there = Mutability(field.json_schema_extra["change"]), Mutability(field.json_schema_extra["cluster"])
+    shown = f"**{there}**" if there is Mutability.LIVE else str(there)
     return shown if here is there else f"{shown} on a cluster"
 
 

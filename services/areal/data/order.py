@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from areal.spec.supervised import FixedRows
+from areal.spec.supervised import FixedRowsBlock
 
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -47,7 +47,7 @@ class FixedOrder:
     seed: int
 
     @classmethod
-    def of(cls, block: FixedRows, rows: int, seed: int) -> FixedOrder:
+    def of(cls, block: FixedRowsBlock, rows: int, seed: int) -> FixedOrder:
         """The order that a job asks for."""
         return cls(rows, block.batch_size, block.positions(rows), seed)
 

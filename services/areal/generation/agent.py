@@ -40,7 +40,7 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.traces import NO_TRACES, Traces
 from areal.observe.waits import WaitRegistry
 from areal.record.writer import RecordWriter
-from areal.spec.serving import EmbeddedEngine, SglangEngine
+from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from areal.v1 import generation_pb2 as wire
 from areal.v1 import generation_pb2_grpc as rpc
 from areal.v1 import rollout_pb2 as rollout
@@ -66,7 +66,7 @@ class AgentSettings:
     controller: str
     model_path: Path
     tokenizer_path: Path
-    engine: EmbeddedEngine | SglangEngine
+    engine: EmbeddedEngineBlock | SglangEngine
     engine_port: int
     stream_interval: int = 16
     fp32_head: bool = False  # logits aren't rounded to the precision of the weights
@@ -91,7 +91,7 @@ class Agent:
         self.metrics = RoleMetrics("generation", settings.job)
         self.limits = ModelLimits.from_dir(settings.model_path)
         self._api_key = secrets.token_hex(24)
-        embedded = isinstance(settings.engine, EmbeddedEngine)
+        embedded = isinstance(settings.engine, EmbeddedEngineBlock)
         self.engine = EngineClient(settings.engine_port, self._api_key, embedded=embedded)
         self._owed = OwedToken()
         self._lock = asyncio.Lock()
@@ -274,7 +274,7 @@ class Agent:
             Seat(trainer, settings.token, settings.server_id, ranks),
             self.engine,
             lambda: self.core.engine_up and not self.core.draining,
-            stages=isinstance(engine, EmbeddedEngine),
+            stages=isinstance(engine, EmbeddedEngineBlock),
         )
 
     # ---- the engine

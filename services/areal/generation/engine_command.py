@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from areal.spec.serving import EmbeddedEngine, SglangEngine
+from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 
 SGLANG_PYTHON = "SGLANG_PYTHON"  # environment variable of an image: the Python that has SGLang, apart from the agent's
 SGLANG_CPU_TOKENS = 65_536  # cache positions of stock SGLang on a CPU: its own default would take most of the memory
@@ -48,7 +48,7 @@ class Launch:
     env: Mapping[str, str]
 
 
-def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
+def launch(engine: EmbeddedEngineBlock | SglangEngine, start: EngineStart) -> Launch:
     """The command of an engine on this machine."""
     common = [
         "--model-path", str(start.model_path),
@@ -61,7 +61,7 @@ def launch(engine: EmbeddedEngine | SglangEngine, start: EngineStart) -> Launch:
         "--dtype", engine.dtype,
         *(["--enable-fp32-lm-head"] if start.fp32_head else []),
     ]  # fmt: skip
-    if isinstance(engine, EmbeddedEngine):
+    if isinstance(engine, EmbeddedEngineBlock):
         return Launch(
             [sys.executable, "-m", "areal.engine.main", *common, "--cache-bytes", str(engine.cache_memory)],
             {"AREAL_ENGINE_API_KEY": start.api_key, "OMP_NUM_THREADS": "1"},

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import model_validator
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.teacher import Placement, PolicyTeacher
 
 Level = Literal["group", "batch", "none"]
@@ -32,7 +32,7 @@ Name = Literal[
 ]
 
 
-class Rejection(Block):
+class RejectionBlock(SpecBlock):
     """Tokens or sequences whose policy moved too far since they were sampled are left out of the loss."""
 
     metric: Literal["ratio", "k1", "k2", "k3", "binaryKl"] = knob(
@@ -52,14 +52,14 @@ class Rejection(Block):
         return 5.0 if self.upper is None and self.lower is None and self.metric == "ratio" else self.upper
 
 
-class Truncate(Block):
+class TruncateBlock(SpecBlock):
     """The behaviour weight is cut at a bound (truncated importance sampling)."""
 
     upper: float = knob(2.0, what="Largest weight.", gt=0)
     lower: float | None = knob(None, what="Smallest weight.", ge=0)
 
 
-class Overlong(Block):
+class OverlongBlock(SpecBlock):
     """A penalty that grows linearly as an answer nears the longest length (arXiv 2503.14476, eq. 13)."""
 
     max_tokens: int | None = knob(
@@ -69,7 +69,7 @@ class Overlong(Block):
     factor: float = knob(1.0, what="The penalty at the longest length; 0 is none.", ge=0)
 
 
-class Kl(Block):
+class Kl(SpecBlock):
     """The divergence from the reference, which is the start model."""
 
     coefficient: float = knob(what="Its weight; 0 is none, and no reference is loaded.", ge=0)
@@ -93,7 +93,7 @@ class Kl(Block):
         return self.estimator or ("k2" if self.where == "loss" else "k1")
 
 
-class Critic(Block):
+class CriticBlock(SpecBlock):
     """A value model of its own: the start model with a head of one number, and its own optimizer."""
 
     learning_rate: float = knob(1e-5, what="Peak learning rate of the critic; its schedule is the policy's.", gt=0)
@@ -114,7 +114,7 @@ class Critic(Block):
     )
 
 
-class Advanced(Block):
+class Advanced(SpecBlock):
     """What a name decides well for nearly everybody: how advantages, ratios and weights are made."""
 
     reward_bias: float = knob(0.0, what="Added to each reward before it is scaled.")
@@ -154,12 +154,12 @@ class Advanced(Block):
     weight: Literal["token", "sequenceMean", "sequenceProduct"] = knob(
         "token", what="π_prox/π_behav of the token, its geometric mean over the sequence, or its product."
     )
-    truncate: Truncate | None = knob(None, what="Cut that weight at a bound.")
-    rejection: Rejection | None = knob(Rejection, what="Leave out tokens too far off; null trains all.")
-    rejections: list[Rejection] = knob(list, what="Further rejections; all must pass.", max_length=8)
+    truncate: TruncateBlock | None = knob(None, what="Cut that weight at a bound.")
+    rejection: RejectionBlock | None = knob(RejectionBlock, what="Leave out tokens too far off; null trains all.")
+    rejections: list[RejectionBlock] = knob(list, what="Further rejections; all must pass.", max_length=8)
 
 
-class PolicyGradient(Block):
+class PolicyGradient(SpecBlock):
     """Policy optimisation from rewards: a name's defaults, and any field beside it."""
 
     union_key = "name"
@@ -173,12 +173,12 @@ class PolicyGradient(Block):
         le=1 << 12,
     )
     batch_size: int = knob(what="Groups a step.", unit="groups", ge=1, le=1 << 16)
-    max_steps: int = knob(what="Steps of the run.", unit="steps", change=Change.LIVE, ge=1, le=10**9)
+    max_steps: int = knob(what="Steps of the run.", unit="steps", change=Mutability.LIVE, ge=1, le=10**9)
     max_staleness: int = knob(
         2,
         what="η: no trained token is older than this many versions; 0 is the synchronous loop.",
         unit="versions",
-        change=Change.LIVE,
+        change=Mutability.LIVE,
         ge=0,
         le=1000,
     )
@@ -187,7 +187,7 @@ class PolicyGradient(Block):
     )
 
     reward_scale: float | None = knob(None, what="Each reward is multiplied by this; by name.")
-    overlong: Overlong | None = knob(None, what="Penalty for answers near the longest length; by name.")
+    overlong: OverlongBlock | None = knob(None, what="Penalty for answers near the longest length; by name.")
     truncated: Literal["train", "neutral", "mask"] = knob(
         "train", what="An answer cut by its length: as any other, with outcome 0, or not trained."
     )
@@ -206,7 +206,7 @@ class PolicyGradient(Block):
     )
     entropy_coefficient: float = knob(0.0, what="Weight of the entropy, which the loss rewards.", ge=0)
     kl: Kl | None = knob(None, what="Divergence from the reference; by name.")
-    critic: Critic | None = knob(None, what="A model of values, from which advantages are measured; by name.")
+    critic: CriticBlock | None = knob(None, what="A model of values, from which advantages are measured; by name.")
     teacher: PolicyTeacher | None = knob(
         None, what="A frozen model that judges each sampled token: on-policy distillation, alone or beside rewards."
     )

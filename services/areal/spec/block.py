@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 from pydantic_core import PydanticUndefined
 
 
-class Change(StrEnum):
+class Mutability(StrEnum):
     """When a field may change. Ordered from free to fixed."""
 
     LIVE = "live"  # while the run goes on
@@ -25,7 +25,7 @@ class Change(StrEnum):
     NEVER = "never"  # it says what the run is
 
 
-class Block(BaseModel):
+class SpecBlock(BaseModel):
     """A mapping of the job file. Fields are snake_case here and camelCase in the file; values are immutable."""
 
     model_config = ConfigDict(
@@ -64,8 +64,8 @@ def knob(
     *,
     what: str,
     unit: str = "",
-    change: Change = Change.NEVER,
-    cluster: Change | None = None,
+    change: Mutability = Mutability.NEVER,
+    cluster: Mutability | None = None,
     server_default: bool = True,
     list_key: str = "",
     **limits: Any,
@@ -94,12 +94,12 @@ def fields_of(block: type[BaseModel]) -> dict[str, Any]:
     return {field.alias or name: field for name, field in block.model_fields.items()}
 
 
-def blocks_in(annotation: Any) -> list[type[Block]]:
+def blocks_in(annotation: Any) -> list[type[SpecBlock]]:
     """The blocks that a field may hold: none for a plain value, several for a union."""
-    return [member for member in members_of(annotation) if isinstance(member, type) and issubclass(member, Block)]
+    return [member for member in members_of(annotation) if isinstance(member, type) and issubclass(member, SpecBlock)]
 
 
-def item_block(annotation: Any) -> type[Block] | None:
+def item_block(annotation: Any) -> type[SpecBlock] | None:
     """The block that each item of a list is; None for other fields."""
     for member in members_of(annotation):
         if get_origin(member) in (list, tuple) and (blocks := blocks_in(get_args(member)[0])):
@@ -107,7 +107,7 @@ def item_block(annotation: Any) -> type[Block] | None:
     return None
 
 
-def block_for(annotation: Any, given: Any) -> type[Block] | None:
+def block_for(annotation: Any, given: Any) -> type[SpecBlock] | None:
     """The block that `given` means: the only one, or the member of a union whose key says so (else the first)."""
     blocks = blocks_in(annotation)
     if not blocks:

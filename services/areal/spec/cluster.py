@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.quantity import Bytes
 from areal.spec.text import Amount, AnnotationValue, EnvName, EnvValue, LabelKey, LabelValue, Name
 
@@ -36,26 +36,26 @@ JobRole = Literal[
 
 _YEAR_S = 366 * 86400
 
-fixed = partial(knob, change=Change.RESUME, cluster=Change.NEVER)  # for the job's whole life on a cluster
-resting = partial(knob, change=Change.RESUME)  # what pods are made from: changes while the job is suspended
-hot = partial(knob, change=Change.RESUME, cluster=Change.LIVE)  # the operator reads it when it decides
+fixed = partial(knob, change=Mutability.RESUME, cluster=Mutability.NEVER)  # for the job's whole life on a cluster
+resting = partial(knob, change=Mutability.RESUME)  # what pods are made from: changes while the job is suspended
+hot = partial(knob, change=Mutability.RESUME, cluster=Mutability.LIVE)  # the operator reads it when it decides
 
 
-class RuntimeRef(Block):
+class RuntimeRef(SpecBlock):
     """The platform's runtime: images and pod templates of every role."""
 
     kind: RuntimeKind = fixed("ClusterRLRuntime", what="One of the whole cluster, or of the job's namespace.")
     name: Name = fixed(what="The runtime's name.")
 
 
-class Rdma(Block):
+class Rdma(SpecBlock):
     """Network cards for collectives between nodes, as their device plugin calls them."""
 
     resource: LabelKey = resting(what="The extended resource, for example rdma/hca.")
     count: int = resting(1, what="How many of it each trainer pod asks for.", ge=1, le=64)
 
 
-class Storage(Block):
+class Storage(SpecBlock):
     """The run's volume: checkpoints, weights, logs, inputs. What is left out comes from the runtime, then from us."""
 
     claim_name: Name | None = fixed(
@@ -75,7 +75,7 @@ class Storage(Block):
     )
 
 
-class Scheduling(Block):
+class Scheduling(SpecBlock):
     """Where the run's pods go."""
 
     priority_class_name: Name | None = resting(None, what="Priority of all pods of the run.")
@@ -86,7 +86,7 @@ class Scheduling(Block):
     rdma: Rdma | None = resting(None, what="RDMA devices of trainer pods; none unless given.")
 
 
-class Cleanup(Block):
+class Cleanup(SpecBlock):
     """What becomes of the pods of a run that ended. Its volume stays."""
 
     when: Literal["Complete", "Failed"] = hot(what="How the run ended.")
@@ -101,7 +101,7 @@ def _cleanups() -> list[Cleanup]:
     ]
 
 
-class RunPolicy(Block):
+class RunPolicy(SpecBlock):
     """How long the run may take, and what is left when it ended."""
 
     active_deadline_seconds: int | None = hot(
@@ -142,7 +142,7 @@ class RunPolicy(Block):
     cleanup: list[Cleanup] = hot(_cleanups, what="What becomes of the pods, by outcome.", max_length=2, list_key="when")
 
 
-class OnExitCodes(Block):
+class OnExitCodes(SpecBlock):
     """Exit codes of a role's container: 64 config, 65 data, 70 bug, 75 infra, 137 killed."""
 
     operator: Literal["In", "NotIn"] = hot(what="Whether the code is one of the values, or none of them.")
@@ -151,14 +151,14 @@ class OnExitCodes(Block):
     )
 
 
-class OnPodCondition(Block):
+class OnPodCondition(SpecBlock):
     """A condition that Kubernetes put on the pod, for example DisruptionTarget."""
 
     type: LabelKey = hot(what="The condition's type.")
     status: Literal["True", "False", "Unknown"] = hot("True", what="The condition's status.")
 
 
-class FailureRule(Block):
+class FailureRule(SpecBlock):
     """One rule. It matches when all that it names does; one that names nothing matches every failure."""
 
     name: Name = hot(what="For the report and the status.")
@@ -174,7 +174,7 @@ class FailureRule(Block):
     )  # fmt: skip
 
 
-class FailurePolicy(Block):
+class FailurePolicy(SpecBlock):
     """What a failure leads to. The first rule that matches decides; else a trainer's failure restarts the trainers from
     the last checkpoint, any other role's only its pod."""
 
@@ -192,21 +192,21 @@ class FailurePolicy(Block):
     rules: list[FailureRule] = hot(list, what="Rules, in order.", max_length=32)
 
 
-class EnvVar(Block):
+class EnvVar(SpecBlock):
     """One environment variable of a role's container."""
 
     name: EnvName = resting(what="Its name.")
     value: EnvValue = resting("", what="Its value.")
 
 
-class Resources(Block):
+class Resources(SpecBlock):
     """What a role's container asks for and may use, as in a pod."""
 
     requests: dict[LabelKey, Amount] = resting(dict, what="What is set aside.", max_length=16)
     limits: dict[LabelKey, Amount] = resting(dict, what="The most it may use.", max_length=16)
 
 
-class Toleration(Block):
+class Toleration(SpecBlock):
     """A taint that the role's pods tolerate, as in a pod."""
 
     key: LabelKey | None = resting(None, what="The taint's key; all keys unless given.")
@@ -221,7 +221,7 @@ class Toleration(Block):
     )  # fmt: skip
 
 
-class PodPatch(Block):
+class PodPatch(SpecBlock):
     """What this job changes in the pods of one role, above the runtime's template."""
 
     labels: dict[LabelKey, LabelValue] = resting(dict, what="More labels.", max_length=32)
@@ -236,7 +236,7 @@ class PodPatch(Block):
     priority_class_name: Name | None = resting(None, what="Priority of the role's pods; scheduling's unless given.")
 
 
-class PodTemplate(Block):
+class PodTemplate(SpecBlock):
     """Patches of pods, by role."""
 
     one_schema = True

@@ -6,7 +6,7 @@ from areal.spec import numbers
 from areal.spec.job import RLJob
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import needs_scores, resolve
-from areal.spec.supervised import FixedRows
+from areal.spec.supervised import FixedRowsBlock
 
 _FEW_VERSIONS = 6
 
@@ -64,7 +64,7 @@ def explain(job: RLJob, *, scores_itself: bool = False) -> list[tuple[str, str]]
     ]
 
 
-def _supervised(job: RLJob, block: FixedRows) -> list[tuple[str, str]]:
+def _supervised(job: RLJob, block: FixedRowsBlock) -> list[tuple[str, str]]:
     spec = job.spec
     unit = "pairs" if spec.has_pairs else "rows"
     length = _every(block.max_steps, "step") if block.max_steps else f"each of the {unit} {block.epochs or 1}×"

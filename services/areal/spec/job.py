@@ -12,13 +12,13 @@ from pydantic import PrivateAttr, model_validator
 
 from areal.errors import BugError
 from areal.spec.algorithm import Algorithm
-from areal.spec.block import Block, Change, block_for, fields_of, knob, without_nulls
+from areal.spec.block import Mutability, SpecBlock, block_for, fields_of, knob, without_nulls
 from areal.spec.cluster import MANAGER, FailurePolicy, PodTemplate, RunPolicy, RuntimeRef, Scheduling, Storage
 from areal.spec.gpu_defaults import on_gpus
 from areal.spec.observability import Observability
-from areal.spec.rollout import Rollout
-from areal.spec.serving import Generation, Reward
-from areal.spec.sources import Dataset, Evaluation, Model, Recipe
+from areal.spec.rollout import RolloutBlock
+from areal.spec.serving import GenerationBlock, Reward
+from areal.spec.sources import Dataset, EvaluationBlock, ModelBlock, RecipeBlock
 from areal.spec.supervised import (
     USUAL_RATES,
     DistillationTraining,
@@ -29,66 +29,72 @@ from areal.spec.supervised import (
     Training,
 )
 from areal.spec.teacher import Teacher
-from areal.spec.training import Checkpoint, Export, Optimizer, Recording, Replay, Trainer, WeightSync
+from areal.spec.training import CheckpointBlock, Export, Optimizer, RecordingBlock, Replay, Trainer, WeightSync
 
 
-class Metadata(Block):
+class Metadata(SpecBlock):
     """The job's name, and what Kubernetes adds."""
 
     name: str = knob(what="The run's name: letters, digits and '-', at most 40 characters.", max_length=253)
-    namespace: str | None = knob(None, what="Kubernetes namespace.", change=Change.RESUME, max_length=63)
-    labels: dict[str, str] = knob(dict, what="Kubernetes labels; an API server checks them.", change=Change.RESUME)
+    namespace: str | None = knob(None, what="Kubernetes namespace.", change=Mutability.RESUME, max_length=63)
+    labels: dict[str, str] = knob(dict, what="Kubernetes labels; an API server checks them.", change=Mutability.RESUME)
     annotations: dict[str, str] = knob(
-        dict, what="Kubernetes annotations; an API server checks them.", change=Change.RESUME
+        dict, what="Kubernetes annotations; an API server checks them.", change=Mutability.RESUME
     )
 
 
-class JobSpec(Block):
+class JobSpec(SpecBlock):
     """What to train, on what, and how."""
 
     seed: int = knob(0, what="Of the data order and of sampling.", ge=0, lt=2**63)
-    model: Model = knob(what="The start model.")
-    recipe: Recipe | None = knob(None, what="The user's Python file.")
+    model: ModelBlock = knob(what="The start model.")
+    recipe: RecipeBlock | None = knob(None, what="The user's Python file.")
     dataset: Dataset = knob(what="Rows to train on and to measure.")
-    rollout: Rollout = knob(Rollout, what="How answers are made.")
+    rollout: RolloutBlock = knob(RolloutBlock, what="How answers are made.")
     algorithm_block: Algorithm | None = knob(None, what="RL: what is optimised.", alias="algorithm")
     supervised: Supervised | None = knob(None, what="Instead of RL: a training on fixed rows.", alias="training")
     optimizer: Optimizer = knob(Optimizer, what="How weights follow their gradient.")
     reward: Reward = knob(Reward, what="Who scores.")
-    generation: Generation = knob(Generation, what="Who makes tokens.")
+    generation: GenerationBlock = knob(GenerationBlock, what="Who makes tokens.")
     trainer: Trainer = knob(Trainer, what="Who trains.")
-    evaluation: Evaluation = knob(Evaluation, what="Measuring on held-out rows.", server_default=False)
+    evaluation: EvaluationBlock = knob(EvaluationBlock, what="Measuring on held-out rows.", server_default=False)
     replay: Replay = knob(Replay, what="The ledger's store.")
     weight_sync: WeightSync = knob(WeightSync, what="How weights reach servers.")
-    checkpoint: Checkpoint = knob(Checkpoint, what="What a restart continues from.")
-    export: Export | None = knob(None, what="Models for other programs while the run goes on.", change=Change.RESUME)
-    recording: Recording = knob(Recording, what="What is kept of samples and tokens, for people.")
+    checkpoint: CheckpointBlock = knob(CheckpointBlock, what="What a restart continues from.")
+    export: Export | None = knob(
+        None, what="Models for other programs while the run goes on.", change=Mutability.RESUME
+    )
+    recording: RecordingBlock = knob(RecordingBlock, what="What is kept of samples and tokens, for people.")
     observability: Observability = knob(Observability, what="What others may see of the run while it goes on.")
 
     runtime_ref: RuntimeRef | None = knob(
-        None, what="Cluster only: the platform's runtime; the operator's default unless given.", change=Change.RESUME,
-        cluster=Change.NEVER,
-    )  # fmt: skip
+        None,
+        what="Cluster only: the platform's runtime; the operator's default unless given.",
+        change=Mutability.RESUME,
+        cluster=Mutability.NEVER,
+    )
     managed_by: str = knob(
         MANAGER,
         what="Cluster only: who runs the job; the operator leaves alone what is another's.",
-        change=Change.RESUME,
-        cluster=Change.NEVER,
+        change=Mutability.RESUME,
+        cluster=Mutability.NEVER,
         min_length=1,
         max_length=253,
     )
     suspend: bool = knob(
-        False, what="Cluster only: save a checkpoint, stop the pods, keep the state.", change=Change.LIVE
+        False, what="Cluster only: save a checkpoint, stop the pods, keep the state.", change=Mutability.LIVE
     )
-    storage: Storage = knob(Storage, what="Cluster only: the run's volume.", change=Change.RESUME)
-    scheduling: Scheduling = knob(Scheduling, what="Cluster only: where pods go.", change=Change.RESUME)
-    run_policy: RunPolicy = knob(RunPolicy, what="Cluster only: deadlines, cleaning up.", change=Change.RESUME)
-    failure_policy: FailurePolicy = knob(FailurePolicy, what="Cluster only: what restarts what.", change=Change.RESUME)
+    storage: Storage = knob(Storage, what="Cluster only: the run's volume.", change=Mutability.RESUME)
+    scheduling: Scheduling = knob(Scheduling, what="Cluster only: where pods go.", change=Mutability.RESUME)
+    run_policy: RunPolicy = knob(RunPolicy, what="Cluster only: deadlines, cleaning up.", change=Mutability.RESUME)
+    failure_policy: FailurePolicy = knob(
+        FailurePolicy, what="Cluster only: what restarts what.", change=Mutability.RESUME
+    )
     pod_template: PodTemplate = knob(
         PodTemplate,
         what="Cluster only: patches of pods by role: trainer, generation, reward, rewardCustom, controller, worker, "
         "gateway, redis, tools.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
 
     @model_validator(mode="before")
@@ -180,7 +186,7 @@ class JobSpec(Block):
         return self.supervised is None
 
 
-class RLJob(Block):
+class RLJob(SpecBlock):
     """One run. The same file runs on a laptop and on a cluster."""
 
     api_version: Literal["areal.dev/v1alpha1"] = knob(what="Always areal.dev/v1alpha1.")
@@ -235,14 +241,14 @@ class RLJob(Block):
         return found
 
 
-def _identity(block: Block, prefix: str, found: dict[str, Any]) -> None:
+def _identity(block: SpecBlock, prefix: str, found: dict[str, Any]) -> None:
     dumped = block.model_dump(mode="json")
     by_name = {field.alias or name: getattr(block, name) for name, field in type(block).model_fields.items()}
     for alias, field in fields_of(type(block)).items():
         value = by_name[alias]
-        if isinstance(value, Block):
+        if isinstance(value, SpecBlock):
             _identity(value, f"{prefix}{alias}.", found)
-        elif field.json_schema_extra["change"] == Change.NEVER:
+        elif field.json_schema_extra["change"] == Mutability.NEVER:
             found[f"{prefix}{alias}"] = None if block_for(field.annotation, value) else dumped[alias]
 
 

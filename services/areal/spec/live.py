@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from areal.errors import ConfigError
-from areal.spec.block import Change, blocks_in, fields_of
+from areal.spec.block import Mutability, blocks_in, fields_of
 from areal.spec.job import JobSpec
 from areal.yaml_file.document import parse_value
 
@@ -23,7 +23,7 @@ def _live(block: type[BaseModel], prefix: str) -> Iterator[str]:
         inner = blocks_in(field.annotation)
         for one in inner:
             yield from _live(one, f"{prefix}{name}.")
-        if not inner and field.json_schema_extra["cluster"] == Change.LIVE:
+        if not inner and field.json_schema_extra["cluster"] == Mutability.LIVE:
             yield f"{prefix}{name}"
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator
 
-from areal.spec.text import Wire, quantity_schema
+from areal.spec.text import WireSchema, quantity_schema
 
 _UNITS = {
     "": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15,
@@ -59,5 +59,5 @@ def _coerce(value: Any) -> Any:
     return size
 
 
-Bytes = Annotated[int, BeforeValidator(_coerce), Wire(quantity_schema(_PATTERN))]
+Bytes = Annotated[int, BeforeValidator(_coerce), WireSchema(quantity_schema(_PATTERN))]
 """A size in a job file: a number of bytes or a string with a unit."""

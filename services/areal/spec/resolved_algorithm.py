@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from areal.spec.algorithm import Advanced, Critic, Kl, Level, Overlong, PolicyGradient
+from areal.spec.algorithm import Advanced, CriticBlock, Kl, Level, OverlongBlock, PolicyGradient
 from areal.spec.job import JobSpec
 
 _OVERLONG_SHARE = 5  # DAPO's window of 4096 is a fifth of its longest answer, 20480
@@ -33,10 +33,10 @@ BASE: dict[str, Any] = {
 """GRPO's defaults."""
 
 NAMES: dict[str, dict[str, Any]] = {
-    "PPO": {"advantage_mean": "none", "advantage_std": "none", "advantage_normalize": "batch", "critic": Critic()},
+    "PPO": {"advantage_mean": "none", "advantage_std": "none", "advantage_normalize": "batch", "critic": CriticBlock()},
     "GRPO": {},
     "DrGRPO": {"advantage_std": "none", "loss_aggregation": "constant"},
-    "DAPO": {"clip_high": 0.28, "zero_variance": "filter", "overlong": Overlong()},
+    "DAPO": {"clip_high": 0.28, "zero_variance": "filter", "overlong": OverlongBlock()},
     "RLOO": {"leave_one_out": True, "advantage_std": "none"},
     "REINFORCE++": {
         "advantage_mean": "none",
@@ -74,9 +74,9 @@ class Resolved:
     clip_low: float
     clip_high: float
     m2_threshold: float | None
-    overlong: Overlong | None  # None where its factor is 0; maxTokens is given
+    overlong: OverlongBlock | None  # None where its factor is 0; maxTokens is given
     kl: Kl | None  # None where its coefficient is 0
-    critic: Critic | None
+    critic: CriticBlock | None
     loss_aggregation: Literal["token", "sequence", "constant"]
     proximal: Literal["trainingPass", "recompute", "loglinear", "behaviour"]
 
@@ -127,7 +127,7 @@ def _given(algorithm: PolicyGradient, name: str) -> Any:
     return getattr(algorithm.advanced if name in Advanced.model_fields else algorithm, name)
 
 
-def _overlong(spec: JobSpec, found: Overlong | None) -> Overlong | None:
+def _overlong(spec: JobSpec, found: OverlongBlock | None) -> OverlongBlock | None:
     """The penalty with its longest length; a name's own window shrinks with a short answer."""
     if found is None or found.factor == 0:
         return None
@@ -164,7 +164,7 @@ def shown(value: Any) -> str:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, Overlong | Kl | Critic):
+    if isinstance(value, OverlongBlock | Kl | CriticBlock):
         given = value.model_dump(by_alias=True, exclude_none=True)
         if given.get("placement") == "same":  # where its weights are is no value of the loss
             del given["placement"]

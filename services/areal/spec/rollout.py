@@ -7,14 +7,14 @@ from typing import Any
 
 from pydantic import field_validator
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Argument
 
 AGENT = "agent"  # the built-in workflow that runs a program which calls the policy
 ENVIRONMENT = "environment"  # the built-in workflow that plays an environment by name
 
 
-class Sampling(Block):
+class SamplingBlock(SpecBlock):
     """How the next token is drawn in training. Evaluation is greedy."""
 
     temperature: float = knob(1.0, what="Of the softmax.", ge=0, le=10)
@@ -23,7 +23,7 @@ class Sampling(Block):
     top_k: int = knob(0, what="Keep this many likeliest tokens; 0 keeps all.", unit="tokens", ge=0, le=1 << 24)
 
 
-class Agent(Block):
+class AgentBlock(SpecBlock):
     """What runs each episode and calls the policy over OpenAI's or Anthropic's API: `run` or `command`."""
 
     run: str | None = knob(
@@ -58,7 +58,7 @@ class Agent(Block):
     )
 
 
-class Environment(Block):
+class Environment(SpecBlock):
     """What the workflow environment plays: something with reset() and step(), by name, in a process of its own."""
 
     name: str = knob(
@@ -86,20 +86,20 @@ class Environment(Block):
         return config
 
 
-class Gateway(Block):
+class GatewayBlock(SpecBlock):
     """Where agents call the policy: at the worker that runs them, or at processes of their own in front of all."""
 
     replicas: int = knob(
         0,
         what="Gateways in front of the workers: agents elsewhere in the namespace reach their sessions by them. With 0 "
         "each worker serves its own, on loopback.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         ge=0,
         le=64,
     )
 
 
-class Boxes(Block):
+class BoxesBlock(SpecBlock):
     """Sandboxes that live over the commands of an episode, for workflows: `engine.box()`."""
 
     max_concurrent: int = knob(
@@ -107,13 +107,13 @@ class Boxes(Block):
         what="Boxes at once, of all episodes together; an episode whose box has no room waits. The role boxes serves "
         "them, and with 0 there is none. They need the sandbox at tier T3.",
         unit="boxes",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         ge=0,
         le=3200,
     )
 
 
-class Rollout(Block):
+class RolloutBlock(SpecBlock):
     """Episodes: what runs them, how many at once, for how long."""
 
     workflow: str = knob(
@@ -122,12 +122,12 @@ class Rollout(Block):
         min_length=1,
         max_length=LONGEST_WORD,
     )
-    workers: int = knob(1, what="Worker processes; each runs many episodes.", change=Change.RESUME, ge=1, le=1024)
+    workers: int = knob(1, what="Worker processes; each runs many episodes.", change=Mutability.RESUME, ge=1, le=1024)
     max_concurrent_rollouts: int = knob(
         256,
         what="Groups being generated at once; complete ones don't count.",
         unit="groups",
-        change=Change.LIVE,
+        change=Mutability.LIVE,
         ge=1,
         le=1 << 20,
     )
@@ -135,7 +135,7 @@ class Rollout(Block):
         600,
         what="After this long with a server making progress, a group ends with the samples it has.",
         unit="seconds",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         gt=0,
         le=10**8,
     )
@@ -153,7 +153,7 @@ class Rollout(Block):
         4096,
         what="So many groups in a row end without training, and the run counts as stalled. 64 that fail are enough.",
         unit="groups",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         ge=1,
         le=10**9,
     )
@@ -161,18 +161,18 @@ class Rollout(Block):
         0.25,
         what="One bad row costs its group only. When a larger share of the newest 512 groups fails by its row or by "
         "the recipe's code, the run stops and says so; 1 never does.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         gt=0,
         le=1,
     )
     chat_template: bool | None = knob(
         None, what="Apply the tokenizer's chat template to prompts that are plain text; unless given, if there is one."
     )
-    sampling: Sampling = knob(Sampling, what="How tokens are drawn.")
-    agent: Agent | None = knob(None, what="Workflow agent only: what runs each episode.")
+    sampling: SamplingBlock = knob(SamplingBlock, what="How tokens are drawn.")
+    agent: AgentBlock | None = knob(None, what="Workflow agent only: what runs each episode.")
     environment: Environment | None = knob(None, what="Workflow environment only: what is played.")
-    gateway: Gateway = knob(Gateway, what="Where agents call the policy.")
-    boxes: Boxes = knob(Boxes, what="Sandboxes of workflows whose models call tools.")
+    gateway: GatewayBlock = knob(GatewayBlock, what="Where agents call the policy.")
+    boxes: BoxesBlock = knob(BoxesBlock, what="Sandboxes of workflows whose models call tools.")
 
     @property
     def own_python(self) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from areal.spec.algorithm import Rejection
+from areal.spec.algorithm import RejectionBlock
 from areal.spec.job import RLJob
 from areal.spec.resolved_algorithm import named, one_turn, resolve
 from areal.spec.rules import Facts, Severity, rule
@@ -263,7 +263,7 @@ def rejection_bounds(job: RLJob, facts: Facts) -> str | None:
     return next((said for each in every if (said := _bounds(each)) is not None), None)
 
 
-def _bounds(given: Rejection) -> str | None:
+def _bounds(given: RejectionBlock) -> str | None:
     upper, lower, metric = given.highest, given.lower, given.metric
     if upper is None and lower is None:
         return f"a rejection by {metric} without a bound refuses nothing"

@@ -12,13 +12,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.cluster import DEFAULT_ACCESS_MODE, DEFAULT_VOLUME_BYTES, AccessMode, RuntimeKind
 from areal.spec.job import JobSpec, Metadata
 from areal.spec.load import without_server_fields
 from areal.spec.problems import refuse_invalid
 from areal.spec.quantity import Bytes
-from areal.spec.text import Name, Wire
+from areal.spec.text import Name, WireSchema
 
 MAIN_CONTAINER = "main"
 
@@ -64,10 +64,10 @@ POD_TEMPLATE_SCHEMA: Mapping[str, Any] = {
 }
 """A pod template in the API server's schema: what merging needs is checked, the rest when a pod is made of it."""
 
-PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template), Wire(POD_TEMPLATE_SCHEMA)]
+PodTemplateObject = Annotated[dict[str, Any], AfterValidator(_pod_template), WireSchema(POD_TEMPLATE_SCHEMA)]
 
 
-class RoleRuntime(Block):
+class RoleRuntime(SpecBlock):
     """One role's pods."""
 
     template: PodTemplateObject = knob(
@@ -75,7 +75,7 @@ class RoleRuntime(Block):
     )
 
 
-class RuntimeRoles(Block):
+class RuntimeRoles(SpecBlock):
     """Pod templates by role."""
 
     controller: RoleRuntime = knob(RoleRuntime, what="The controller.")
@@ -90,7 +90,7 @@ class RuntimeRoles(Block):
     tools: RoleRuntime = knob(RoleRuntime, what="Pods that prepare, upload and finish.")
 
 
-class RuntimeStorage(Block):
+class RuntimeStorage(SpecBlock):
     """What a job's volume is made like where the job doesn't say."""
 
     storage_class_name: Name | None = knob(None, what="Storage class; the cluster's default unless given.")
@@ -101,7 +101,7 @@ class RuntimeStorage(Block):
 Reach = Literal["Job", "Open"]
 
 
-class Egress(Block):
+class Egress(SpecBlock):
     """Where pods may connect to: only to their own job's (and DNS), or anywhere."""
 
     worker: Reach = knob("Job", what="Workers: the user's workflows run there.")
@@ -111,7 +111,7 @@ class Egress(Block):
     tools: Reach = knob("Open", what="Pods that prepare, upload and finish: datasets may come from a hub.")
 
 
-class RuntimeNetworkPolicy(Block):
+class RuntimeNetworkPolicy(SpecBlock):
     """Who may talk to whom."""
 
     mode: Literal["Managed", "Unmanaged"] = knob(
@@ -120,7 +120,7 @@ class RuntimeNetworkPolicy(Block):
     egress: Egress = knob(Egress, what="Where pods may connect to, by role.")
 
 
-class RuntimeSandbox(Block):
+class RuntimeSandbox(SpecBlock):
     """Which RuntimeClasses give the pods of the reward service a kernel of their own: programs run there in tier T4."""
 
     gvisor: list[Name] = knob(lambda: ["gvisor"], what="RuntimeClasses of gVisor.", max_length=64)
@@ -131,7 +131,7 @@ class RuntimeSandbox(Block):
     )
 
 
-class RuntimeSpec(Block):
+class RuntimeSpec(SpecBlock):
     """Images, pod templates and defaults of jobs."""
 
     description: str = knob("", what="For people who choose one.", max_length=1024)
@@ -148,13 +148,13 @@ class RuntimeSpec(Block):
         return chosen.template
 
 
-class Runtime(Block):
+class Runtime(SpecBlock):
     """Images and pod templates of every role, owned by whoever runs the platform."""
 
     api_version: Literal["areal.dev/v1alpha1"] = knob(what="Always areal.dev/v1alpha1.")
     kind: RuntimeKind = knob(what="ClusterRLRuntime, or RLRuntime for one namespace.")
     metadata: Metadata = knob(what="The runtime's name.")
-    spec: RuntimeSpec = knob(RuntimeSpec, what="What it gives to jobs.", change=Change.LIVE)
+    spec: RuntimeSpec = knob(RuntimeSpec, what="What it gives to jobs.", change=Mutability.LIVE)
 
 
 @dataclass(frozen=True)

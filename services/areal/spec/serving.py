@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Tag, field_validator
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.code_tiers import Language, Need, SuiteFormat, TierName
 from areal.spec.quantity import Bytes
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, AbsolutePath, Argument
@@ -19,83 +19,91 @@ COMPILE_S = 20.0
 _DTYPE = "Precision of the served weights; bfloat16 on GPUs, and the trainer's where that has GPUs, unless given."
 
 
-class EmbeddedEngine(Block):
+class EmbeddedEngineBlock(SpecBlock):
     """The engine of this project: torch on CPU, for small models; needs nothing installed."""
 
     union_key = "type"
 
     type: Literal["embedded"] = knob("embedded", what="The engine.")
     max_running_requests: int = knob(
-        128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
+        128, what="Sequences decoded at once.", unit="sequences", change=Mutability.RESUME, ge=1, le=1 << 20
     )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
     cache_memory: Bytes = knob(
         DEFAULT_CACHE_BYTES, what="Memory for keys and values of the sequences in work, beside the weights; what "
         "doesn't fit waits. One whole context fits always.",
-        unit="bytes", change=Change.RESUME, ge=1 << 20, le=1 << 50,
+        unit="bytes", change=Mutability.RESUME, ge=1 << 20, le=1 << 50,
     )  # fmt: skip
 
 
-class SglangEngine(Block):
+class SglangEngine(SpecBlock):
     """SGLang, which must be installed beside the agent."""
 
     union_key = "type"
 
     type: Literal["sglang"] = knob(what="The engine.")
     max_running_requests: int = knob(
-        128, what="Sequences decoded at once.", unit="sequences", change=Change.RESUME, ge=1, le=1 << 20
+        128, what="Sequences decoded at once.", unit="sequences", change=Mutability.RESUME, ge=1, le=1 << 20
     )
     dtype: Literal["float32", "bfloat16"] = knob("float32", what=_DTYPE, server_default=False)
     tensor_parallel: int = knob(
-        1, what="Parts that a server's model is split into, one a GPU.", change=Change.RESUME, ge=1, le=1024
+        1, what="Parts that a server's model is split into, one a GPU.", change=Mutability.RESUME, ge=1, le=1024
     )
     gpus: int = knob(
         0, what="GPUs of one server, as many as tensorParallel, and so many unless given where the trainer has GPUs; "
         "0 serves on CPUs.",
-        change=Change.RESUME, server_default=False, ge=0, le=1024,
+        change=Mutability.RESUME, server_default=False, ge=0, le=1024,
     )  # fmt: skip
     context_length: int | None = knob(
         None, what="Longest prompt and answer together; the model's own unless given.", unit="tokens",
-        change=Change.RESUME, ge=1, le=1 << 24,
+        change=Mutability.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     mem_fraction: float | None = knob(
-        None, what="Share of a GPU's memory for weights and cache; SGLang chooses unless given.", change=Change.RESUME,
-        gt=0, lt=1,
-    )  # fmt: skip
+        None,
+        what="Share of a GPU's memory for weights and cache; SGLang chooses unless given.",
+        change=Mutability.RESUME,
+        gt=0,
+        lt=1,
+    )
     python: AbsolutePath | None = knob(
-        None, what="The Python that has SGLang, an absolute path; the agent's own unless given.", change=Change.RESUME
+        None,
+        what="The Python that has SGLang, an absolute path; the agent's own unless given.",
+        change=Mutability.RESUME,
     )
     extra_args: list[Argument] = knob(
-        list, what="More arguments of SGLang's server.", change=Change.RESUME, max_length=64
+        list, what="More arguments of SGLang's server.", change=Mutability.RESUME, max_length=64
     )
 
 
 def _engine_type(value: Any) -> str:
-    if isinstance(value, EmbeddedEngine | SglangEngine):
+    if isinstance(value, EmbeddedEngineBlock | SglangEngine):
         return value.type
     named = value.get("type") if isinstance(value, dict) else None
     return "embedded" if named is None else str(named)
 
 
 Engine = Annotated[
-    Annotated[EmbeddedEngine, Tag("embedded")] | Annotated[SglangEngine, Tag("sglang")], Discriminator(_engine_type)
+    Annotated[EmbeddedEngineBlock, Tag("embedded")] | Annotated[SglangEngine, Tag("sglang")],
+    Discriminator(_engine_type),
 ]
 
 
-class Generation(Block):
+class GenerationBlock(SpecBlock):
     """The fleet of generation servers: an agent and an engine each."""
 
-    engine: Engine = knob(EmbeddedEngine, what="Which engine serves.")
-    replicas: int = knob(1, what="Generation servers.", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=1024)
+    engine: Engine = knob(EmbeddedEngineBlock, what="Which engine serves.")
+    replicas: int = knob(
+        1, what="Generation servers.", change=Mutability.RESUME, cluster=Mutability.LIVE, ge=1, le=1024
+    )
     stream_interval: int = knob(
         16, what="Tokens between two messages of a stream; what a dying server can lose, and beside SGLang all that a "
         "running answer got since a swap.",
         unit="tokens",
-        change=Change.RESUME, ge=1, le=1 << 20,
+        change=Mutability.RESUME, ge=1, le=1 << 20,
     )  # fmt: skip
 
 
-class CodeReward(Block):
+class CodeReward(SpecBlock):
     """How programs are judged: for the verifier code only."""
 
     language: Language = knob("python", what="What the answers are written in.")
@@ -103,22 +111,24 @@ class CodeReward(Block):
     min_tier: TierName = knob(
         "T2",
         what="The weakest sandbox that may run the answers; T0, which is none, only on this machine with allowUnsafe.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     allow_unsafe: bool = knob(
-        False, what="Not on a cluster: let answers run without a sandbox where minTier is T0.", change=Change.RESUME
+        False, what="Not on a cluster: let answers run without a sandbox where minTier is T0.", change=Mutability.RESUME
     )
     scoring: Literal["all_pass", "fraction"] = knob(
         "all_pass", what="all_pass gives 1 or 0 and stops at the first failed case; fraction gives the passed share."
     )
     total_seconds: float = knob(
-        20.0, what="Longest time for all cases of an answer together.", unit="seconds", change=Change.RESUME, gt=0,
+        20.0, what="Longest time for all cases of an answer together.", unit="seconds", change=Mutability.RESUME, gt=0,
         le=3600,
     )  # fmt: skip
-    isolate_cases: bool = knob(False, what="A fresh process for each case of a function, too.", change=Change.RESUME)
+    isolate_cases: bool = knob(
+        False, what="A fresh process for each case of a function, too.", change=Mutability.RESUME
+    )
     needs: list[Need] = knob(
         list, what="What the answers must be able to do: fork, scratch (write files), compiler.",
-        change=Change.RESUME, max_length=3,
+        change=Mutability.RESUME, max_length=3,
     )  # fmt: skip
 
     @field_validator("min_tier", mode="before")
@@ -130,7 +140,7 @@ class CodeReward(Block):
         return value
 
 
-class ModelReward(Block):
+class ModelReward(SpecBlock):
     """The reward model that scores: for the verifier model only."""
 
     path: str = knob(
@@ -148,18 +158,23 @@ class ModelReward(Block):
     )
 
 
-class Reward(Block):
+class Reward(SpecBlock):
     """Who scores an answer."""
 
     replicas: int = knob(
-        1, what="Reward pods on a cluster; one process here.", change=Change.RESUME, cluster=Change.LIVE, ge=1, le=1024
+        1,
+        what="Reward pods on a cluster; one process here.",
+        change=Mutability.RESUME,
+        cluster=Mutability.LIVE,
+        ge=1,
+        le=1024,
     )
     verifier: Literal["exact", "math", "code", "model", "custom"] | None = knob(
         None,
         what="Built in: exact, math, code, model; custom is the recipe's `reward`, and the default when it has one.",
     )
     deadline_seconds: float = knob(
-        10.0, what="Longest time for one score.", unit="seconds", change=Change.RESUME, gt=0, le=10**8
+        10.0, what="Longest time for one score.", unit="seconds", change=Mutability.RESUME, gt=0, le=10**8
     )
     answer_field: str = knob(
         "answer", what="The column of the expected answer, for exact and math.", min_length=1, max_length=LONGEST_WORD

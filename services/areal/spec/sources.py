@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import field_validator
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name, Word
 
 VOLUME = "pvc://"
@@ -21,14 +21,14 @@ def on_volume(source: str) -> bool:
     return source.startswith(VOLUME)
 
 
-class HubToken(Block):
+class HubToken(SpecBlock):
     """A token of the Hugging Face hub, in a Secret of the job's namespace."""
 
     name: Name = knob(what="The Secret's name.")
     key: str = knob("token", what="Which of its keys.", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
 
 
-class Model(Block):
+class ModelBlock(SpecBlock):
     """The model that the run starts from. Give exactly one of path and uri."""
 
     path: str | None = knob(
@@ -48,14 +48,14 @@ class Model(Block):
     )  # fmt: skip
 
 
-class ConfigMapKey(Block):
+class ConfigMapKey(SpecBlock):
     """A file in a ConfigMap of the job's namespace."""
 
     name: Name = knob(what="The ConfigMap's name.")
     key: str = knob("recipe.py", what="Which of its files.", min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")
 
 
-class Recipe(Block):
+class RecipeBlock(SpecBlock):
     """The user's Python file: reward function, workflow, dataset, training loop. Give file or configMap."""
 
     file: str | None = knob(None, what="The recipe's path, or pvc://claim/path.", min_length=1, max_length=LONGEST_PATH)
@@ -64,7 +64,7 @@ class Recipe(Block):
     )
 
 
-class HuggingFaceDataset(Block):
+class HuggingFaceDataset(SpecBlock):
     """A Hugging Face dataset: a hub name, or a folder or file on this machine."""
 
     path: str = knob(what="Name on the hub, a local path, or pvc://claim/path.", min_length=1, max_length=LONGEST_PATH)
@@ -78,7 +78,7 @@ class HuggingFaceDataset(Block):
     )
 
 
-class ReasoningGymDataset(Block):
+class ReasoningGymDataset(SpecBlock):
     """Generated items of one reasoning-gym task."""
 
     task: str = knob(what="The task's name in reasoning-gym.", min_length=1, max_length=LONGEST_WORD)
@@ -97,7 +97,7 @@ class ReasoningGymDataset(Block):
         return config
 
 
-class RecipeDataset(Block):
+class RecipeDataset(SpecBlock):
     """Rows that the recipe's `dataset(split)` yields."""
 
     split: str | None = knob(
@@ -106,7 +106,7 @@ class RecipeDataset(Block):
     )  # fmt: skip
 
 
-class DatasetSource(Block):
+class DatasetSource(SpecBlock):
     """Where rows come from. Give exactly one of the four."""
 
     jsonl: str | None = knob(
@@ -123,56 +123,56 @@ class DatasetSource(Block):
         return [name for name, value in self if value is not None]
 
 
-class Dataset(Block):
+class Dataset(SpecBlock):
     """What is trained on, and what is only ever measured."""
 
     train: DatasetSource = knob(what="Rows to train on.")
     evaluation: DatasetSource | None = knob(None, what="Held-out rows; without them nothing is evaluated.")
 
 
-class Evaluation(Block):
+class EvaluationBlock(SpecBlock):
     """Answers to held-out rows while training goes on: greedy ones, and sampled ones where asked for. Needs
     dataset.evaluation."""
 
     interval_steps: int = knob(
-        10, what="Evaluate every this many versions.", unit="steps", change=Change.RESUME, ge=1, le=10**9
+        10, what="Evaluate every this many versions.", unit="steps", change=Mutability.RESUME, ge=1, le=10**9
     )
     rows: int | None = knob(
-        None, what="How many held-out rows; all unless given.", unit="rows", change=Change.RESUME, ge=1, le=10**9
+        None, what="How many held-out rows; all unless given.", unit="rows", change=Mutability.RESUME, ge=1, le=10**9
     )
     max_concurrent: int = knob(
         64,
         what="Evaluation rows in flight at once, beside the training groups.",
         unit="rows",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         ge=1,
         le=1 << 16,
     )
-    at_start: bool = knob(True, what="Also evaluate the start model.", change=Change.RESUME)
+    at_start: bool = knob(True, what="Also evaluate the start model.", change=Mutability.RESUME)
     failed_rows: Literal["wrong", "leaveOut"] = knob(
         "wrong",
         what="A row without a score counts as 0, or in no mean; either way results say how many there were.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     samples: int = knob(
         0, what="Sampled answers to each row beside the greedy one, for avg@n and pass@k.", unit="answers",
-        change=Change.RESUME, ge=0, le=1024,
+        change=Mutability.RESUME, ge=0, le=1024,
     )  # fmt: skip
     temperature: float = knob(
-        1.0, what="Of the sampled answers; the rest is as in rollout.sampling.", change=Change.RESUME, gt=0, le=10
+        1.0, what="Of the sampled answers; the rest is as in rollout.sampling.", change=Mutability.RESUME, gt=0, le=10
     )
     pass_at: list[int] = knob(
-        list, what="Report pass@k for each k; for k = samples unless given.", change=Change.RESUME, max_length=16
+        list, what="Report pass@k for each k; for k = samples unless given.", change=Mutability.RESUME, max_length=16
     )
     set_column: str | None = knob(
         None, what="A column that names the set a row belongs to; results come for each set, too.",
-        change=Change.RESUME, min_length=1, max_length=LONGEST_WORD,
+        change=Mutability.RESUME, min_length=1, max_length=LONGEST_WORD,
     )  # fmt: skip
     one_version: bool = knob(
         False,
         what="Servers keep the evaluated version until its evaluation has ended, so every answer is of it; training "
         "waits where maxStaleness runs out. Otherwise a later version may answer, and results say which did.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
 
     @property

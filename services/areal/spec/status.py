@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeVar
 
 from pydantic import ConfigDict, PlainSerializer
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.text import Argument, LabelKey
 
 CONDITION_MESSAGE = 4096  # characters; an API server's answer fits
@@ -251,16 +251,16 @@ Time = Annotated[datetime, PlainSerializer(_as_kubernetes)]
 """A moment, to the second; made from a datetime, from seconds since 1970, or from RFC 3339 text."""
 
 
-seen = partial(knob, change=Change.LIVE)  # the operator writes it whenever it changes
+seen = partial(knob, change=Mutability.LIVE)  # the operator writes it whenever it changes
 
 
-class StatusBlock(Block):
+class StatusBlock(SpecBlock):
     """A part of the status. Fields that a newer operator wrote are left out when it is read."""
 
     model_config = ConfigDict(extra="ignore", strict=False)
 
 
-class Condition(StatusBlock):
+class ConditionEntry(StatusBlock):
     """One condition, as everywhere in Kubernetes."""
 
     type: LabelKey = seen(what="What it is about.")
@@ -335,7 +335,7 @@ class Attempts(StatusBlock):
     members: list[Argument] = seen(list, what="The uids of its pods; none while it forms.", max_length=1024)
 
 
-class Failure(StatusBlock):
+class FailureEntry(StatusBlock):
     """One failure and what it led to."""
 
     time: Time = seen(what="When it was seen.")
@@ -389,7 +389,7 @@ class AuditStatus(StatusBlock):
 class JobStatus(StatusBlock):
     """What the operator saw and decided. Nothing in it is input to anything but people and the operator itself."""
 
-    conditions: list[Condition] = seen(list, what="The truth about the job.", max_length=16, list_key="type")
+    conditions: list[ConditionEntry] = seen(list, what="The truth about the job.", max_length=16, list_key="type")
     observed_generation: int = seen(0, what="The job's generation that was last acted on.", ge=0)
     summary: str = seen("", what="One word, made from the conditions: for people, not for programs.", max_length=32)
     start_time: Time | None = seen(None, what="When it started, or was resumed last.")
@@ -402,10 +402,10 @@ class JobStatus(StatusBlock):
     attempts: Attempts | None = seen(None, what="How often the trainers were started.")
     idle: IdleStatus | None = seen(None, what="Why nothing is trained now; absent while steps are.")
     waiting: Waiting | None = seen(None, what="How long pods waited for nodes.")
-    failures: list[Failure] = seen(list, what="The last failures, newest last.", max_length=FAILURES_KEPT)
+    failures: list[FailureEntry] = seen(list, what="The last failures, newest last.", max_length=FAILURES_KEPT)
     audit: AuditStatus | None = seen(None, what="The audit at the end.")
 
-    def condition(self, type: ConditionType) -> Condition | None:
+    def condition(self, type: ConditionType) -> ConditionEntry | None:
         """The condition of a type; None before the operator wrote it."""
         return next((condition for condition in self.conditions if condition.type == type), None)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.teacher import Teacher
 from areal.spec.text import LONGEST_WORD
 
@@ -21,18 +21,18 @@ USUAL_RATES = {"SFT": 2e-5, "DPO": 5e-7, "RewardModel": 1e-5, "Distillation": 2e
 """The learning rate of each training unless one is given."""
 
 
-class FixedRows(Block):
+class FixedRowsBlock(SpecBlock):
     """What every training on fixed rows has: batches, length, how often rows are used."""
 
     union_key = "name"
 
     batch_size: int = knob(what="Rows a step.", unit="rows", ge=1, le=1 << 20)
     epochs: int | None = knob(
-        None, what="How often each row is used; 1 unless this or maxSteps is given.", change=Change.RESUME, ge=1,
+        None, what="How often each row is used; 1 unless this or maxSteps is given.", change=Mutability.RESUME, ge=1,
         le=10**6,
     )  # fmt: skip
     max_steps: int | None = knob(
-        None, what="Steps of the run, instead of epochs.", unit="steps", change=Change.RESUME, ge=1, le=10**9
+        None, what="Steps of the run, instead of epochs.", unit="steps", change=Mutability.RESUME, ge=1, le=10**9
     )
     max_tokens: int = knob(
         2048, what="Longest sequence; of a longer one the first tokens are kept.", unit="tokens", ge=2, le=1 << 24
@@ -50,7 +50,7 @@ class FixedRows(Block):
         return -(-self.positions(rows) // self.batch_size)
 
 
-class Answers(FixedRows):
+class Answers(FixedRowsBlock):
     """What every training on whole answers has: where they are."""
 
     answer_field: str = knob(
@@ -68,7 +68,7 @@ class SftTraining(Answers):
     )
 
 
-class DpoTraining(FixedRows):
+class DpoTraining(FixedRowsBlock):
     """Direct preference optimisation on pairs of answers (arXiv 2305.18290)."""
 
     name: Literal["DPO"] = knob(what="The training.")
@@ -84,7 +84,7 @@ class DpoTraining(FixedRows):
     )
 
 
-class RewardModelTraining(FixedRows):
+class RewardModelTraining(FixedRowsBlock):
     """A model that scores answers, from pairs of them (Bradley–Terry; arXiv 2203.02155)."""
 
     name: Literal["RewardModel"] = knob(what="The training.")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from areal.spec.block import Block, knob
+from areal.spec.block import SpecBlock, knob
 from areal.spec.text import LONGEST_PATH
 
 Placement = Literal["same", "offloaded"]
 """Where a frozen model's weights are: on the policy's ranks, or on the host and there while it is asked."""
 
 
-class Teacher(Block):
+class Teacher(SpecBlock):
     """The model that a student learns from. It has the student's tokenizer."""
 
     path: str = knob(

@@ -20,7 +20,7 @@ _AMOUNT = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
 
 
 @dataclass(frozen=True, eq=False)
-class Wire:
+class WireSchema:
     """Part of a type: how an API server is told about it, where that isn't what the type itself says."""
 
     schema: Mapping[str, Any]
@@ -63,7 +63,7 @@ Amount = Annotated[
     str,
     BeforeValidator(_as_text),
     StringConstraints(min_length=1, max_length=32, pattern=_AMOUNT),
-    Wire(quantity_schema(_AMOUNT) | {"x-kubernetes-validations": [_NOT_NEGATIVE]}),
+    WireSchema(quantity_schema(_AMOUNT) | {"x-kubernetes-validations": [_NOT_NEGATIVE]}),
 ]
 """An amount of a resource as Kubernetes writes it: 2, 500m, 16Gi."""
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import model_validator
 
-from areal.spec.block import Block, Change, knob
+from areal.spec.block import Mutability, SpecBlock, knob
 from areal.spec.quantity import Bytes
 from areal.spec.text import LONGEST_PATH, LONGEST_WORD, Name
 
@@ -18,22 +18,22 @@ Compile = Literal["none", "blocks"]
 OptimizerState = Literal["float32", "bfloat16", "cpu"]
 
 
-class Mesh(Block):
+class Mesh(SpecBlock):
     """How the trainer's processes divide the work."""
 
     replicate: int = knob(
         1, what="Copies of the weights and of the optimizer, each sharded over processes / replicate (HSDP).",
-        change=Change.RESUME, ge=1, le=1 << 16,
+        change=Mutability.RESUME, ge=1, le=1 << 16,
     )  # fmt: skip
     tensor: int = knob(
         1, what="Processes of a node that split each layer (tensor parallelism, by the model's own plan) and share "
         "their micro-batches.",
-        change=Change.RESUME, ge=1, le=64,
+        change=Mutability.RESUME, ge=1, le=64,
     )  # fmt: skip
     context: int = knob(
         1, what="Processes that split the tokens of each row (context parallelism: around attention they exchange "
         "tokens for heads) and share their micro-batches.",
-        change=Change.RESUME, ge=1, le=64,
+        change=Mutability.RESUME, ge=1, le=64,
     )  # fmt: skip
 
     @property
@@ -42,7 +42,7 @@ class Mesh(Block):
         return self.tensor * self.context
 
 
-class Lora(Block):
+class Lora(SpecBlock):
     """Low-rank adapters, trained instead of the model's own weights, in peft's layout."""
 
     rank: int = knob(32, what="Rank of the two matrices of an adapter (peft's r).", ge=1, le=1024)
@@ -55,28 +55,32 @@ class Lora(Block):
     )
 
 
-class Trainer(Block):
+class Trainer(SpecBlock):
     """The trainer: torchrun and FSDP2, one process a GPU (or a CPU core)."""
 
-    replicas: int = knob(1, what="Nodes.", change=Change.RESUME, ge=1, le=1024)
+    replicas: int = knob(1, what="Nodes.", change=Mutability.RESUME, ge=1, le=1024)
     gpus: int = knob(
-        0, what="GPUs of each node, one process each; 0 trains on CPUs.", change=Change.RESUME, ge=0, le=64
+        0, what="GPUs of each node, one process each; 0 trains on CPUs.", change=Mutability.RESUME, ge=0, le=64
     )
     gpu_memory: Bytes | None = knob(
         None, what="Memory of one of these GPUs, as it shows itself: `areal check` refuses what can't fit.",
-        unit="bytes", change=Change.RESUME, ge=1 << 30, le=1 << 50,
+        unit="bytes", change=Mutability.RESUME, ge=1 << 30, le=1 << 50,
     )  # fmt: skip
     proc_per_node: int = knob(
-        1, what="Processes a node; as many as gpus, where there are any.", change=Change.RESUME, server_default=False,
-        ge=1, le=64,
-    )  # fmt: skip
+        1,
+        what="Processes a node; as many as gpus, where there are any.",
+        change=Mutability.RESUME,
+        server_default=False,
+        ge=1,
+        le=64,
+    )
     micro_batch_tokens: int = knob(
         8192, what="Tokens of one forward and backward pass on a process; bounds memory.", unit="tokens",
-        change=Change.RESUME, ge=1, le=1 << 24,
+        change=Mutability.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     pack_length: int | None = knob(
         None, what="Samples are packed into rows of at least this many tokens; chosen by lengths unless given.",
-        unit="tokens", change=Change.RESUME, ge=1, le=1 << 24,
+        unit="tokens", change=Mutability.RESUME, ge=1, le=1 << 24,
     )  # fmt: skip
     precision: Literal["float32", "bfloat16"] = knob(
         "float32", what="Of the forward and backward pass; bfloat16 on GPUs unless given.", server_default=False
@@ -85,29 +89,29 @@ class Trainer(Block):
         "auto",
         what="How a packed row is attended to: by a mask (dense), by segments (varlen; auto on GPUs in bfloat16) or by "
         "blocks (flex, on GPUs; doesn't copy the keys of a shared prompt).",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     recompute: Recompute = knob(
         "none",
         what="What a backward pass computes again, for memory; offload is full, layers' inputs in host memory.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     compile: Compile = knob(
         "none",
         what="Compile layers with torch.compile (blocks): their small operations become few kernels, after a minute's "
         "work at the start.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     fp32_head: bool = knob(
         False,
         what="Logits in float32, of trainer and servers: in bfloat16 they are rounded before the softmax otherwise.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     optimizer_state: OptimizerState = knob(
         "float32",
         what="AdamW's moments: in float32, in bfloat16 (stochastically rounded), or with its update in host memory "
         "(cpu). Weights it updates are float32 in each.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
     lora: Lora | None = knob(
         None, what="Train adapters and leave the model's weights as they are; all weights unless given."
@@ -154,7 +158,7 @@ class Trainer(Block):
         return "varlen" if self.gpus and self.precision == "bfloat16" else "dense"
 
 
-class Optimizer(Block):
+class Optimizer(SpecBlock):
     """AdamW and its learning rate: warm-up from 0, then a fall to a fraction of the peak."""
 
     learning_rate: float = knob(
@@ -174,7 +178,7 @@ class Optimizer(Block):
     grad_clip: float = knob(1.0, what="Largest norm of the gradient.", gt=0)
 
 
-class ExternalRedis(Block):
+class ExternalRedis(SpecBlock):
     """A Redis of yours, for runs on a cluster."""
 
     secret_name: Name = knob(
@@ -182,18 +186,18 @@ class ExternalRedis(Block):
     )
 
 
-class Replay(Block):
+class Replay(SpecBlock):
     """The ledger's store."""
 
     backend: Literal["ManagedRedis", "External"] = knob("ManagedRedis", what="A Redis of the run's own, or yours.")
     external: ExternalRedis | None = knob(None, what="Cluster only: where yours is.")
     budget_bytes: Bytes = knob(
         2 << 30, what="Memory for samples; at 80 % a checkpoint is forced to free some.", unit="bytes",
-        change=Change.RESUME, ge=1 << 20, le=1 << 50,
+        change=Mutability.RESUME, ge=1 << 20, le=1 << 50,
     )  # fmt: skip
 
 
-class WeightSync(Block):
+class WeightSync(SpecBlock):
     """How new weights reach the servers."""
 
     mode: Literal["Auto", "SharedVolume", "Group"] = knob(
@@ -218,53 +222,57 @@ class WeightSync(Block):
     )
 
 
-class Recording(Block):
+class RecordingBlock(SpecBlock):
     """What a run keeps of its samples and tokens, for `areal view`. It never holds up or ends a run."""
 
     share: float = knob(
-        1.0, what="Which part of the groups is kept, whole; 0 keeps none.", change=Change.RESUME, ge=0, le=1
+        1.0, what="Which part of the groups is kept, whole; 0 keeps none.", change=Mutability.RESUME, ge=0, le=1
     )
     budget_per_step: Bytes = knob(
         64 << 20, what="Of one step's samples and of its tokens, no more is kept.", unit="bytes",
-        change=Change.RESUME, ge=1 << 10, le=1 << 50,
+        change=Mutability.RESUME, ge=1 << 10, le=1 << 50,
     )  # fmt: skip
     keep: Bytes = knob(
-        10 << 30, what="All that is kept on disk; the oldest goes first.", unit="bytes", change=Change.RESUME,
+        10 << 30, what="All that is kept on disk; the oldest goes first.", unit="bytes", change=Mutability.RESUME,
         ge=1 << 20, le=1 << 50,
     )  # fmt: skip
     token_audit: bool = knob(
         False,
         what="Servers journal what they sample and the trainer what it trains, for `areal audit --tokens`; as many "
         "bytes again as `keep` at most.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
     )
 
 
-class Checkpoint(Block):
+class CheckpointBlock(SpecBlock):
     """What a restart continues from."""
 
     interval_steps: int = knob(
-        20, what="Save every this many steps.", unit="steps", change=Change.RESUME, ge=1, le=10**9
+        20, what="Save every this many steps.", unit="steps", change=Mutability.RESUME, ge=1, le=10**9
     )
-    keep: int = knob(2, what="How many checkpoints stay on disk.", change=Change.RESUME, ge=1, le=10**6)
+    keep: int = knob(2, what="How many checkpoints stay on disk.", change=Mutability.RESUME, ge=1, le=10**6)
 
 
-class Export(Block):
+class Export(SpecBlock):
     """Models for other programs while the run goes on: `exports/step-N` in the run directory, each a Hugging Face
     directory. Where rows are held out the best so far stays too, and `exports/best` links to it."""
 
     interval_steps: int = knob(
         what="Export every this many steps. The last model is in `model/` in any case.", unit="steps",
-        change=Change.RESUME, ge=1, le=10**9,
+        change=Mutability.RESUME, ge=1, le=10**9,
     )  # fmt: skip
     keep: int = knob(
-        2, what="How many of the newest exports stay on disk, beside the best.", change=Change.RESUME, ge=1, le=10**6
+        2,
+        what="How many of the newest exports stay on disk, beside the best.",
+        change=Mutability.RESUME,
+        ge=1,
+        le=10**6,
     )
     metric: str = knob(
         "mean",
         what="By which figure of the evaluations the best is the best: mean, avg@n or pass@k; of one set as SET/mean. "
         "Of SFT and DPO mean is the loss, and the lowest is the best.",
-        change=Change.RESUME,
+        change=Mutability.RESUME,
         min_length=1,
         max_length=LONGEST_WORD,
     )

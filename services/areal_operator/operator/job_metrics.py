@@ -12,14 +12,14 @@ from typing import Any
 
 from areal.observe.catalog import CATALOG, Scope, Type
 from areal.plan.cluster_names import Role, run_claim, workload
-from areal.spec.training import Checkpoint
+from areal.spec.training import CheckpointBlock
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from areal_operator.kube.resources import Json
 
 _STATUSES = ("True", "False", "Unknown")
-_CHECKPOINT_STEPS: int = Checkpoint.model_fields["interval_steps"].default  # where a job doesn't say
+_CHECKPOINT_STEPS: int = CheckpointBlock.model_fields["interval_steps"].default  # where a job doesn't say
 
 Sample = tuple[str, dict[str, str], float]  # metric, its own labels, value
 

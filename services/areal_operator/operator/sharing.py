@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from weakref import WeakValueDictionary
 
-from areal.spec.block import Block
+from areal.spec.block import SpecBlock
 from areal.spec.job import RLJob
 
-Blocks = WeakValueDictionary[str, Block]
+Blocks = WeakValueDictionary[str, SpecBlock]
 
 
 def shared(job: RLJob, blocks: Blocks) -> RLJob:
@@ -18,8 +18,8 @@ def shared(job: RLJob, blocks: Blocks) -> RLJob:
     return job.model_copy(update={"spec": _shared(job.spec, blocks)})
 
 
-def _shared(block: Block, blocks: Blocks) -> Block:
-    inner = {name: value for name in type(block).model_fields if isinstance(value := getattr(block, name), Block)}
+def _shared(block: SpecBlock, blocks: Blocks) -> SpecBlock:
+    inner = {name: value for name in type(block).model_fields if isinstance(value := getattr(block, name), SpecBlock)}
     # What was not given follows from the class: which fields were given is part of a block's meaning.
     key = f"{type(block).__qualname__} {block.model_dump_json(exclude_unset=True)}"
     if (known := blocks.get(key)) is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from areal.spec.status import Condition, Failure, IdleStatus, JobStatus, RoleStatus
+from areal.spec.status import ConditionEntry, FailureEntry, IdleStatus, JobStatus, RoleStatus
 from areal_operator.kube.resources import Json
 from pydantic import ValidationError
 
@@ -38,9 +38,9 @@ class JobPage:
     line: JobLine
     facts: Sequence[tuple[str, str]]
     idle: IdleStatus | None
-    conditions: Sequence[Condition]
+    conditions: Sequence[ConditionEntry]
     roles: Sequence[RoleStatus]
-    failures: Sequence[Failure]  # the newest first
+    failures: Sequence[FailureEntry]  # the newest first
     address: str
 
 

@@ -13,7 +13,7 @@ from areal.rollout.controller.decisions import GrantLease, Revoke
 from areal.rollout.controller.inputs import PublishWeights, SetHotFields, WorkerBeat
 from areal.rollout.controller.settings import MOST_CONCURRENT, MOST_STALENESS, MOST_STEPS
 from areal.spec.algorithm import Algorithm
-from areal.spec.rollout import Rollout
+from areal.spec.rollout import RolloutBlock
 from controller_bench import SETTINGS, Bench, started, weights
 from pydantic import BaseModel
 
@@ -35,7 +35,7 @@ def test_hot_values_beyond_the_job_files_bounds_are_refused(field: str, value: i
     [
         (Algorithm, "max_steps", MOST_STEPS),
         (Algorithm, "max_staleness", MOST_STALENESS),
-        (Rollout, "max_concurrent_rollouts", MOST_CONCURRENT),
+        (RolloutBlock, "max_concurrent_rollouts", MOST_CONCURRENT),
     ],
 )
 def test_the_bounds_are_those_of_the_job_file(model: type[BaseModel], field: str, most: int) -> None:

@@ -11,7 +11,7 @@ from areal.spec import Finding, RLJob, Severity
 from areal.spec.numbers import exports_kept
 from areal.spec.quantity import show_bytes
 from areal.spec.resolved_algorithm import has_critic
-from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngine, SglangEngine
+from areal.spec.serving import DEFAULT_CACHE_BYTES, EmbeddedEngineBlock, SglangEngine
 
 _SGLANG_SHARE = 0.85  # estimate: of memory for weights and cache where the job names no share
 _CHECKPOINT_BYTES = {"float32": 12, "bfloat16": 8, "cpu": 12}  # a parameter: float32 weights, two moments
@@ -37,7 +37,7 @@ def caches_of(job: RLJob, memory: int) -> list[Finding]:
     The default is no promise of the job's: small models fill little of it.
     """
     engine, servers = job.spec.generation.engine, job.spec.generation.replicas
-    if not job.spec.is_rl or not isinstance(engine, EmbeddedEngine) or engine.cache_memory <= DEFAULT_CACHE_BYTES:
+    if not job.spec.is_rl or not isinstance(engine, EmbeddedEngineBlock) or engine.cache_memory <= DEFAULT_CACHE_BYTES:
         return []
     if servers * engine.cache_memory <= memory:
         return []
@@ -79,7 +79,7 @@ def server_memory(job: RLJob, shape: ModelShape) -> tuple[list[Finding], list[tu
     engine, memory = job.spec.generation.engine, job.spec.trainer.gpu_memory
     if not job.spec.is_rl:
         return [], []
-    if isinstance(engine, EmbeddedEngine):
+    if isinstance(engine, EmbeddedEngineBlock):
         tokens, sample = tokens_in(shape, engine.cache_memory, engine.dtype), job.spec.rollout.max_sample_tokens
         held = f"generation.engine.cacheMemory, {show_bytes(engine.cache_memory)}, holds {tokens:,} tokens"
         return [], [("a server's cache", f"{held}, {tokens // sample:,} samples of {sample:,}")]

@@ -28,7 +28,7 @@ from areal.rollout.worker.recording import Recording, RecordLimits
 from areal.rollout.worker.sessions import Gateways, Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.resolved_algorithm import needs_scores
-from areal.spec.rollout import Agent
+from areal.spec.rollout import AgentBlock
 from areal.v1 import common_pb2 as common
 from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow
@@ -189,7 +189,7 @@ def _sessions(ctx: RoleContext, tokenizer: Tokenizer, waits: WaitRegistry) -> Se
     """The sessions of this worker's agents."""
     rollout, ends = ctx.resolved.spec.rollout, ctx.resolved.endpoints
     gateways = Gateways(ends.gateways, ends.gateway_urls, ctx.token, ctx.incarnation, waits) if ends.gateways else None
-    calls = (rollout.agent or Agent()).max_calls
+    calls = (rollout.agent or AgentBlock()).max_calls
     limits = Limits(rollout.sampling.max_new_tokens, rollout.max_sample_tokens, calls)
     return Sessions(tokenizer, limits, chat_template=rollout.chat_template, gateways=gateways)
 
@@ -204,7 +204,7 @@ def _factory(workflow: type[RolloutWorkflow], job: ResolvedJob, recipe: Recipe |
         return lambda: HostedWorkflow(child, rollout.max_turns)
     if workflow is not AgentWorkflow:
         return lambda: _make(workflow, rollout.max_turns)
-    agent = rollout.agent or Agent()
+    agent = rollout.agent or AgentBlock()
     if agent.command is not None:
         command = CommandAgent(agent.command)
         return lambda: AgentWorkflow(command.run)

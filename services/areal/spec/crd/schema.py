@@ -15,16 +15,16 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from areal.spec.block import Block, blocks_in, fields_of, item_block, members_of, tags_of
+from areal.spec.block import SpecBlock, blocks_in, fields_of, item_block, members_of, tags_of
 from areal.spec.quantity import show_bytes
-from areal.spec.text import MEANING, Wire
+from areal.spec.text import MEANING, WireSchema
 
 Schema = dict[str, Any]
 
 _LARGEST = 1 << 53  # limits are JSON numbers: beyond this they are not exact, and integers end at 2⁶³ anyway
 
 
-def block_schema(blocks: list[type[Block]], *, defaults: bool = True) -> Schema:
+def block_schema(blocks: list[type[SpecBlock]], *, defaults: bool = True) -> Schema:
     """The object of a block, or of the members of a union. `defaults`: False for a status, which nobody fills in."""
     properties: dict[str, Schema] = {}
     required: list[str] = []
@@ -61,7 +61,7 @@ def field_schema(field: FieldInfo, *, defaults: bool) -> Schema:
 
 def _typed(annotation: Any, limits: list[Any], extra: dict[str, Any], *, defaults: bool) -> Schema:
     annotation, limits = _unwrapped(annotation, limits)
-    if wire := next((limit for limit in limits if isinstance(limit, Wire)), None):
+    if wire := next((limit for limit in limits if isinstance(limit, WireSchema)), None):
         schema = dict(wire.schema)
         if extra.get("unit") == "bytes":
             schema["x-kubernetes-validations"] = [_whole_bytes(limits)]
@@ -89,7 +89,7 @@ def _typed(annotation: Any, limits: list[Any], extra: dict[str, Any], *, default
     return made
 
 
-def _by_name(block: type[Block]) -> Schema:
+def _by_name(block: type[SpecBlock]) -> Schema:
     """A block whose fields are all of one other: a mapping with one schema, its keys by a rule."""
     names = list(fields_of(block))
     (inner,) = {member for field in block.model_fields.values() for member in blocks_in(field.annotation)}
@@ -209,7 +209,8 @@ def _default(field: FieldInfo, schema: Schema) -> Any:
             return _written_out(schema)
         if isinstance(made, list):
             return [
-                item.model_dump(mode="json", exclude_none=True) if isinstance(item, Block) else item for item in made
+                item.model_dump(mode="json", exclude_none=True) if isinstance(item, SpecBlock) else item
+                for item in made
             ]
         return made
     if field.default is PydanticUndefined:
@@ -236,7 +237,7 @@ def _whole_bytes(limits: list[Any]) -> Schema:
     }
 
 
-def _key_schema(blocks: list[type[Block]], field: FieldInfo, schema: Schema) -> Schema:
+def _key_schema(blocks: list[type[SpecBlock]], field: FieldInfo, schema: Schema) -> Schema:
     """The key that tells the members of a union apart takes the values of all; its default is the first member's."""
     tags = [tag for block in blocks for tag in tags_of(block)]
     keyed = {**schema, "enum": tags}
@@ -246,13 +247,13 @@ def _key_schema(blocks: list[type[Block]], field: FieldInfo, schema: Schema) -> 
     return keyed
 
 
-def _always_required(name: str, blocks: list[type[Block]]) -> bool:
+def _always_required(name: str, blocks: list[type[SpecBlock]]) -> bool:
     """Whether every member of a union needs a field; the key itself may have a default."""
     fields = [fields_of(block).get(name) for block in blocks]
     return all(field is not None and field.is_required() for field in fields)
 
 
-def _union_rules(blocks: list[type[Block]]) -> list[Schema]:
+def _union_rules(blocks: list[type[SpecBlock]]) -> list[Schema]:
     """That a field is given only in the members that have it, and always in those that need it."""
     rules: list[Schema] = []
     if len(blocks) < 2:
@@ -286,5 +287,5 @@ def _union_rules(blocks: list[type[Block]]) -> list[Schema]:
     return rules
 
 
-def _sentence(blocks: list[type[Block]]) -> str:
+def _sentence(blocks: list[type[SpecBlock]]) -> str:
     return " Or: ".join(" ".join(str(block.__doc__).split()) for block in blocks)

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic.fields import FieldInfo
 
-from areal.spec.block import Block, Change, blocks_in, fields_of
+from areal.spec.block import Mutability, SpecBlock, blocks_in, fields_of
 from areal.spec.check import RULES
 from areal.spec.rules import Rule, Severity
 
@@ -41,16 +41,16 @@ def _validation(rule: Rule) -> Validation:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _SchemaPlace:
     """A field below spec. `absent`: the part of the way to it, itself included, that an object may be without."""
 
     path: str
     absent: tuple[str, ...] = ()
     field: FieldInfo | None = None
 
-    def below(self, name: str, field: FieldInfo, *, may_be_absent: bool) -> _Place:
+    def below(self, name: str, field: FieldInfo, *, may_be_absent: bool) -> _SchemaPlace:
         path = f"{self.path}.{name}" if self.path else name
-        return _Place(path, (*self.absent, path) if may_be_absent else self.absent, field)
+        return _SchemaPlace(path, (*self.absent, path) if may_be_absent else self.absent, field)
 
     def unchanged(self) -> str:
         """CEL: as it was. Adding and removing it are changes too; another spelling of a size is none."""
@@ -61,14 +61,14 @@ class _Place:
         return f"({now}) == ({before}) && (!({now}) || {same})"
 
 
-def change_validations(spec: type[Block]) -> list[Validation]:
+def change_validations(spec: type[SpecBlock]) -> list[Validation]:
     """On `spec`: fields that never change, and fields that change only while the job is suspended.
 
     A block whose fields all behave alike is compared as a whole.
     """
     found = []
-    for place, change in _unequal([spec], _Place("")):
-        if change is Change.NEVER:
+    for place, change in _unequal([spec], _SchemaPlace("")):
+        if change is Mutability.NEVER:
             rule = place.unchanged()
             message = f"{place.path} never changes. Make a new job with the other value."
         else:
@@ -80,7 +80,7 @@ def change_validations(spec: type[Block]) -> list[Validation]:
     return found
 
 
-def _unequal(blocks: list[type[Block]], above: _Place) -> Iterator[tuple[_Place, Change]]:
+def _unequal(blocks: list[type[SpecBlock]], above: _SchemaPlace) -> Iterator[tuple[_SchemaPlace, Mutability]]:
     """Fields, or whole blocks, that may not change freely."""
     fields: dict[str, FieldInfo] = {}
     for block in blocks:
@@ -92,7 +92,7 @@ def _unequal(blocks: list[type[Block]], above: _Place) -> Iterator[tuple[_Place,
         changes = {*_changes(inner)} if inner else {_change(field)}
         if len(changes) > 1:
             yield from _unequal(inner, place)
-        elif (change := changes.pop()) is not Change.LIVE:
+        elif (change := changes.pop()) is not Mutability.LIVE:
             yield place, change
 
 
@@ -102,7 +102,7 @@ def _is_amount(field: FieldInfo) -> bool:
     return "x-kubernetes-int-or-string" in field_schema(field, defaults=False)
 
 
-def _same(place: _Place) -> str:
+def _same(place: _SchemaPlace) -> str:
     """CEL: a value that is there, and was, is the same. Sizes are compared by value: 2Gi is 2147483648."""
     now, before = f"self.{place.path}", f"oldSelf.{place.path}"
     if place.field is None:
@@ -112,20 +112,20 @@ def _same(place: _Place) -> str:
     fields = [field for block in blocks_in(place.field.annotation) for field in fields_of(block).items()]
     if not any(_is_amount(field) for _, field in fields):
         return f"{now} == {before}"
-    inner = [_Place(place.path).below(name, field, may_be_absent=not filled_in(field)) for name, field in fields]
+    inner = [_SchemaPlace(place.path).below(name, field, may_be_absent=not filled_in(field)) for name, field in fields]
     return " && ".join(f"({each.unchanged()})" for each in inner)
 
 
-def _changes(blocks: list[type[Block]]) -> Iterator[Change]:
+def _changes(blocks: list[type[SpecBlock]]) -> Iterator[Mutability]:
     for block in blocks:
         for field in fields_of(block).values():
             inner = blocks_in(field.annotation)
             yield from _changes(inner) if inner else (_change(field),)
 
 
-def _change(field: FieldInfo) -> Change:
+def _change(field: FieldInfo) -> Mutability:
     extra: dict[str, Any] = field.json_schema_extra  # type: ignore[assignment]
-    return Change(extra["cluster"])
+    return Mutability(extra["cluster"])
 
 
 def filled_in(field: FieldInfo) -> bool:
