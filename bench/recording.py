@@ -30,8 +30,8 @@ from areal.rollout.worker.runner import EpisodeEnd, Key
 from areal.spec.job import RLJob
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
+from areal.values.generation import TokenSpan
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import TokenSpan
 from areal.workflow.tokenizer import Tokenizer
 from areal_trainer.actor import Actor, ActorOptions
 from areal_trainer.checkpoint.checkpointer import Checkpointer

@@ -45,9 +45,9 @@ from areal.spec.serving import EmbeddedEngineBlock
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as generation
 from areal.v1 import rollout_pb2 as rollout
+from areal.values.generation import GenerationRequest, Sampling
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import GenerationRequest, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent

@@ -12,24 +12,21 @@ TierName = Literal["T0", "T2", "T3", "T4"]
 SuiteName = Literal["gsm8k", "math", "aime", "livecodebench", "humaneval", "mbpp"]
 
 app = commands()
-eval_app = typer.Typer(help="Measure a model on a public test set, or programs for HumanEval.", rich_markup_mode=None)
 reward_app = typer.Typer(no_args_is_help=True, help="Judge programs in the sandbox.", rich_markup_mode=None)
-app.add_typer(eval_app, name="eval")
 app.add_typer(reward_app, name="reward")
 
 
-@eval_app.callback(
-    invoke_without_command=True,
+@app.command(
+    "eval",
+    short_help="Measure a model on a public test set.",
     epilog="Examples:\n\n  areal eval --suite gsm8k --model runs/digits/model --data test.jsonl --limit 100\n\n"
     "  areal eval --suite aime --model hf://Qwen/Qwen3-0.6B --download --samples 16 --k 1 --k 16\n\n"
     "  areal eval --suite livecodebench --model runs/x/exports/best --data lcb.jsonl --out answers.jsonl\n\n"
-    "  areal eval --suite math --model http://localhost:8000 --json",
+    "  areal eval --suite math --model http://localhost:8000 --json\n\n"
+    "  areal eval --suite humaneval --samples samples.jsonl --k 1 --k 10",
 )
-def suite(
-    context: typer.Context,
-    suite: Annotated[
-        SuiteName | None, typer.Option(help="Which test set; its rows are graded by math or by tests.")
-    ] = None,
+def eval_(
+    suite: Annotated[SuiteName, typer.Option(help="Which test set; its rows are graded by math or by tests.")],
     model: Annotated[
         str | None,
         typer.Option(
@@ -46,7 +43,16 @@ def suite(
     download: Annotated[
         bool, typer.Option("--download", help="Allow to download the rows, and a model of hf://, from the hub.")
     ] = False,
-    samples: Annotated[int, typer.Option(min=1, max=1024, help="Answers to each question.")] = 1,
+    samples: Annotated[
+        str,
+        typer.Option(
+            metavar="N|FILE.jsonl",
+            help='Answers to each question, up to 1024; or HumanEval\'s, a line {"task_id": …, "completion": …} each.',
+        ),
+    ] = "1",
+    canonical: Annotated[
+        bool, typer.Option("--canonical", help="Judge HumanEval's reference solutions: all must pass.")
+    ] = False,
     k: Annotated[list[int] | None, typer.Option(min=1, help="Report pass@K; may be given again.")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many questions.")] = None,
     temperature: Annotated[
@@ -72,53 +78,18 @@ def suite(
     """Ask a model the questions of a test set and grade its answers as in training.
 
     A run that goes on is measured by its newest published version. Nothing is downloaded without --download. The exit
-    code is 0 when every answer was graded.
+    code is 0 when every answer was graded; with --canonical, when every one passed.
     """
-    if context.invoked_subcommand is not None:
-        return
-    if suite is None or model is None:
-        missing = "--suite" if suite is None else "--model"
-        raise typer.BadParameter(f"give {missing} (see areal eval --help)")
+    number, file = (int(samples), None) if samples.isdecimal() else (1, Path(samples))
+    if not 1 <= number <= 1024:
+        raise typer.BadParameter("--samples is 1 to 1024, or a file")
     from areal_judge.evaluate.suite_run import Asked, suite_command
 
     asked = Asked(
-        suite, model, data, download, samples, tuple(k or ()), limit, temperature, top_p, max_tokens, seed,
-        instruction, concurrent, key, dtype, min_tier, out, as_json,
+        suite, model or "", data, download, number, tuple(k or ()), limit, temperature, top_p, max_tokens, seed,
+        instruction, concurrent, key, dtype, min_tier, out, as_json, file, canonical,
     )  # fmt: skip
     raise typer.Exit(suite_command(asked))
-
-
-@eval_app.command(
-    epilog="Examples:\n\n  areal eval humaneval --canonical\n\n  areal eval humaneval --wrong --json\n\n"
-    "  areal eval humaneval --samples samples.jsonl --k 1 --k 10",
-    short_help="HumanEval: reference solutions, samples, or wrong ones.",
-)
-def humaneval(
-    canonical: Annotated[
-        bool, typer.Option("--canonical", help="Judge the reference solutions: all must pass.")
-    ] = False,
-    samples: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE.jsonl", help='Judge samples: a line {"task_id": …, "completion": …} each.'),
-    ] = None,
-    wrong: Annotated[bool, typer.Option("--wrong", help="Judge deliberately wrong solutions: none may pass.")] = False,
-    as_json: OneObject = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
-    jobs: Annotated[int, typer.Option(min=0, help="Programs judged at once; 0 is one a core.")] = 0,
-    k: Annotated[list[int] | None, typer.Option(help="Report pass@K; may be given again.")] = None,
-    timeout: Annotated[float, typer.Option(min=0.1, max=600, help="Seconds a task may take.")] = 10.0,
-    min_tier: Annotated[TierName, typer.Option(help="Refuse a sandbox below this tier.")] = "T2",
-    highest_tier: Annotated[TierName, typer.Option(help="Use no more than this tier offers.")] = "T4",
-) -> None:
-    """Judge programs for HumanEval's 164 problems in the sandbox, and report how many pass.
-
-    The exit code is 0 when all reference solutions passed (--canonical), no wrong solution passed (--wrong), or all
-    samples were judged (--samples).
-    """
-    from areal_judge.evaluate.humaneval_run import Asked, humaneval_command
-
-    asked = Asked(canonical, samples, wrong, as_json, limit, jobs, tuple(k or (1,)), timeout, min_tier, highest_tier)
-    raise typer.Exit(humaneval_command(asked))
 
 
 @reward_app.command(

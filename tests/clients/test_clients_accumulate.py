@@ -7,7 +7,7 @@ import pytest
 from areal.clients.generation.accumulate import Accumulator, BadDelta, Next
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import Sampling, as_ids
+from areal.values.generation import Sampling, as_ids
 from hypothesis import given
 from hypothesis import strategies as st
 from support.scripted_agent import EOS, VOCABULARY, answer, logprob_at, token_at

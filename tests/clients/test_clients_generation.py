@@ -10,7 +10,7 @@ from areal.clients.generation import Ask, GenerationClient
 from areal.errors import DataError, InfraError
 from areal.observe.waits import WaitRegistry
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import Sampling, as_ids
+from areal.values.generation import Sampling, as_ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.scripted_agent import EOS, TOKEN, VOCABULARY, ScriptedAgent, answer

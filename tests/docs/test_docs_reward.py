@@ -157,5 +157,5 @@ def test_what_is_shown_for_a_laptop_runs_word_for_word(tmp_path):
     done = subprocess.run(["bash"], input=script, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "exit code 1: it did not pass" in done.stdout
-    assert "passed 164/164" in done.stdout
-    assert "passed 0/1" in done.stdout
+    assert "164 of 164 answers are right" in done.stdout
+    assert "0 of 1 answers are right" in done.stdout

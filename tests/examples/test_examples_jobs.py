@@ -13,10 +13,10 @@ import pytest
 from admit.admit_shapes import QWEN3_8B, QWEN3_32B, QWEN25_7B
 from areal.admit.memory import memory_of
 from areal.spec import Severity, check, load_job
+from areal.values.generation import as_ids
 from areal.workflow import EnvironmentWorkflow, GenerationResult, TokenSpan
 from areal.workflow.box_tools import BoxToolsWorkflow
 from areal.workflow.episode import check_episode
-from areal.workflow.generation import as_ids
 from areal.workflow.recipe import load_recipe
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from areal.errors import InfraError
 from areal.gateway.session import Limits
-from areal.workflow.generation import Sampling
+from areal.values.generation import Sampling
 from areal.workflow.tokenizer import Tokenizer
 from support.gateway_scene import ASK, Body, Scene
 

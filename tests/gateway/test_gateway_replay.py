@@ -17,8 +17,8 @@ from areal.gateway.dialects import chat
 from areal.gateway.messages import Message, ToolCall
 from areal.gateway.session import Call, Limits, Session
 from areal.gateway.templates.template import Template
+from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of, kept
-from areal.workflow.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,8 +8,8 @@ from areal.gateway.faults import Refused
 from areal.gateway.messages import Message
 from areal.gateway.session import Call, Limits, Question, Session
 from areal.gateway.templates.template import Template
+from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of
-from areal.workflow.generation import GenerationResult, TokenSpan, as_ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -12,8 +12,8 @@ from areal.gateway.reading import Manner, Reader, Reasoning, Text, read
 from areal.gateway.session import Call, Limits, Question, Session
 from areal.gateway.templates.template import Template
 from areal.gateway.tools import Form, parse_tools
+from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import branches_of
-from areal.workflow.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
 from hypothesis import given
 from hypothesis import strategies as st

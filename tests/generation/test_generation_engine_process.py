@@ -16,8 +16,9 @@ from areal.errors import DataError, InfraError
 from areal.generation import engine_process
 from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import EngineStart, Launch, launch
-from areal.generation.engine_process import EngineProcess, RestartBudget
+from areal.generation.engine_process import EngineProcess
 from areal.observe.waits import WaitRegistry
+from areal.processes.budget import BudgetPolicy
 from areal.spec.serving import EmbeddedEngineBlock, SglangEngine
 from support.engine_server import free_port
 from support.processes import lives
@@ -78,7 +79,7 @@ class Watched:
             on_down=self.reasons.append,
             stalled_s=lambda: 0.0,
             waits=WaitRegistry("generation-0"),
-            budget=RestartBudget(**budget),
+            budget=BudgetPolicy(**budget),
         )
 
     async def _up(self) -> None:
@@ -88,7 +89,7 @@ class Watched:
 
 @pytest.mark.parametrize(("answers", "lives"), [([True], True), ([False, False, True], True), ([False] * 4, False)])
 async def test_silence_is_one_wait_from_the_first_question_on(monkeypatch, answers: list[bool], lives: bool):
-    watched, clock = Watched("", restarts=0), iter(range(100))
+    watched, clock = Watched("", max_restarts=0), iter(range(100))
     waits = watched.process._waits = WaitRegistry("generation-0", lambda: next(clock))
     heard = []
 
@@ -119,7 +120,7 @@ async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not(tmp_pat
     await watched.process.stop()
     await asyncio.wait_for(running, 60)
     await watched.client.close()
-    assert watched.reasons == ["it exited with SIGKILL"]
+    assert watched.reasons == ["it ended, killed by SIGKILL"]
     assert first != second
     assert not psutil.pid_exists(second)
 
@@ -127,7 +128,7 @@ async def test_a_killed_engine_is_started_again_and_a_stopped_one_is_not(tmp_pat
 @pytest.mark.component
 async def test_an_engine_that_never_answers_is_given_up_with_its_reason():
     watched = Watched("raise SystemExit(7)")
-    with pytest.raises(InfraError, match="code 7"):
+    with pytest.raises(InfraError, match="exit 7"):
         await asyncio.wait_for(watched.process.run(), 60)
     await watched.client.close()
     assert watched.ups == 0
@@ -151,10 +152,10 @@ _MAIN = "['--model-path', '{}', '--port', sys.argv[1]]"
 @pytest.mark.component
 def test_an_engine_dies_with_its_agent_whatever_kills_the_agent():
     agent = (
-        "import os, subprocess, sys, time; "
-        "child = subprocess.Popen([sys.executable, '-m', 'areal.generation.lifeline', str(os.getpid()),"
-        " sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], stdout=subprocess.PIPE); "
-        "child.stdout.readline(); print(child.pid, flush=True); time.sleep(60)"
+        "import sys, time; from areal.processes.family import Command, Family; "
+        "family = Family.start(Command('engine', [sys.executable, '-c', 'import time; time.sleep(60)']), 2)\n"
+        "while not family.pid: time.sleep(0.01)\n"
+        "print(family.pid, flush=True); time.sleep(60)"
     )
     process = subprocess.Popen([sys.executable, "-c", agent], stdout=subprocess.PIPE)
     engine = psutil.Process(int(process.stdout.readline()))

@@ -28,10 +28,10 @@ from areal.rollout.controller import wire as controller_wire
 from areal.rollout.controller.fleet import ServerFleet
 from areal.rollout.controller.reports import ServerReport
 from areal.v1 import generation_pb2 as wire
+from areal.values.generation import Sampling, as_ids
 from areal.values.policy import PolicyId
 from areal.weights.manifest import Canary, Manifest
 from areal.weights.stage import Stage, Staged
-from areal.workflow.generation import Sampling, as_ids
 from support import virtual_time
 
 MAX_RUNNING = 128

@@ -14,8 +14,8 @@ import psutil
 import pytest
 from areal.local.supervisor import Ended, Member, Supervisor
 from areal.processes.budget import BudgetPolicy
-from areal.processes.child import Command
 from areal.processes.core import LifePolicy, Phase, RestartBy
+from areal.processes.family import Command
 from areal.processes.probe import Probe, ProbeKind
 from areal.processes.supervise import ChildSpec
 from support.processes import lives

@@ -15,7 +15,7 @@ from areal.net.channel import connect
 from areal.net.server import GrpcServer
 from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
-from areal.processes.child import Command
+from areal.processes.family import Command
 from areal.processes.service import SERVICE_NAME, LauncherService
 from areal.processes.supervise import ChildSpec, Supervised
 from areal.v1 import operations_pb2 as operations

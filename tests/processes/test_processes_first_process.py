@@ -20,13 +20,14 @@ from areal.processes.mirror import Mirror
 from support.cluster_jobs import quickstart_wanted
 
 STRANGERS = """
-import asyncio, json, os, subprocess, sys
-from areal.processes import orphans, reaper
+import asyncio, json, os, signal, subprocess, sys
+from areal.processes.family import adopt
+from areal.processes.main import collect_zombies
 
 async def main():
     keepers = set()
-    orphans.adopt()
-    reaper.install(keepers)
+    adopt()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, collect_zombies, keepers)
     mine = subprocess.Popen(["sh", "-c", "exit 7"])
     keepers.add(mine.pid)
     told = subprocess.run(["sh", "-c", "sh -c 'exit 3' & echo $!; sleep 0.2 & echo $!"], capture_output=True, text=True)

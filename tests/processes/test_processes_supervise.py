@@ -17,8 +17,8 @@ from areal.observe.progress import ProgressCounter
 from areal.observe.waits import WaitRegistry
 from areal.processes import logfile
 from areal.processes.budget import BudgetPolicy
-from areal.processes.child import Command
 from areal.processes.core import LifePolicy, Phase, RestartBy
+from areal.processes.family import Command
 from areal.processes.probe import Probe, ProbeKind
 from areal.processes.service import SERVICE_NAME, LauncherService, phase_from_wire, to_wire
 from areal.processes.supervise import ChildSpec, Supervised

@@ -26,9 +26,9 @@ from areal.rollout.worker.sessions import Gateways, Sessions
 from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
+from areal.values.generation import Sampling
 from areal.workflow.agent import AgentWorkflow, RunAgent
 from areal.workflow.base import RolloutWorkflow
-from areal.workflow.generation import Sampling
 from areal.workflow.rlvr import RLVRWorkflow
 from areal.workflow.tokenizer import Tokenizer
 from support.redis_server import RedisServer

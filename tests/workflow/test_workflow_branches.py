@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from areal.errors import DataError
+from areal.values.generation import GenerationResult, TokenSpan, as_ids
 from areal.workflow.branches import Node, branches_of
-from areal.workflow.generation import GenerationResult, TokenSpan, as_ids
 
 
 def node(number: int, parent: int | None, given: list[int], sampled: list[int], question: int | None = None) -> Node:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from areal.errors import DataError
+from areal.values.generation import as_ids, in_vocabulary
 from areal.workflow import Episode, GenerationResult, Sequence, TokenSpan, Transcript
 from areal.workflow.episode import RejectedError, check_episode
-from areal.workflow.generation import as_ids, in_vocabulary
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -30,7 +30,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "operator": ("areal_operator.commands", "Run RLJobs on Kubernetes (the chart starts this)."),
     "jobs-page": ("areal_view.commands", "Show the jobs of a cluster as a web page."),
     "set": ("areal.cli.runs", "Change a run that goes on."),
-    "eval": ("areal_judge.commands", "Measure a model on a public test set, or programs for HumanEval."),
+    "eval": ("areal_judge.commands", "Measure a model on a public test set."),
     "reward": ("areal_judge.commands", "Judge programs in the sandbox."),
 }
 HIDDEN = frozenset({"init-model", "sim", "operator", "jobs-page"})  # what the chart, the Makefile and tests start

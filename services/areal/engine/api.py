@@ -29,7 +29,7 @@ from areal.gateway.http import GatewayServer
 from areal.gateway.requests import body_of, key_of
 from areal.gateway.session import Limits
 from areal.gateway.templates.template import Template
-from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
+from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling, TokenSpan, as_ids
 from areal.workflow.tokenizer import Tokenizer
 
 MOST_CHOICES = 128  # answers to one request

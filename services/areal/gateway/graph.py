@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from areal.gateway.messages import Message
+from areal.values.generation import Ids, as_ids
 from areal.workflow.branches import Node, path_of
-from areal.workflow.generation import Ids, as_ids
 
 
 @dataclass(frozen=True)

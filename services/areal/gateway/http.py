@@ -29,8 +29,8 @@ from areal.gateway.session import Call, Limits, Session
 from areal.gateway.streams import Answering
 from areal.gateway.tools import Form, names_of
 from areal.net.http_server import HttpServer
+from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.branches import Finished
-from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 # AReaL's routes of an episode for agents that score themselves: `rl/start_session`, `rl/set_reward`, `rl/end_session`.

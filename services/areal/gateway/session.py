@@ -21,8 +21,8 @@ from areal.gateway.graph import Graph
 from areal.gateway.messages import Message
 from areal.gateway.templates.template import Template
 from areal.gateway.tools import Tool, digest_of
+from areal.values.generation import GenerationResult, Ids, Logprobs, as_ids
 from areal.workflow.branches import Node
-from areal.workflow.generation import GenerationResult, Ids, Logprobs, as_ids
 
 # An answer's tokens as they come, with those who watch it. Pure: watchers are plain callbacks.
 

@@ -10,12 +10,8 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
-import sys
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from areal.errors import ArealError, InfraError, Kind
@@ -23,9 +19,13 @@ from areal.generation.engine_client import EngineClient
 from areal.generation.engine_command import Launch
 from areal.last_words import ERROR_FILE, read_error
 from areal.observe.waits import ENGINE_HEALTH, WaitRegistry
+from areal.processes.budget import Budget, BudgetPolicy, Exhausted
+from areal.processes.exits import describe
+from areal.processes.family import Command, Family
 
 log = logging.getLogger(__name__)
 
+_FIX = "see the engine's own lines in this log"
 START_POLL_S = 0.05
 HEALTH_PERIOD_S = 1.0
 HEALTH_TIMEOUT_S = 5.0  # a loaded machine may be slow; a dead loop is silent for ever
@@ -33,16 +33,9 @@ HEALTH_MISSES = 4
 HEALTH_DEADLINE_S = HEALTH_MISSES * (HEALTH_TIMEOUT_S + HEALTH_PERIOD_S)
 STALL_S = 300.0  # no token for so long, with requests and without a swap: longer than any prefill
 STOP_S = 2.0  # between SIGTERM and SIGKILL; nothing runs any more, and stock SGLang looks every 5 s only
+START_DEADLINE_S = 600.0  # large models load for minutes
+RESTARTS = BudgetPolicy(max_restarts=10)
 HOPELESS = 3  # deaths of an engine that never answered: its command or its model is wrong
-
-
-@dataclass(frozen=True)
-class RestartBudget:
-    """How often an engine may die."""
-
-    restarts: int = 10
-    window_s: float = 600.0
-    start_deadline_s: float = 600.0  # large models load for minutes
 
 
 class EngineProcess:
@@ -57,7 +50,7 @@ class EngineProcess:
         on_down: Callable[[str], None],
         stalled_s: Callable[[], float],
         waits: WaitRegistry,
-        budget: RestartBudget | None = None,
+        budget: BudgetPolicy = RESTARTS,
     ) -> None:
         """`stalled_s` answers for how long the engine has owed a token."""
         self._client = client
@@ -66,8 +59,8 @@ class EngineProcess:
         self._on_down = on_down
         self._stalled_s = stalled_s
         self._waits = waits
-        self._budget = budget or RestartBudget()
-        self._process: asyncio.subprocess.Process | None = None
+        self._budget = Budget(budget)
+        self._family: Family | None = None
         self._stopping = False
         self._answered = False
         self._last_words: ArealError | None = None  # the error that the engine ended with
@@ -77,30 +70,25 @@ class EngineProcess:
     @property
     def pid(self) -> int | None:
         """Of the living engine."""
-        return self._process.pid if self._process is not None and self._process.returncode is None else None
+        return self._family.pid if self._family is not None else None
 
     async def run(self) -> None:
         """Start the engine, again and again. Raises InfraError when the budget is spent, and the engine's own error
         when it ended with one before it ever answered: starting it again would not help.
         """
-        deaths: deque[float] = deque()
         while not self._stopping:
             self.last_reason = await self._once()
             if self._stopping:
                 return
             if not self._answered and self._last_words is not None and self._last_words.kind is not Kind.INFRA:
                 raise self._last_words
-            now = time.monotonic()
-            deaths.append(now)
-            while deaths[0] < now - self._budget.window_s:
-                deaths.popleft()
-            if len(deaths) > self._budget.restarts or (not self._answered and len(deaths) >= HOPELESS):
-                raise InfraError(
-                    f"the engine died {len(deaths)} times in {self._budget.window_s:.0f} s; now {self.last_reason}",
-                    fix="see the engine's own lines in this log",
-                )
+            granted = self._budget.ask(time.monotonic(), self.last_reason)
+            if isinstance(granted, Exhausted):
+                raise InfraError(f"the engine died: {granted.reason}", fix=_FIX)
+            if not self._answered and self.starts >= HOPELESS:
+                raise InfraError(f"the engine never answered in {self.starts} starts: {self.last_reason}", fix=_FIX)
             log.warning("the engine is started again: %s", self.last_reason)
-            await asyncio.sleep(min(0.1 * 2 ** (len(deaths) - 1), 5.0))
+            await asyncio.sleep(granted.wait_s)
 
     async def stop(self) -> None:
         """End the engine for good."""
@@ -112,21 +100,14 @@ class EngineProcess:
         launch = self._command()
         memory = os.memfd_create("engine-error")  # a file in memory: a killed agent leaves none behind
         words = Path(f"/proc/self/fd/{memory}")
-        argv = [sys.executable, "-m", "areal.generation.lifeline", str(os.getpid()), *launch.argv]
-        # A process group of its own: all of a multi-process engine can be ended at once.
-        self._process = await asyncio.create_subprocess_exec(
-            *argv,
-            env={**os.environ, **launch.env, ERROR_FILE: str(words)},
-            process_group=0,
-            pass_fds=(memory,),
-            stdin=asyncio.subprocess.DEVNULL,
-        )
+        env = {**os.environ, **launch.env, ERROR_FILE: str(words)}
+        family = self._family = Family.start(Command("engine", launch.argv, env, descriptors=(memory,)), output=2)
         self.starts += 1
-        exited = asyncio.ensure_future(self._process.wait())
+        exited = asyncio.ensure_future(family.wait())
         watching = asyncio.ensure_future(self._watch())
         try:
             await asyncio.wait((exited, watching), return_when=asyncio.FIRST_COMPLETED)
-            reason = watching.result() if watching.done() else f"it exited with {_exit_words(exited.result())}"
+            reason = watching.result() if watching.done() else f"it ended, {describe(exited.result())}"
             self._last_words = read_error(words)
         finally:
             os.close(memory)
@@ -134,6 +115,7 @@ class EngineProcess:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await watching
             await self._end()
+            self._family = None
         if not self._stopping:
             self._on_down(reason)
         return reason
@@ -142,8 +124,8 @@ class EngineProcess:
         """Wait until the engine answers, then watch it; returns what is wrong with it."""
         began = time.monotonic()
         while not await self._client.healthy(HEALTH_TIMEOUT_S):
-            if time.monotonic() - began > self._budget.start_deadline_s:
-                return f"it did not answer within {self._budget.start_deadline_s:.0f} s"
+            if time.monotonic() - began > START_DEADLINE_S:
+                return f"it did not answer within {START_DEADLINE_S:.0f} s"
             await asyncio.sleep(START_POLL_S)
         log.info("the engine answers after %.1f s", time.monotonic() - began)
         self._answered = True
@@ -166,27 +148,12 @@ class EngineProcess:
         return False
 
     async def _end(self) -> None:
-        """SIGTERM, then SIGKILL, to the whole group."""
-        process = self._process
-        if process is None:
+        """SIGTERM where it is stopped for good, then SIGKILL to it and everything it started."""
+        family = self._family
+        if family is None:
             return
-        if process.returncode is None and self._stopping:
-            _signal(process.pid, signal.SIGTERM)
+        if self._stopping and not family.ended:
+            family.terminate()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), STOP_S)
-        _signal(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-def _signal(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
-
-
-def _exit_words(code: int) -> str:
-    if code >= 0:
-        return f"code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+                await asyncio.wait_for(family.wait(), STOP_S)
+        await family.end()

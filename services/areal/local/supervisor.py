@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from areal.errors import Kind
 from areal.local import order
-from areal.processes import orphans
+from areal.processes import family
 from areal.processes.budget import Exhausted
 from areal.processes.core import TERMINAL, Phase, RestartBy
 from areal.processes.supervise import ChildSpec, ChildStatus, Supervised
@@ -92,7 +92,7 @@ class Supervisor:
 
     async def run(self) -> RunOutcome:
         """Start everything and supervise it to the end of the run."""
-        orphans.adopt()
+        family.adopt()
         lives = {name: asyncio.create_task(self._live(name), name=name) for name in self.children}
         gangs: set[asyncio.Task[None]] = set()
         try:

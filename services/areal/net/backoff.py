@@ -6,6 +6,11 @@ import random
 from collections.abc import Callable
 
 
+def doubled(first_s: float, longest_s: float, failures: int) -> float:
+    """The whole delay after so many failures before this one."""
+    return min(longest_s, first_s * 2.0 ** min(failures, 60))
+
+
 class Backoff:
     """The delays between tries: doubled from `first_s` to `longest_s`, each drawn from its upper half."""
 
@@ -20,7 +25,7 @@ class Backoff:
     def failed(self) -> float:
         """One more failure: how long to wait now."""
         self.failures += 1
-        whole = min(self.longest_s, self._first_s * 2.0 ** min(self.failures - 1, 60))
+        whole = doubled(self._first_s, self.longest_s, self.failures - 1)
         return self._uniform(whole / 2, whole)
 
     def succeeded(self) -> None:

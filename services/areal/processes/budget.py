@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass
 
+from areal.net.backoff import doubled
+
 
 @dataclass(frozen=True)
 class BudgetPolicy:
@@ -50,7 +52,7 @@ class Budget:
             return Exhausted(
                 f"{reason}; all {policy.max_restarts} restarts in {policy.window_s:g} s are used ({self._reasons()})"
             )
-        wait = min(policy.first_wait_s * 2 ** len(self._used), policy.max_wait_s)
+        wait = doubled(policy.first_wait_s, policy.max_wait_s, len(self._used))
         if counted:
             self._used.append((now, reason))
         return Granted(wait)

@@ -6,13 +6,13 @@ library only, so that it starts in milliseconds and stays small. Promises:
 - when the supervisor is gone (the socket ends, SIGKILL included), every descendant is killed, then the keeper ends;
 - when the child exits, whatever it left behind is killed before the keeper exits with the child's own status;
 - when the keeper itself is killed, the child gets SIGKILL from the kernel and the rest falls to the supervisor, which
-  is a subreaper too (`areal.processes.orphans`).
+  is a subreaper too (`areal.processes.family`).
 
 A process group is not enough: torchrun puts each rank, and engines put their workers, in sessions of their own.
 Being a subreaper means that a descendant whose parent dies becomes the keeper's child, so none can get away.
 
-Protocol on the socket: the supervisor writes one JSON line {"command", "env", "cwd"}; the keeper answers one JSON line
-{"pid"} and later {"code"}. SIGTERM is passed on to the child.
+Protocol on the socket: the supervisor writes one JSON line {"command", "env", "cwd", "descriptors"}, the last of which
+are the child's alone; the keeper answers one JSON line {"pid"} and later {"code"}. SIGTERM is passed on to the child.
 """
 
 import contextlib
@@ -38,6 +38,13 @@ def prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
+def die_with(parent: int) -> None:
+    """Ask the kernel for SIGKILL when the parent dies; end at once when it is dead already."""
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(75)
+
+
 def read_order() -> "dict[str, object]":
     """The supervisor's line. Ends the process when there is none: the supervisor died first."""
     data = b""
@@ -58,9 +65,7 @@ def tell(message: "dict[str, int]") -> None:
 def become(order: "dict[str, object]", keeper: int) -> None:
     """In the forked child: turn into the command. Returns never."""
     try:
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:  # it died before prctl
-            os._exit(75)
+        die_with(keeper)
         os.setsid()
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and ignoring is inherited
             signal.signal(number, signal.SIG_DFL)
@@ -136,6 +141,8 @@ def main() -> None:
     child = os.fork()
     if child == 0:
         become(order, keeper)
+    for descriptor in order["descriptors"]:  # type: ignore[attr-defined]
+        os.close(descriptor)  # else the supervisor wouldn't see that the child closed its end
     try:
         status = watch(child, wake_read)
     except BaseException as error:  # whatever happens here, nothing may be left behind

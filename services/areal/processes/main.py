@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from areal.observe.waits import WaitRegistry
 from areal.plan import ResolvedJob, RoleHost, RoleRow
 from areal.plan.cluster_names import ENV_INDEX, ENV_POD_IP
 from areal.plan.table import role_row
-from areal.processes import ending, orphans, reaper
+from areal.processes import ending, family
 from areal.processes.core import TERMINAL, Phase, RestartBy
 from areal.processes.logfile import last_words
 from areal.processes.role import read_token, report
@@ -63,8 +64,8 @@ async def supervise(request: LaunchRequest) -> int:
     place = RoleHost.pod(request.job_file.absolute(), interface=_interface(), scratch=scratch)
     row = role_row(job, request.role, request.index, place)
     living: set[int] = set()
-    orphans.adopt()
-    reaper.install(living)
+    family.adopt()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, collect_zombies, living)
     stdout = os.dup(sys.stdout.fileno())
     spec = child_of(row, _log_directory(job), Path.cwd(), env=_environment(row, os.environ), mirror=stdout)
     child = Supervised(spec, living=living)
@@ -83,6 +84,24 @@ async def supervise(request: LaunchRequest) -> int:
         return ExitCode.DRAINED
     ending.leave("\n".join([f"{row.name}: {status.reason}", *last_words(spec.log, _LAST_LINES).lines]))
     return _code_of(status)
+
+
+def collect_zombies(keepers: Collection[int]) -> list[int]:
+    """Collect all ended children that are no keepers; returns their pids.
+
+    A process whose parent dies becomes the first process' child, programs started by `kubectl exec` among them; nobody
+    else would collect it. Keepers are left alone: their `Popen` does.
+    """
+    found = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+            if (
+                child.pid not in keepers
+                and child.status() == psutil.STATUS_ZOMBIE
+                and os.waitpid(child.pid, os.WNOHANG)[0]
+            ):
+                found.append(child.pid)
+    return found
 
 
 def serve_metrics_for(row: RoleRow, job: ResolvedJob, host: str) -> int | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from areal.plan import RoleRow
 from areal.processes.budget import BudgetPolicy
-from areal.processes.child import Command
 from areal.processes.core import LifePolicy, RestartBy
+from areal.processes.family import Command
 from areal.processes.probe import Probe, ProbeKind
 from areal.processes.supervise import ChildSpec
 

@@ -19,9 +19,9 @@ from areal.errors import BugError, InfraError
 from areal.net import listening
 from areal.processes import logfile
 from areal.processes.budget import Exhausted, Granted
-from areal.processes.child import Command, Family
 from areal.processes.core import TERMINAL, Action, Answer, ChildCore, LifePolicy, Phase
 from areal.processes.exits import Exit
+from areal.processes.family import Command, Family
 from areal.processes.mirror import Mirror
 from areal.processes.probe import Probe, Prober
 

@@ -1,13 +1,10 @@
-"""The recipe API: workflows, episodes, generation requests. Imports quickly, and never torch.
+"""The recipe API: workflows, episodes, generation requests. Imports quickly, and never torch."""
 
-Imports quickly, and never torch.
-"""
-
+from areal.values.generation import GenerationRequest, GenerationResult, Sampling, TokenSpan
 from areal.workflow.base import Engine, Prompt, RolloutWorkflow
 from areal.workflow.command import CommandAgent
 from areal.workflow.environment import EnvironmentWorkflow
 from areal.workflow.episode import Episode, Sequence, Transcript
-from areal.workflow.generation import GenerationRequest, GenerationResult, Sampling, TokenSpan
 from areal.workflow.multi_turn import MultiTurnWorkflow
 from areal.workflow.rlvr import RLVRWorkflow
 

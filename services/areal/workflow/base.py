@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling
 from areal.workflow.episode import Episode
-from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling
 from areal.workflow.outcome import Outcome
 from areal.workflow.tokenizer import Tokenizer
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from areal.errors import DataError
+from areal.values.generation import GenerationResult, Ids
 from areal.workflow import episode
 from areal.workflow.episode import Episode, Transcript
-from areal.workflow.generation import GenerationResult, Ids
 
 
 @dataclass(frozen=True)

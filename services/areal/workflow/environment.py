@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from areal.errors import DataError, InfraError
+from areal.values.generation import GenerationRequest, Ids
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode, Transcript
-from areal.workflow.generation import GenerationRequest, Ids
 from areal.workflow.tokenizer import Tokenizer
 
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from areal.errors import DataError
+from areal.values.generation import GenerationResult, Ids, Logprobs, Mask, TokenSpan, as_ids
 from areal.values.policy import version_of
-from areal.workflow.generation import GenerationResult, Ids, Logprobs, Mask, TokenSpan, as_ids
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from areal.values.generation import GenerationRequest
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode, Transcript
-from areal.workflow.generation import GenerationRequest
 
 
 class MultiTurnWorkflow(RolloutWorkflow):

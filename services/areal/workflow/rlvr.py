@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from areal.values.generation import GenerationRequest
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import GenerationRequest
 
 
 class RLVRWorkflow(RolloutWorkflow):

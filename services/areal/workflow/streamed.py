@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from areal.errors import DataError
+from areal.values.generation import GenerationResult, Ids, Sampling, TokenSpan
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import GenerationResult, Ids, Sampling, TokenSpan
 
 _UNTRUE = "return what engine.agenerate answered; tokens of your own go in without a span and with loss_mask 0"
 _DISTRIBUTION = {"temperature": "temperature", "top_p": "topP", "top_k": "topK", "min_new_tokens": "min_new_tokens"}

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from areal.errors import DataError
-from areal.workflow.generation import Ids, as_ids
+from areal.values.generation import Ids, as_ids
 from areal.workflow.pieces import Pieces
 
 if TYPE_CHECKING:

@@ -41,6 +41,7 @@ class Answer:
     finish: str = ""
     tokens: int = 0
     refused: str = ""
+    program: str = ""  # where it is given, and not to be looked for in the text
 
 
 async def ask_all(

@@ -27,13 +27,10 @@ class Judges(Protocol):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One program for one task."""
+    """One program, and what judges it."""
 
-    task_id: str
     submission: Submission
     suite: Suite
-    kind: str = "sample"  # sample | canonical | a kind of wrong completion
-    sample: int = 0  # its number among the task's, from 0
 
 
 @dataclass(frozen=True)
@@ -42,14 +39,6 @@ class AttemptOutcome:
 
     attempt: Attempt
     judgement: Judgement
-
-    @property
-    def judged(self) -> bool:
-        return self.judgement.score is not None
-
-    @property
-    def passed(self) -> bool:
-        return self.judgement.score == 1.0
 
 
 async def judge_all(

@@ -88,12 +88,12 @@ async def grade_code(
     for place, answer in enumerate(answers):
         tests = questions[answer.question].tests
         assert tests is not None, "questions of programs have tests"
-        program = program_of(answer.text, "python")
+        program = answer.program or program_of(answer.text, "python")
         if program is None:
             grades[place] = REFUSED if answer.refused else NO_PROGRAM
             continue
         places.append(place)
-        attempts.append(Attempt(str(answer.question), Submission(program), tests, sample=answer.sample))
+        attempts.append(Attempt(Submission(program), tests))
     done(len(grades))
     if attempts:
         options = Options(min_tier=demands.min_tier, total_s=_TOTAL_S)

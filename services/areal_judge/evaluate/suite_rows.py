@@ -33,6 +33,8 @@ class Question:
     prompt: str
     answer: str = ""
     tests: Suite | None = None
+    code: str = ""  # that a completion continues
+    solution: str = ""  # the reference completion
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,13 @@ def _livecodebench(row: Row, instruction: str | None) -> Question:
 def _humaneval(row: Row, instruction: str | None) -> Question:
     prompt = _text(row, "prompt").strip("\n")
     asked = f"```python\n{prompt}\n```"
-    return Question(_id(row, "task_id"), _with(asked, instruction, _FUNCTION), tests=suite_of(row, "humaneval"))
+    return Question(
+        _id(row, "task_id"),
+        _with(asked, instruction, _FUNCTION),
+        tests=suite_of(row, "humaneval"),
+        code=_text(row, "prompt"),
+        solution=str(row.get("canonical_solution") or ""),
+    )
 
 
 def _mbpp(row: Row, instruction: str | None) -> Question:

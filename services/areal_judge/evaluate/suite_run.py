@@ -28,12 +28,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from areal_judge.evaluate.asking import Answer, Sampling, ask_all
+from areal_judge.evaluate.given_answers import reference_answers, sampled_answers
 from areal_judge.evaluate.grading import ANSWER_FIELD, Grade, grade_code, grade_math
 from areal_judge.evaluate.local_judge import Demands
 from areal_judge.evaluate.suite_data import rows_of
 from areal_judge.evaluate.suite_rows import SUITES, Question, questions
 from areal_judge.sandbox.values import Tier
 
+FAILED = 1  # the reference solutions, not us
 _SAMPLED_TEMPERATURE = 0.6  # unless given, of more than one answer a question
 
 
@@ -42,7 +44,7 @@ class Asked:
     """The command's options."""
 
     suite: str
-    model: str
+    model: str = ""  # unless answers are given
     data: Path | None = None
     download: bool = False
     samples: int = 1
@@ -59,23 +61,36 @@ class Asked:
     min_tier: str = "T2"
     out: Path | None = None
     as_json: bool = False
+    given: Path | None = None  # a file of samples
+    canonical: bool = False  # the reference solutions
 
 
 def suite_command(asked: Asked) -> int:
     """Ask, grade and report; answers the exit code."""
     if asked.suite not in SUITES:
         raise ConfigError(f"there is no suite {asked.suite!r}", fix=f"use one of {', '.join(SUITES)}")
-    if any(k > asked.samples for k in asked.ks):
+    if [bool(asked.model), asked.given is not None, asked.canonical].count(True) != 1:
+        raise ConfigError("whose answers?", fix="give one of --model, --samples FILE.jsonl, --canonical")
+    if asked.model and any(k > asked.samples for k in asked.ks):
         raise ConfigError(f"pass@{max(asked.ks)} needs as many samples", fix=f"give --samples {max(asked.ks)}")
     console = Console(stderr=True)
     suite = SUITES[asked.suite]
     rows = rows_of(suite, asked.data, download=asked.download, say=console.print)
-    asking = questions(suite, rows, asked.instruction)[: asked.limit]
+    known = questions(suite, rows, asked.instruction)
+    asking = known[: asked.limit]
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
-        address, policy = _model(asked, stack)
+        policy = ""
+        if asked.canonical:
+            answers = reference_answers(asking)
+        elif asked.given is not None:
+            answers = sampled_answers(asked.given, asking, {question.id for question in known})
+        else:
+            address, policy = _model(asked, stack)
         bar = stack.enter_context(_bar(console))
-        answers, grades = asyncio.run(_evaluate(asked, asking, address, bar))
+        if asked.model:
+            answers = asyncio.run(_answered(asked, asking, address, bar))
+        grades = asyncio.run(_graded(asked, asking, answers, bar))
     report = _report(asked, asking, answers, grades) | {"seconds": round(time.monotonic() - began, 1)}
     if policy:
         report["policy"] = policy
@@ -85,12 +100,12 @@ def suite_command(asked: Asked) -> int:
         print(json.dumps(report))
     else:
         _show(report, Console())
-    return int(ExitCode.INFRA if report["ungraded"] else ExitCode.DONE)
+    if report["ungraded"]:
+        return int(ExitCode.INFRA)
+    return FAILED if asked.canonical and report["right"] < len(answers) else int(ExitCode.DONE)
 
 
-async def _evaluate(
-    asked: Asked, asking: Sequence[Question], address: str, bar: Progress
-) -> tuple[list[Answer], list[Grade]]:
+async def _answered(asked: Asked, asking: Sequence[Question], address: str, bar: Progress) -> list[Answer]:
     total = len(asking) * asked.samples
     temperature = asked.temperature
     if temperature is None:
@@ -98,18 +113,19 @@ async def _evaluate(
     sampling = Sampling(asked.samples, temperature, asked.top_p, asked.max_tokens, asked.seed)
     answering = bar.add_task("answering", total=total)
     prompts = [question.prompt for question in asking]
-    answers = await ask_all(
-        address, asked.key, prompts, sampling, asked.concurrent, lambda answer: bar.advance(answering)
-    )
-    grading = bar.add_task("grading", total=total)
+    return await ask_all(address, asked.key, prompts, sampling, asked.concurrent, lambda answer: bar.advance(answering))
+
+
+async def _graded(asked: Asked, asking: Sequence[Question], answers: Sequence[Answer], bar: Progress) -> list[Grade]:
+    grading = bar.add_task("grading", total=len(answers))
 
     def graded(count: int) -> None:
         bar.advance(grading, count)
 
     if SUITES[asked.suite].grader == "math":
-        return answers, await grade_math(asking, answers, MathVerifier(ANSWER_FIELD), graded)
+        return await grade_math(asking, answers, MathVerifier(ANSWER_FIELD), graded)
     demands = Demands(Tier[asked.min_tier], allow_unsafe=asked.min_tier == "T0", zygotes=4)
-    return answers, await grade_code(asking, answers, demands, graded)
+    return await grade_code(asking, answers, demands, graded)
 
 
 # ---- the model
@@ -161,13 +177,16 @@ def _report(
     for answer, grade in zip(answers, grades, strict=True):
         if grade.score is not None:
             scores[answer.question].append(grade.score)
+    samples = max(map(len, scores))
     ks = asked.ks or tuple({1, asked.samples})
     return {
         "suite": asked.suite,
-        "model": asked.model,
+        "model": asked.model or ("canonical" if asked.canonical else str(asked.given)),
         "questions": len(asking),
-        "samples": asked.samples,
-        **{name: round(value, 6) for name, value in sampled_figures(scores, asked.samples, ks).items()},
+        "samples": samples,
+        **{name: round(value, 6) for name, value in sampled_figures(scores, samples, ks).items()},
+        "answers": len(answers),
+        "right": sum(grade.score is not None and grade.score >= RIGHT for grade in grades),
         "refused": sum(bool(answer.refused) for answer in answers),
         "ungraded": sum(grade.score is None for grade in grades),
         "truncated": sum(answer.finish == "length" for answer in answers),
@@ -212,6 +231,7 @@ def _show(report: dict[str, Any], console: Console) -> None:
     ):
         if report[name]:
             console.print(f"{report[name]:>9}  {what}", highlight=False)
+    console.print(f"{report['right']} of {report['answers']} answers are right", highlight=False)
     console.print(f"{report['tokens']} tokens an answer, {report['seconds']} s", style="dim", highlight=False)
 
 

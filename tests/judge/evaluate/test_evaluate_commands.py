@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 from areal.cli.main import app
 from areal.errors import ConfigError, DataError
-from areal_judge.evaluate import wrong
-from areal_judge.evaluate.humaneval import problems
 from areal_judge.evaluate.one_program import exit_code, facts, read_suite, show
+from areal_judge.evaluate.suite_data import rows_of
+from areal_judge.evaluate.suite_rows import SUITES, questions
 from areal_judge.judge.values import OF_PROGRAM, CaseResult, Flag, Judgement, Status, StdioSuite, Timing
 from areal_judge.sandbox.values import Tier
 from rich.console import Console
+from support.wrong_completions import COMPLETIONS
 from typer.testing import CliRunner
 
 SUMS = {
@@ -158,9 +159,7 @@ def test_a_missing_suite_is_the_commands_fault(tmp_path: Path) -> None:
         read_suite(str(tmp_path / "nowhere.json"))
 
 
-@pytest.mark.parametrize(
-    "command", [("reward", "try"), ("reward", "capabilities"), ("eval", "humaneval")], ids=" ".join
-)
+@pytest.mark.parametrize("command", [("reward", "try"), ("reward", "capabilities"), ("eval",)], ids=" ".join)
 def test_each_command_shows_an_example(command: tuple[str, ...]) -> None:
     text = CliRunner().invoke(app, [*command, "--help"]).output
     assert f"areal {' '.join(command)}" in text.split("Options")[-1]
@@ -248,74 +247,84 @@ def test_capabilities_say_what_runs_here(tmp_path: Path) -> None:
     assert facts["tier"] in areal("reward", "capabilities", cwd=tmp_path).stdout
 
 
+def write_samples(path: Path, lines: list[dict[str, str]]) -> None:
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
 @pytest.mark.component
 def test_humaneval_passes_every_reference_solution(tmp_path: Path) -> None:
-    done = areal("eval", "humaneval", "--canonical", "--json", cwd=tmp_path)
+    done = areal("eval", "--suite", "humaneval", "--canonical", "--json", cwd=tmp_path)
     assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
-    assert (facts["passed"], facts["total"], facts["unjudged"]) == (164, 164, 0), facts["failures"]
+    assert (facts["right"], facts["answers"], facts["ungraded"]) == (164, 164, 0), facts
     assert facts["pass@1"] == 1.0
-    assert facts["integrity"] == "SPLIT"
     assert done.returncode == 0
     assert done.stdout.count("\n") == 1
 
 
 @pytest.mark.component
 def test_humaneval_passes_no_deliberately_wrong_solution(tmp_path: Path) -> None:
-    done = areal("eval", "humaneval", "--wrong", "--limit", "16", "--json", cwd=tmp_path)
+    tasks = [f"HumanEval/{number}" for number in range(16)]
+    write_samples(
+        tmp_path / "samples.jsonl",
+        [{"task_id": task, "completion": completion} for task in tasks for completion in COMPLETIONS.values()],
+    )
+    done = areal("eval", "--suite", "humaneval", "--samples", "samples.jsonl", "--json", cwd=tmp_path)
     assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
-    assert facts["kinds"] == {kind: {"passed": 0, "total": 16} for kind in wrong.COMPLETIONS}
-    assert (facts["passed"], facts["unjudged"], done.returncode) == (0, 0, 0)
+    assert (facts["right"], facts["answers"], facts["ungraded"]) == (0, 16 * len(COMPLETIONS), 0), facts
+    assert done.returncode == 0
 
 
 @pytest.mark.component
 def test_no_task_of_humaneval_takes_an_object_that_equals_everything(tmp_path: Path) -> None:
-    lines = [{"task_id": name, "completion": wrong.COMPLETIONS["always_equal"]} for name in problems(1.0)]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = areal("eval", "humaneval", "--samples", "samples.jsonl", "--json", cwd=tmp_path)
+    lines = [{"task_id": f"HumanEval/{number}", "completion": COMPLETIONS["always_equal"]} for number in range(164)]
+    write_samples(tmp_path / "samples.jsonl", lines)
+    done = areal("eval", "--suite", "humaneval", "--samples", "samples.jsonl", "--json", cwd=tmp_path)
     assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
-    assert (facts["passed"], facts["total"], facts["unjudged"], facts["pass@1"]) == (0, 164, 0, 0.0)
-    assert facts["flags"]["foreign_type"] > 150
+    assert (facts["right"], facts["answers"], facts["ungraded"], facts["pass@1"]) == (0, 164, 0, 0.0)
 
 
 @pytest.mark.component
 def test_humaneval_judges_samples_and_estimates_pass_at_k(tmp_path: Path) -> None:
-    tasks = list(problems(1.0, limit=3).values())
+    suite = SUITES["humaneval"]
+    tasks = questions(suite, rows_of(suite, None, download=False, say=print), None)[:3]
     lines = [
-        {"task_id": task.task_id, "completion": completion}
+        {"task_id": task.id, "completion": completion}
         for index, task in enumerate(tasks)
-        for completion in (task.canonical_solution, "    return None\n" if index else task.canonical_solution)
+        for completion in (task.solution, "    return None\n" if index else task.solution)
     ]
-    (tmp_path / "samples.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = areal("eval", "humaneval", "--samples", "samples.jsonl", "--json", "--k", "1", "--k", "2", cwd=tmp_path)
+    write_samples(tmp_path / "samples.jsonl", lines)
+    asked = ("eval", "--suite", "humaneval", "--samples", "samples.jsonl")
+    done = areal(*asked, "--json", "--k", "1", "--k", "2", "--out", "answers.jsonl", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout, done.stderr
     facts = json.loads(done.stdout)
-    assert (facts["passed"], facts["total"], facts["attempted"]) == (4, 6, 3)
+    assert (facts["right"], facts["answers"], facts["samples"]) == (4, 6, 2)
     assert facts["pass@1"] == pytest.approx(2 / 3)
     assert facts["pass@2"] == 1.0
-    assert [line["task_id"] for line in facts["failures"]] == [task.task_id for task in tasks[1:]]
-    people = areal("eval", "humaneval", "--samples", "samples.jsonl", "--limit", "2", cwd=tmp_path)
-    assert "passed 3/4" in people.stdout
-    assert "HumanEval/1" in people.stdout
+    answers = [json.loads(line) for line in (tmp_path / "answers.jsonl").read_text().splitlines()]
+    assert [one["id"] for one in answers if not one["right"]] == [task.id for task in tasks[1:]]
+    people = areal(*asked, "--limit", "2", cwd=tmp_path)
+    assert "3 of 4 answers are right" in people.stdout
 
 
 @pytest.mark.component
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        ((), 64, "give one of --canonical"),
-        (("--canonical", "--wrong"), 64, "give one of --canonical"),
+        ((), 64, "give one of --model"),
+        (("--canonical", "--model", "x"), 64, "give one of --model"),
         (("--samples", "nowhere.jsonl"), 64, "can't read nowhere.jsonl"),
         (("--samples", "broken.jsonl"), 65, "broken.jsonl line 2: no JSON"),
+        (("--samples", "0", "--model", "x"), 64, "1 to 1024"),
     ],
 )
 def test_humaneval_refuses_what_it_can_not_judge(
     arguments: tuple[str, ...], code: int, message: str, tmp_path: Path
 ) -> None:
     (tmp_path / "broken.jsonl").write_text('{"task_id": "HumanEval/0", "completion": ""}\n{"task_id\n')
-    done = areal("eval", "humaneval", *arguments, cwd=tmp_path)
+    done = areal("eval", "--suite", "humaneval", *arguments, cwd=tmp_path)
     assert done.returncode == code
     assert message in done.stderr

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from areal.errors import InfraError
 from areal.rollout.worker.kept_answers import DrawnAnswer, EarlierTry, KeptAnswers
+from areal.values.generation import as_ids
 from areal.workflow import Episode, GenerationRequest, GenerationResult, RolloutWorkflow, Sampling, Sequence, TokenSpan
-from areal.workflow.generation import as_ids
 from support.scripted_controller import lease
 from support.worker_parts import ROW
 

@@ -18,9 +18,9 @@ from areal.rollout.worker.episode_run import EpisodeRun, EpisodeSettings
 from areal.rollout.worker.runner import EpisodeEnd, Key, Runner, _Slot
 from areal.rollout.worker.sessions import Sessions
 from areal.rollout.worker.user_loop import OwnedTask
+from areal.values.generation import GenerationRequest, Sampling
 from areal.workflow.base import Engine, RolloutWorkflow
 from areal.workflow.episode import Episode
-from areal.workflow.generation import GenerationRequest, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 OF_AN_EPISODE = (_Slot, EpisodeRun, EpisodeEngine, Generation, Accumulator, OwnedTask)

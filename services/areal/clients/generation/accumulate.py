@@ -15,7 +15,7 @@ import numpy as np
 from areal.errors import InfraError
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import GenerationResult, Ids, Logprobs, Sampling, TokenSpan, in_vocabulary
+from areal.values.generation import GenerationResult, Ids, Logprobs, Sampling, TokenSpan, in_vocabulary
 
 _RESUBMIT = frozenset(
     {

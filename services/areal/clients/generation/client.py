@@ -26,7 +26,7 @@ from areal.net.status import from_fault
 from areal.observe.waits import WaitRegistry
 from areal.v1 import common_pb2 as common
 from areal.v1 import generation_pb2 as wire
-from areal.workflow.generation import GenerationResult, Ids, Sampling, in_vocabulary
+from areal.values.generation import GenerationResult, Ids, Sampling, in_vocabulary
 
 log = logging.getLogger(__name__)
 

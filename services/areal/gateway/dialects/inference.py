@@ -10,7 +10,7 @@ from areal.gateway.dialects.chat import ChatEvents, digest, events, finish_reaso
 from areal.gateway.dialects.dialect import Asked, Reply, read_object
 from areal.gateway.faults import Refused
 from areal.gateway.session import Question
-from areal.workflow.generation import as_ids
+from areal.values.generation import as_ids
 
 __all__ = ["ChatEvents", "error", "events", "parse", "read_ids", "whole"]
 

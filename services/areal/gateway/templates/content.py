@@ -15,7 +15,7 @@ import numpy as np
 import orjson
 
 from areal.gateway.faults import Refused
-from areal.workflow.generation import Ids, as_ids
+from areal.values.generation import Ids, as_ids
 from areal.workflow.tokenizer import Tokenizer
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]], str]

@@ -14,7 +14,7 @@ from areal.gateway.faults import Refused
 from areal.gateway.messages import Message, ToolCall
 from areal.gateway.templates.content import ContentEncoder, Rendered, render
 from areal.gateway.tools import Form, digest_of, form_of
-from areal.workflow.generation import Ids
+from areal.values.generation import Ids
 from areal.workflow.tokenizer import Tokenizer
 
 # Without a template of its own a model reads the first text as it is, and later ones between line ends, as the

@@ -33,19 +33,19 @@ class _Fork:
 
     def __init__(self, forker: _Forker, number: int, pid: int) -> None:
         self.pid = pid
-        self.ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._forker = forker
         self._number = number
 
     @property
-    def returncode(self) -> int | None:
-        return self.ended.result() if self.ended.done() else None
+    def ended(self) -> bool:
+        return self.code.done()
 
     async def wait(self) -> int:
-        return await asyncio.shield(self.ended)
+        return await asyncio.shield(self.code)
 
     def kill(self) -> None:
-        if not self.ended.done():
+        if not self.ended:
             self._forker.say({"kill": self._number})
 
 
@@ -98,7 +98,7 @@ class _Forker:
             else:
                 asked.set_result(fork)
         elif "ended" in said:
-            self._forks.pop(said["ended"]).ended.set_result(said["code"])
+            self._forks.pop(said["ended"]).code.set_result(said["code"])
         elif not self.hello.done():
             self.hello.set_result(said)
 
@@ -106,7 +106,7 @@ class _Forker:
         self.alive = False
         asyncio.get_running_loop().remove_reader(self._link)
         for fork in self._forks.values():
-            fork.ended.set_result(-signal.SIGKILL)
+            fork.code.set_result(-signal.SIGKILL)
         self._forks.clear()
         for asked in self._forking.values():
             if not asked.done():

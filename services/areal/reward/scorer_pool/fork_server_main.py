@@ -23,8 +23,9 @@ from typing import Any
 import orjson
 
 from areal.errors import ArealError
+from areal.processes.keeper import die_with
 from areal.reward.scorer_pool import frames
-from areal.reward.scorer_pool.process_main import Judge, die_with, limit_memory, make_judge, serve
+from areal.reward.scorer_pool.process_main import Judge, limit_memory, make_judge, serve
 from areal.reward.scorer_pool.progress import Current
 
 PACKET_BYTES = 4096

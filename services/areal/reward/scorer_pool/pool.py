@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from areal.errors import ArealError, BugError
+from areal.net.backoff import Backoff
 from areal.observe.waits import WaitRegistry
 from areal.reward.scorer_pool.fork_server import ForkServer
 from areal.reward.scorer_pool.process import Child, ScorerCommand, Spawner, Starter
@@ -31,7 +32,7 @@ _CHUNK_S = 0.05  # of expected work a message: slow items spread over the proces
 _SLOW_ITEM_S = 0.005  # slower items go out in shares for as many processes as there may be
 _GROW_AFTER_S = 0.1  # an item waits this long before another process is started for it
 _SLACK_S = 5.0  # to begin a batch, or to report it: a healthy process needs microseconds
-_BACKOFF_S = (0.1, 0.5, 1.0, 2.0, 5.0)  # between failed starts
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between failed starts
 _ENDED_BY_OTHERS = ("signal SIGKILL", "signal SIGTERM")  # the kernel short of memory, or a person
 
 
@@ -204,7 +205,7 @@ class KillablePool:
 
     async def _fresh(self) -> Child:
         """A ready process, however many starts it takes."""
-        failures = 0
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while True:
             starting = (
                 self._spares.popleft()
@@ -216,8 +217,7 @@ class KillablePool:
             except ArealError as error:
                 self._last_failure = error.message
                 log.error("a %s scorer did not start: %s", self._command.name, error)
-                pause = _BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)]
-                failures += 1
+                pause = backoff.failed()
                 with self._waits.waiting(f"reward.{self._command.name}.restart", error.message, deadline_s=pause):
                     await asyncio.sleep(pause)
                 continue

@@ -7,7 +7,6 @@ nothing: who is to blame for a death is `pool`'s business.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import socket
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from areal.errors import DataError, InfraError
+from areal.processes.family import Command, Family
 from areal.reward.scorer_pool import frames
 from areal.reward.scorer_pool import progress as shared
 
@@ -49,12 +49,12 @@ class Process(Protocol):
     def pid(self) -> int: ...
 
     @property
-    def returncode(self) -> int | None: ...
+    def ended(self) -> bool: ...
 
     async def wait(self) -> int: ...
 
     def kill(self) -> None:
-        """Ends it and everything it started; asked again, whatever it takes. No error when it is gone."""
+        """Ends it and everything it started. No error when it is gone."""
 
 
 class Starter(Protocol):
@@ -65,28 +65,6 @@ class Starter(Protocol):
 
     async def stop(self) -> None:
         """Ends what it keeps for that."""
-
-
-class _Kept:
-    """A scorer under its keeper, known by the keeper's pid."""
-
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
-        self._process = process
-        self._told = False
-        self.pid = process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self._process.returncode
-
-    async def wait(self) -> int:
-        return await self._process.wait()
-
-    def kill(self) -> None:
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(signal.SIGKILL if self._told else signal.SIGTERM)
-            self._told = True
 
 
 class _Link(asyncio.Protocol):
@@ -129,9 +107,7 @@ class Child:
 
     @property
     def alive(self) -> bool:
-        return self._process.returncode is None and not (
-            self._link.transport is None or self._link.transport.is_closing()
-        )
+        return not self._process.ended and not (self._link.transport is None or self._link.transport.is_closing())
 
     def send(self, payloads: Sequence[Any]) -> int:
         """Hands over a batch; returns the number of its first item over the child's life."""
@@ -199,20 +175,17 @@ class Spawner:
         command = self._command
         argv = [sys.executable, "-m", "areal.reward.scorer_pool.process_main", command.scorer, *command.arguments,
                 "--socket", str(theirs.fileno()), "--current", str(descriptor),
-                "--parent", str(os.getpid()), "--memory-bytes", str(command.memory_bytes)]  # fmt: skip
+                "--memory-bytes", str(command.memory_bytes)]  # fmt: skip
+        env = {**os.environ, "OMP_NUM_THREADS": "1", **command.environment}
         try:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), descriptor),
-                start_new_session=True,
-                env={**os.environ, "OMP_NUM_THREADS": "1", **command.environment},
+            process = Family.start(
+                Command(command.name, argv, env, descriptors=(theirs.fileno(), descriptor)), output=2
             )
             area = shared.Current(descriptor)
         finally:
             theirs.close()
             os.close(descriptor)
-        return await join(command, _Kept(process), ours, area, timeout_s)
+        return await join(command, process, ours, area, timeout_s)
 
     async def stop(self) -> None:
         """It keeps nothing."""

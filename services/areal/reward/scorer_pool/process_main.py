@@ -1,15 +1,14 @@
 """A killable process with a scorer: reads batches of items, judges one after the other, writes the results.
 
-    python -m areal.reward.scorer_pool.process_main SCORER ARGUMENT… --socket FD --current FD --parent PID
+    python -m areal.reward.scorer_pool.process_main SCORER ARGUMENT… --socket FD --current FD
 
-Started by `process`, never by people. Dies with its parent, and all it started with it (`keeper`). Prints of user code
+Started by `process`, under a keeper, never by people. Prints of user code
 go to the service's log.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import importlib
 import os
 import resource
@@ -23,19 +22,10 @@ from typing import Any
 from areal.errors import ArealError
 from areal.reward.scorer_pool import frames
 from areal.reward.scorer_pool.progress import Current
-from areal.reward.scorer_pool.subreaper import become_scorer
 
 Judge = Callable[[Any], Any]
-_PR_SET_PDEATHSIG = 1
 _FLUSH_AFTER_S = 0.002  # results wait at most one item longer than this
 _READ_BYTES = 1 << 20
-
-
-def die_with(parent: int) -> None:
-    """Asks the kernel for SIGKILL when the parent dies; exits when it is dead already."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(0)
 
 
 def make_judge(scorer: str, arguments: list[str]) -> Judge:
@@ -80,10 +70,8 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*")
     parser.add_argument("--socket", type=int, required=True)
     parser.add_argument("--current", type=int, required=True)
-    parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--memory-bytes", type=int, default=0)
     given = parser.parse_args()
-    become_scorer(given.parent, (given.socket, given.current))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the supervisor's to handle
     os.dup2(2, 1)
     link = socket.socket(fileno=given.socket)

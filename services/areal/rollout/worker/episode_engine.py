@@ -21,10 +21,10 @@ from areal.errors import ArealError, ConfigError, DataError
 from areal.gateway.core import Access
 from areal.rollout.worker.boxes import Boxes
 from areal.rollout.worker.user_loop import Mailbox, UserLoop
+from areal.values.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.workflow.base import Prompt
 from areal.workflow.branches import Finished
 from areal.workflow.episode import Episode, RejectedError
-from areal.workflow.generation import GenerationRequest, GenerationResult, Ids, Sampling, as_ids
 from areal.workflow.outcome import Outcome, episode_of
 from areal.workflow.prompt import prompt_of
 from areal.workflow.tokenizer import Tokenizer

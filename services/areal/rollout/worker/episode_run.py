@@ -23,9 +23,9 @@ from areal.rollout.worker.sessions import Pending, Sessions
 from areal.v1 import common_pb2 as common
 from areal.v1 import record_pb2 as record
 from areal.v1 import reward_pb2 as wire
+from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.branches import Finished
 from areal.workflow.episode import Episode, Sequence
-from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.streamed import Streamed, other_sampling
 
 # Seeds of samples: what a sample draws depends on the job's seed and on its own name, on nothing else.

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from areal.values.generation import GenerationResult, Ids, Sampling
 from areal.values.policy import version_of
-from areal.workflow.generation import GenerationResult, Ids, Sampling
 
 MOST_TOKENS = 8 << 20  # of all kept tries, inputs included: 64 MiB
 

@@ -30,10 +30,10 @@ from areal.rollout.worker.worker import Identity, Tools, Worker
 from areal.spec.resolved_algorithm import needs_scores
 from areal.spec.rollout import AgentBlock
 from areal.v1 import common_pb2 as common
+from areal.values.generation import Sampling
 from areal.workflow.agent import AgentWorkflow, agent_of
 from areal.workflow.base import RolloutWorkflow
 from areal.workflow.command import CommandAgent
-from areal.workflow.generation import Sampling
 from areal.workflow.hosted import HostedAgent, HostedWorkflow
 from areal.workflow.interpreter.client import ChildInterpreter, Target
 from areal.workflow.multi_turn import MultiTurnWorkflow

@@ -23,8 +23,8 @@ from areal.gateway.keys import secret_of
 from areal.gateway.session import Limits
 from areal.gateway.templates.template import Template
 from areal.observe.waits import WaitRegistry
+from areal.values.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.branches import Finished
-from areal.workflow.generation import GenerationResult, Ids, OnTokens, Sampling
 from areal.workflow.tokenizer import Tokenizer
 
 LIVES_S = 86_400.0  # a key's life; its episode ends it long before

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from areal.errors import ArealError, InfraError
+from areal.net.backoff import Backoff
 
 from areal_judge.sandbox.host.zygotes import Zygote, ZygoteConfig, start_zygote
 
@@ -21,7 +22,7 @@ _RECYCLE_S = 600.0
 _RECYCLE_GROWTH = 1.3
 _UIDS_EACH = 512  # more cells at once than a zygote ever has
 _UID_RANGES = 128
-_BACKOFF_S = (0.05, 0.2, 1.0, 2.0, 5.0)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0  # between failed starts
 _numbers = itertools.count(1)
 
 
@@ -37,7 +38,7 @@ class Profile:
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._stopping = False
-        self._failures = 0
+        self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self.trouble: ArealError | None = None
 
     async def start(self) -> None:
@@ -116,13 +117,12 @@ class Profile:
             except ArealError as error:
                 self.trouble = error
                 self._changed.set()
-                await asyncio.sleep(_BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)])
-                self._failures += 1
+                await asyncio.sleep(self._backoff.failed())
                 continue
             if self._stopping:
                 await fresh.stop()
                 return
-            self._failures = 0
+            self._backoff.succeeded()
             self.trouble = None
             self._zygotes.append(fresh)
             self._changed.set()

@@ -1,7 +1,4 @@
-"""Generation requests and results of a workflow. Values only.
-
-Values only.
-"""
+"""Generation requests and results, as workflows ask and clients answer."""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 Owns the keeper process and the socket to it. Closing the socket, on purpose or by dying, ends the whole family. Linux
 only: keepers need subreapers, parent-death signals and pidfds.
+
+A keeper that is killed with SIGKILL can't sweep. Its child dies by the kernel's parent-death signal; deeper descendants
+become children of the nearest subreaper, which a supervisor is (`adopt`), and which ends them (`sweep`). They are told
+apart from the supervisor's own helpers by their session: keepers and all below them live in other sessions.
 """
 
 from __future__ import annotations
@@ -14,12 +18,15 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 from areal.errors import InfraError
-from areal.processes import orphans
+from areal.processes.keeper import PR_SET_CHILD_SUBREAPER, prctl
 
 _KEEPER = Path(__file__).with_name("keeper.py")
 _ABANDONED = 137  # a keeper's exit code when the socket ended: the family was killed
@@ -40,18 +47,19 @@ class Command:
 class Family:
     """A started command. Make it with `Family.start`; `await wait()` answers when nothing of it is left."""
 
-    def __init__(self, keeper: subprocess.Popen[bytes], control: socket.socket, living: set[int]) -> None:
+    def __init__(self, keeper: subprocess.Popen[bytes], control: socket.socket, living: set[int] | None) -> None:
         self._keeper = keeper
         self._control: socket.socket | None = control
         self._living = living
         self._said = b""
-        living.add(keeper.pid)
+        if living is not None:
+            living.add(keeper.pid)
 
     @classmethod
-    def start(cls, command: Command, output: int, living: set[int]) -> Family:
+    def start(cls, command: Command, output: int, living: set[int] | None = None) -> Family:
         """Start `command` with standard output and error to the descriptor `output`.
 
-        `living` is the supervisor's set of keeper pids; the family keeps its own entry in it.
+        `living` is the set of keeper pids of a supervisor that adopts orphans; the family keeps its own entry in it.
         """
         ours, theirs = socket.socketpair()
         try:
@@ -68,7 +76,10 @@ class Family:
             raise InfraError(f"can't start {command.name}: {error}", fix="free memory or process slots") from error
         finally:
             theirs.close()
-        order = {"command": list(command.argv), "env": dict(command.env), "cwd": str(command.cwd)}
+        order = {
+            "command": list(command.argv), "env": dict(command.env), "cwd": str(command.cwd),
+            "descriptors": command.descriptors,
+        }  # fmt: skip
         with contextlib.suppress(BrokenPipeError):  # a keeper that died at once: its exit code says so
             ours.sendall(json.dumps(order).encode() + b"\n")
         ours.setblocking(False)
@@ -83,6 +94,11 @@ class Family:
             if "pid" in told:
                 return int(told["pid"])
         return 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether the keeper has ended, and with it the family."""
+        return self._keeper.poll() is not None
 
     def terminate(self) -> None:
         """Ask the command to stop (SIGTERM, passed on by the keeper)."""
@@ -100,13 +116,15 @@ class Family:
         """The exit code, once nothing of the family is left (a negative code is a signal)."""
         await _gone(self._keeper)
         code = self._keeper.wait()
-        self._living.discard(self._keeper.pid)
         self._listen()
         self.kill()
         told = [json.loads(line) for line in self._said.split(b"\n")[:-1]]
         codes = [int(entry["code"]) for entry in told if "code" in entry]
+        if self._living is not None:
+            self._living.discard(self._keeper.pid)
         if not codes:  # it was told to kill, or was killed itself: what it could not sweep is ours
-            await asyncio.to_thread(orphans.sweep, frozenset(self._living))
+            if self._living is not None:
+                await asyncio.to_thread(sweep, frozenset(self._living))
             return -signal.SIGKILL if code == _ABANDONED else code
         return codes[-1]
 
@@ -140,3 +158,45 @@ async def _gone(process: subprocess.Popen[bytes]) -> None:
     finally:
         loop.remove_reader(descriptor)
         os.close(descriptor)
+
+
+def adopt() -> None:
+    """Make this process the one that orphans below it fall to."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def sweep(keepers: Collection[int], limit_s: float = 5.0) -> int:
+    """Kill all children in other sessions that are no keeper, with everything below them; returns how many."""
+    own_session = os.getsid(0)
+    ended: set[int] = set()
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        strays = [
+            child
+            for child in psutil.Process().children()
+            if child.pid not in keepers and _session(child.pid) not in (own_session, None)
+        ]
+        if not strays:
+            break
+        for stray in strays:
+            for process in [*_below(stray), stray]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+                    ended.add(process.pid)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(stray.pid, 0)
+    return len(ended)
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

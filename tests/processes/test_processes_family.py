@@ -13,8 +13,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from areal.processes import orphans
-from areal.processes.child import Command, Family
+from areal.processes import family as families
+from areal.processes.family import Command, Family
 
 pytestmark = pytest.mark.component
 
@@ -36,10 +36,10 @@ time.sleep(600)
 # A supervisor that starts one family and then only waits.
 SUPERVISOR = """
 import asyncio, os, sys
-from areal.processes import orphans
-from areal.processes.child import Command, Family
+from areal.processes import family as families
+from areal.processes.family import Command, Family
 async def main():
-    orphans.adopt()
+    families.adopt()
     family = Family.start(Command("tree", sys.argv[1:]), os.open(os.devnull, os.O_WRONLY), set())
     await family.wait()
     print("ended", flush=True)
@@ -171,7 +171,7 @@ def test_a_sweep_spares_helpers_of_our_own_session(tmp_path):
     stray = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
     keeper = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"], start_new_session=True)
     try:
-        assert orphans.sweep({keeper.pid}) == 1
+        assert families.sweep({keeper.pid}) == 1
         assert (alive(helper.pid), alive(stray.pid), alive(keeper.pid)) == (True, False, True)
     finally:
         for process in (helper, stray, keeper):
