@@ -36,13 +36,13 @@ def parquet(rows: list[dict]) -> bytes:
 
 FILES = {
     "lines.jsonl": LINES,
-    "lines.jsonl.gz": gzip.compress(LINES[:60]) + gzip.compress(LINES[60:]),
+    "lines.jsonl.gz": gzip.compress(LINES[:60], mtime=0) + gzip.compress(LINES[60:], mtime=0),
     "lines.jsonl.zst": zstandard.compress(LINES[:60]) + zstandard.compress(LINES[60:]),
     "array.json": json.dumps(ROWS).encode(),
     "wrapped.json": json.dumps({"version": 1, "data": ROWS}).encode(),
     "lines.json": LINES,
     "table.csv": CSV,
-    "table.csv.gz": gzip.compress(CSV),
+    "table.csv.gz": gzip.compress(CSV, mtime=0),
     "table.tsv": CSV.replace(b",", b"\t"),
     "table.parquet": None,
 }
@@ -94,7 +94,7 @@ def test_what_json_has_no_word_for_is_text(tmp_path: Path) -> None:
         ("a.csv", b'prompt,answer\n"1,2\n', r"a.csv:2: unexpected end of data"),
         ("a.csv", b"prompt,prompt\n1,2\n", r"several columns are named prompt"),
         ("a.csv", "prompt\né\n".encode("latin-1"), r"no UTF-8"),
-        ("a.jsonl.gz", gzip.compress(LINES)[:40], r"cannot read .*a.jsonl.gz"),
+        ("a.jsonl.gz", gzip.compress(LINES, mtime=0)[:40], r"cannot read .*a.jsonl.gz"),
         ("a.jsonl.zst", b"no frame", r"cannot read .*a.jsonl.zst"),
         ("a.parquet", b"PAR1 not", r"cannot read .*a.parquet"),
     ],
